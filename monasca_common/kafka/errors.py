@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error this library raises or reports.
+
+::
+
+    MessagingError
+    ├── ConfigurationError          a setting is missing, unknown, out of bounds or unsafe
+    ├── MisuseError                 the caller's mistake: the only errors that `publish` raises
+    │   ├── ClosedError             used after close
+    │   ├── ForkedError             used in a child of the process that opened it
+    │   └── InCallbackError         waiting inside a delivery callback, which would wait for itself
+    ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
+    │   ├── QueueFull               the budget was exhausted until the deadline
+    │   ├── MessageTooLarge         larger than the topic takes; never sent
+    │   ├── DeliveryTimeout         still on its way when the caller's deadline came
+    │   ├── DeliveryAbandoned       purged or left behind by a close
+    │   └── DeliveryRefused         the client or the broker refused it (`cause` tells)
+    ├── UndeliveredError            raised by `DeliveryReport.raise_for_undelivered`
+    ├── TransportError              what the client library or the broker said
+    │   ├── RetriableError          may succeed when it is tried again
+    │   ├── AuthenticationError     the credentials were refused
+    │   ├── AuthorizationError      the principal may not do this
+    │   ├── FencedError             somebody newer took this identity; this client is finished
+    │   └── FatalError              this client is finished; open another
+    ├── ConsumerError
+    │   ├── OffsetOutOfRange        the position is no longer (or not yet) in the log
+    │   ├── TopicRecreated          the topic was deleted and made again under a reader
+    │   └── StaleCommit             the partition was revoked since the messages were polled
+    ├── TransactionError            the transaction was aborted; its inputs come again
+    ├── SerializationError          a value cannot be decoded or encoded
+    ├── HandlerError                the user's handler broke the loop (its exception is the cause)
+    └── DeadLetterLimit             too many dead letters; nothing beyond the limit was taken
+
+    RetryLater, Poison              raised *by* handlers to say what should happen to a batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.delivery import DeliveryReport
+    from monasca_common.kafka.message import TopicPartition
+
+
+class MessagingError(Exception):
+    """Root of everything this library raises."""
+
+
+class ConfigurationError(MessagingError):
+    """A setting is missing, unknown, out of bounds or would undo a guarantee."""
+
+
+class MisuseError(MessagingError):
+    """The call can never work: a mistake in the calling program."""
+
+
+class ClosedError(MisuseError):
+    """The producer or consumer was closed."""
+
+
+class ForkedError(MisuseError):
+    """The producer or consumer was opened by the parent of this process."""
+
+
+class InCallbackError(MisuseError):
+    """A delivery callback called something that waits for delivery callbacks."""
+
+
+class DeliveryError(MessagingError):
+    """Why a message is not delivered."""
+
+
+class QueueFull(DeliveryError):
+    """The budget of outstanding messages or bytes was exhausted until the deadline."""
+
+
+class MessageTooLarge(DeliveryError):
+    """The message is larger than its topic accepts; it was not sent."""
+
+    def __init__(self, topic: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"a message of {size} bytes is over the limit of {limit} bytes of topic {topic!r}: "
+            "make it smaller or raise the topic's max.message.bytes"
+        )
+        self.topic = topic
+        self.size = size
+        self.limit = limit
+
+
+class DeliveryTimeout(DeliveryError):
+    """No answer before the caller's deadline; the message is still on its way."""
+
+
+class DeliveryAbandoned(DeliveryError):
+    """The producer gave the message up; whether the log holds it is not known."""
+
+
+class DeliveryRefused(DeliveryError):
+    """The client library or the broker refused the message.
+
+    ``cause`` is the `TransportError` behind it; ``permanent`` tells that the same
+    message would be refused again, so that `KafkaProducer.retry` carries it over unsent.
+    """
+
+    def __init__(self, cause: TransportError, *, permanent: bool) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.permanent = permanent
+
+
+class UndeliveredError(MessagingError):
+    """Some messages of a report are not delivered; ``report`` has each one's outcome."""
+
+    def __init__(self, report: DeliveryReport) -> None:
+        super().__init__(
+            f"{report.delivered_count} delivered, {len(report.failed)} failed, {len(report.unknown)} unknown"
+        )
+        self.report = report
+
+
+class TransportError(MessagingError):
+    """What the client library or the broker said.
+
+    ``code`` is Kafka's error code (negative: librdkafka's own), ``name`` its name;
+    ``from_broker`` tells that a broker answered with it, ``fatal`` that the client is finished.
+    """
+
+    def __init__(self, message: str, *, code: int = -1, name: str = "_FAIL", fatal: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.name = name
+        self.fatal = fatal
+
+    @property
+    def from_broker(self) -> bool:
+        return self.code > 0
+
+
+class RetriableError(TransportError):
+    """A passing condition: the same call may succeed later."""
+
+
+class AuthenticationError(TransportError):
+    """The broker refused the credentials."""
+
+
+class AuthorizationError(TransportError):
+    """The principal lacks a permission; trying again without a change of ACLs is useless."""
+
+
+class FencedError(TransportError):
+    """Another client with the same identity took over; this one is finished."""
+
+
+class FatalError(TransportError):
+    """This client cannot go on; close it and open another."""
+
+
+class ConsumerError(MessagingError):
+    """Something is wrong with what a consumer reads."""
+
+
+class OffsetOutOfRange(ConsumerError):
+    """The position of a partition is not in the log: records were lost to retention, or never existed.
+
+    The partition delivers nothing until `KafkaConsumer.seek` gives it a position.
+    """
+
+    def __init__(self, partition: TopicPartition, offset: int | None) -> None:
+        super().__init__(
+            f"offset {offset} of {partition.topic}/{partition.partition} is not in the log (deleted by retention, "
+            "or the topic was made again): seek to a valid offset, or reset the group's offsets"
+        )
+        self.partition = partition
+        self.offset = offset
+
+
+class TopicRecreated(ConsumerError):
+    """A topic was deleted and made again; offsets of the old one mean nothing in the new one."""
+
+    def __init__(self, topic: str, old_id: str, new_id: str) -> None:
+        super().__init__(
+            f"topic {topic!r} was deleted and made again (id {old_id} is now {new_id}): stop the readers, reset "
+            "the group's offsets, and start again"
+        )
+        self.topic = topic
+        self.old_id = old_id
+        self.new_id = new_id
+
+
+class StaleCommit(ConsumerError):
+    """The commit came from an assignment that has ended; it was not sent."""
+
+
+class TransactionError(MessagingError):
+    """The transaction was aborted; nothing of it is visible, and its inputs are read again."""
+
+
+class SerializationError(MessagingError):
+    """A value cannot be encoded, or bytes cannot be decoded; the text never quotes the payload."""
+
+
+class HandlerError(MessagingError):
+    """A handler stopped the loop; its own exception is the ``__cause__``."""
+
+
+class DeadLetterLimit(MessagingError):
+    """More messages failed than the limit allows; the one that crossed it was neither dead-lettered nor committed."""
+
+
+class RetryLater(Exception):  # noqa: N818 - an instruction to the processor, not an error
+    """Raised by a handler: a dependency is away. The batch is offered again, for ever; nothing is dead-lettered.
+
+    ``after``: seconds to wait; ``None`` leaves it to the retry policy's back-off.
+    """
+
+    def __init__(self, after: float | None = None) -> None:
+        super().__init__("a dependency is away" if after is None else f"a dependency is away; again in {after} s")
+        self.after = after
+
+
+class Poison(Exception):  # noqa: N818 - an instruction to the processor, not an error
+    """Raised by a handler: these messages can never be handled. They are dead-lettered at once, the rest goes on.
+
+    ``indices``: positions within the batch that the handler was given; ``None`` means all of it.
+    """
+
+    def __init__(self, reason: str, indices: Sequence[int] | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.indices = None if indices is None else tuple(indices)

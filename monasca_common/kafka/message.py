@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What travels: the record that is sent, the message that is read, and the batch that a poll returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+MESSAGE_ID_HEADER = "message-id"
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is sent. Bare ``bytes`` stand for ``Record(value)``.
+
+    ``message_id`` is the caller's own id; without one the producer makes it before the first attempt.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+    partition: int | None = None
+    message_id: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What is read. ``offset`` is this message's own; ``timestamp_ms`` is ``None`` where the log has none."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def message_id(self) -> bytes:
+        """The producer's id, or ``topic/partition/offset`` for a message without one."""
+        for name, value in self.headers:
+            if name == MESSAGE_ID_HEADER and value:
+                return value
+        return f"{self.topic}/{self.partition}/{self.offset}".encode()
+
+
+class PartitionBatch:
+    """The messages of one partition in one poll, as columns of equal length, in order of offset.
+
+    The columns are read from the client's messages when they are first asked for, so that a hot loop
+    pays for what it uses and for no object per message.
+    """
+
+    __slots__ = ("__dict__", "_raw", "epoch", "topic_partition")
+
+    def __init__(self, topic_partition: TopicPartition, epoch: int, raw: Sequence[Any]) -> None:
+        self.topic_partition = topic_partition
+        self.epoch = epoch  # of the assignment it was read under; a commit under a later one is stale
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        return [raw.offset() for raw in self._raw]
+
+    @cached_property
+    def keys(self) -> list[bytes | None]:
+        return [raw.key() for raw in self._raw]
+
+    @cached_property
+    def values(self) -> list[bytes | None]:
+        return [raw.value() for raw in self._raw]
+
+    @cached_property
+    def timestamps(self) -> list[int | None]:
+        """Milliseconds since the epoch."""
+        stamps = (raw.timestamp() for raw in self._raw)
+        return [None if kind == 0 else at for kind, at in stamps]
+
+    @cached_property
+    def headers(self) -> list[Headers]:
+        return [tuple(raw.headers() or ()) for raw in self._raw]
+
+    @property
+    def next_offset(self) -> int:
+        """One past the last message: what a commit of all of it says."""
+        return int(self._raw[-1].offset()) + 1
+
+    def message(self, index: int) -> Message:
+        raw = self._raw[index]
+        kind, at = raw.timestamp()
+        return Message(
+            topic=self.topic_partition.topic,
+            partition=self.topic_partition.partition,
+            offset=raw.offset(),
+            timestamp_ms=None if kind == 0 else at,
+            key=raw.key(),
+            value=raw.value(),
+            headers=tuple(raw.headers() or ()),
+        )
+
+    def slice(self, start: int, stop: int) -> PartitionBatch:
+        """The same partition and epoch, messages ``start`` to ``stop``."""
+        return PartitionBatch(self.topic_partition, self.epoch, self._raw[start:stop])
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(self.message, range(len(self._raw)))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one poll returned: iterates `Message`, partition by partition; ``errors`` is never to be ignored."""
+
+    partitions: tuple[PartitionBatch, ...] = ()
+    errors: tuple[Exception, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.partitions))
+
+    def __iter__(self) -> Iterator[Message]:
+        for part in self.partitions:
+            yield from part

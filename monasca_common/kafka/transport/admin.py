@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Administration of a cluster: topics, offsets and permissions, each call waiting for the brokers' answer.
+
+The only importer of `confluent_kafka.admin`. Every error leaves as a `TransportError`; all times are seconds.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.transport.faults import translate
+
+T = TypeVar("T")
+
+# Connection failures belong in the error of the call they break, not on standard error beside it.
+_QUIET = {"log_level": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic; position i of each tuple is partition i, and the numbers in it are broker ids.
+
+    ``topic_id`` changes when a topic is deleted and made again. A leader is ``None`` while there is none.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+    leaders: tuple[int | None, ...]
+    replicas: tuple[tuple[int, ...], ...]
+    in_sync: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a principal may do: ``Permission("User:alice", "write", "topic", "metrics")``.
+
+    ``operation``: read, write, describe, create, alter, idempotent_write, all, …
+    ``resource``: topic, group, transactional_id or broker (named ``kafka-cluster``).
+    """
+
+    principal: str
+    operation: str
+    resource: str
+    name: str
+    prefixed: bool = False
+
+    def binding(self, kind: type[Any]) -> Any:
+        return kind(
+            ResourceType[self.resource.upper()],
+            self.name,
+            ResourcePatternType.PREFIXED if self.prefixed else ResourcePatternType.LITERAL,
+            self.principal,
+            "*",
+            AclOperation[self.operation.upper()],
+            AclPermissionType.ALLOW,
+        )
+
+
+class Admin:
+    """An administrator of the cluster that ``options`` (librdkafka's names) lead to."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._refusal: KafkaError | None = None
+        self._client = AdminClient({**_QUIET, **options, "error_cb": self._on_error})
+
+    def wait_for_brokers(self, count: int, timeout: float) -> None:
+        """Return when ``count`` brokers are known; raise the last `TransportError` when time is up."""
+        deadline = time.monotonic() + timeout
+        while True:
+            known, failure = 0, None
+            try:
+                known = len(self._metadata(timeout=0.5).brokers)
+            except TransportError as error:
+                failure = error
+            if known >= count:
+                return
+            if time.monotonic() >= deadline:
+                raise failure or TransportError(f"{known} of {count} brokers are there after {timeout} s")
+            time.sleep(0.02)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        """Create a topic and wait until every partition has a leader. Raises when it exists already."""
+        deadline = time.monotonic() + timeout
+        topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
+        self._all(self._client.create_topics([topic], operation_timeout=timeout), timeout)
+        while not self._has_leaders(name, partitions):
+            if time.monotonic() >= deadline:
+                raise TransportError(f"topic {name!r} was created but has no leaders after {timeout} s")
+            time.sleep(0.02)
+
+    def delete_topic(self, name: str, timeout: float = 30.0) -> None:
+        """Delete a topic and wait until the brokers know that it is gone."""
+        deadline = time.monotonic() + timeout
+        self._all(self._client.delete_topics([name], operation_timeout=timeout), timeout)
+        while name in self._metadata(timeout=timeout).topics and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def describe_topic(self, name: str, timeout: float = 10.0) -> TopicDescription:
+        """Describe a topic that exists; raises `TransportError` when it does not."""
+        answer = self._all(self._client.describe_topics(TopicCollection([name]), request_timeout=timeout), timeout)
+        partitions = sorted(answer[name].partitions, key=lambda partition: partition.id)
+        return TopicDescription(
+            name=name,
+            topic_id=str(answer[name].topic_id),
+            partitions=len(partitions),
+            leaders=tuple(p.leader.id if p.leader is not None and p.leader.id >= 0 else None for p in partitions),
+            replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
+            in_sync=tuple(tuple(node.id for node in p.isr) for p in partitions),
+        )
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        """The identity of each topic that exists; a topic that does not is left out."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        futures = self._client.describe_topics(TopicCollection(names), request_timeout=timeout)
+        ids = {}
+        for name, future in futures.items():
+            try:
+                ids[name] = str(self._result(future, timeout).topic_id)
+            except TransportError as error:
+                if error.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+        return ids
+
+    def topic_max_message_bytes(self, topic: str, timeout: float) -> int:
+        """The topic's ``max.message.bytes``: the limit of a whole record batch as the broker stores it."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        answer = self._all(self._client.describe_configs([resource], request_timeout=timeout), timeout)
+        return int(answer[resource]["max.message.bytes"].value)
+
+    def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
+        """Change these settings of a topic, leaving its others as they are."""
+        entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        self._all(self._client.incremental_alter_configs([resource], request_timeout=timeout), timeout)
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout: float = 10.0
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below each offset; the first offset that is left in each partition."""
+        wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in before.items()]
+        answer = self._all(self._client.delete_records(wanted, request_timeout=timeout), timeout)
+        return {TopicPartition(tp.topic, tp.partition): int(left.low_watermark) for tp, left in answer.items()}
+
+    def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
+        """What a group committed: the next offset to read of each partition that has one."""
+        futures = self._client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=timeout
+        )
+        partitions = self._all(futures, timeout)[group].topic_partitions or []
+        return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in partitions if tp.offset >= 0}
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0
+    ) -> None:
+        """Set the committed offsets of a group without members; refused (`TransportError`) while it has some."""
+        wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+        futures = self._client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=timeout
+        )
+        # The answer of a live group is a success whose partitions each carry the refusal.
+        for partition in self._all(futures, timeout)[group].topic_partitions or []:
+            if partition.error is not None:
+                raise translate(partition.error)
+
+    def allow(self, *permissions: Permission, timeout: float = 10.0) -> None:
+        """Grant these permissions (needs a cluster with an authorizer)."""
+        bindings = [permission.binding(AclBinding) for permission in permissions]
+        self._all(self._client.create_acls(bindings, request_timeout=timeout), timeout)
+
+    def revoke(self, *permissions: Permission, timeout: float = 10.0) -> None:
+        """Take these permissions back; one that was never granted is no error."""
+        filters = [permission.binding(AclBindingFilter) for permission in permissions]
+        self._all(self._client.delete_acls(filters, request_timeout=timeout), timeout)
+
+    def _has_leaders(self, topic: str, partitions: int) -> bool:
+        with contextlib.suppress(TransportError):
+            known = self._metadata(topic=topic, timeout=1.0).topics[topic].partitions.values()
+            return len(known) == partitions and all(partition.leader >= 0 for partition in known)
+        return False
+
+    def _metadata(self, **arguments: Any) -> Any:
+        try:
+            return self._client.list_topics(**arguments)
+        except KafkaException as error:
+            raise self._fault(error) from error
+
+    def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
+        return {what: self._result(future, timeout) for what, future in futures.items()}
+
+    def _result(self, future: concurrent.futures.Future[Any], timeout: float) -> Any:
+        try:
+            # The client keeps its own time; one second more lets its reason arrive before ours.
+            return future.result(timeout + 1)
+        except KafkaException as error:
+            raise self._fault(error) from error
+        except concurrent.futures.TimeoutError as error:
+            raise TransportError(f"no answer within {timeout} s", name="_TIMED_OUT") from error
+
+    def _fault(self, error: KafkaException) -> TransportError:
+        """A refused login shows only in the error callback; the call itself merely times out."""
+        self._client.poll(0)
+        return translate(self._refusal or error.args[0])
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self._refusal = error
