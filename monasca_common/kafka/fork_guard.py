@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of Kafka do not survive a fork: their threads stay behind in the parent.
+
+A child must neither use an inherited client nor destroy it: destroying a subscribed consumer aborts the
+child as it exits. A `ForkGuard` refuses the use, and keeps what it pins alive for the child's whole life.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import weakref
+from typing import Any
+
+from monasca_common.kafka.errors import ConfigurationError, ForkedError
+
+_guards: weakref.WeakSet[ForkGuard] = weakref.WeakSet()
+
+
+class ForkGuard:
+    """Ties its owner to the process that opened it.
+
+    ``owner``: what the errors call it, say ``"KafkaConsumer"``. Raises `ConfigurationError` in a process patched
+    by gevent or eventlet: the client library's own threads would block its whole loop.
+    """
+
+    def __init__(self, owner: str) -> None:
+        patched_by = _green_patch()
+        if patched_by is not None:
+            raise ConfigurationError(
+                f"{owner} cannot run in a process patched by {patched_by}: it waits in native threads, which "
+                f"would stop every green thread; do not patch, or use it from a process of its own"
+            )
+        self._owner = owner
+        self._pid = os.getpid()
+        self._handles: list[Any] = []
+        _guards.add(self)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that opened the owner."""
+        return os.getpid() != self._pid
+
+    def check(self) -> None:
+        """Raise `ForkedError` in a child of the process that opened the owner."""
+        if os.getpid() != self._pid:
+            raise ForkedError(
+                f"this {self._owner} was opened by process {self._pid} and cannot be used in its child "
+                f"{os.getpid()}: open one after the fork"
+            )
+
+    def pin(self, handle: Any) -> None:
+        """Never let ``handle``, a native client, be destroyed in a child (nor, while this guard lives, here)."""
+        self._handles.append(handle)
+
+    def unpin(self) -> None:
+        """Forget the pinned handles, once they are closed: then nothing is left that a child could break."""
+        self._handles.clear()
+
+    def _leak(self) -> None:
+        for handle in self._handles:
+            # A reference from Python would be dropped as the interpreter exits, and the client destroyed after all.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+
+
+def _keep_handles_in_child() -> None:
+    for guard in list(_guards):
+        guard._leak()
+
+
+os.register_at_fork(after_in_child=_keep_handles_in_child)
+
+
+def _green_patch() -> str | None:
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and any(map(gevent.is_module_patched, ("socket", "thread", "threading"))):
+        return "gevent"
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet is not None and any(map(eventlet.is_monkey_patched, ("socket", "thread"))):
+        return "eventlet"
+    return None

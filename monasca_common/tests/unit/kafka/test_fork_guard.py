@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+
+from oslotest import base
+
+from monasca_common.kafka.errors import ForkedError
+from monasca_common.kafka.fork_guard import ForkGuard
+
+
+class Handle:
+    """Stands for a native client: aborts the process that destroys it, if that is not the one that made it."""
+
+    def __init__(self):
+        self.pid = os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.pid:
+            os._exit(6)
+
+
+def exit_code_of_child(in_child):
+    pid = os.fork()
+    if pid == 0:
+        try:
+            code = in_child()
+        except BaseException:
+            code = 1
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class TestForkGuard(base.BaseTestCase):
+    def test_the_opener_may_use_it(self):
+        guard = ForkGuard("KafkaConsumer")
+        guard.check()
+        self.assertFalse(guard.forked)
+
+    def test_a_child_is_refused_with_the_remedy(self):
+        guard = ForkGuard("KafkaConsumer")
+
+        def in_child():
+            try:
+                guard.check()
+            except ForkedError as error:
+                return 0 if "KafkaConsumer" in str(error) and "after the fork" in str(error) else 2
+            return 3
+
+        self.assertEqual(0, exit_code_of_child(in_child))
+
+    def test_a_pinned_handle_is_not_destroyed_in_a_child(self):
+        guard = ForkGuard("KafkaConsumer")
+        handle = Handle()
+        guard.pin(handle)
+
+        def in_child():
+            nonlocal handle
+            guard.unpin()
+            del handle
+            gc.collect()
+            return 0
+
+        self.assertEqual(0, exit_code_of_child(in_child))
+
+    def test_a_handle_that_is_not_pinned_would_be_destroyed(self):
+        handle = Handle()
+
+        def in_child():
+            nonlocal handle
+            del handle
+            gc.collect()
+            return 0
+
+        self.assertEqual(6, exit_code_of_child(in_child))
+
+
+class TestGreenThreads(base.BaseTestCase):
+    def _open_after(self, patch):
+        program = textwrap.dedent("""
+            from monasca_common.kafka.errors import ConfigurationError
+            from monasca_common.kafka.fork_guard import ForkGuard
+            try:
+                ForkGuard("KafkaProducer")
+            except ConfigurationError as error:
+                print(error)
+        """)
+        run = [sys.executable, "-W", "ignore", "-c", patch + "\n" + program]
+        return subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def test_a_process_patched_by_gevent_is_refused(self):
+        self.assertIn("gevent", self._open_after("from gevent import monkey; monkey.patch_all()"))
+
+    def test_a_process_patched_by_eventlet_is_refused(self):
+        self.assertIn("eventlet", self._open_after("import eventlet; eventlet.monkey_patch()"))
+
+    def test_importing_gevent_alone_is_no_harm(self):
+        self.assertEqual("", self._open_after("import gevent.monkey"))
