@@ -25,7 +25,8 @@
     ├── ConsumerError
     │   ├── OffsetOutOfRange        the position is no longer (or not yet) in the log
     │   ├── TopicRecreated          the topic was deleted and made again under a reader
-    │   └── StaleCommit             the partition was revoked since the messages were polled
+    │   ├── StaleCommit             the partition was revoked since the messages were polled
+    │   └── CommitUnknown           no answer to a commit in time: what is not stored is read again
     ├── TransactionError            the transaction was aborted; its inputs come again
     ├── SerializationError          a value cannot be decoded or encoded
     ├── HandlerError                the user's handler broke the loop (its exception is the cause)
@@ -192,6 +193,10 @@ class TopicRecreated(ConsumerError):
 
 class StaleCommit(ConsumerError):
     """The commit came from an assignment that has ended; it was not sent."""
+
+
+class CommitUnknown(ConsumerError):
+    """No answer to the commit within its budget: the group may or may not have it, and reads again what it has not."""
 
 
 class TransactionError(MessagingError):

@@ -122,6 +122,7 @@ class ConsumerTransport(ABC):
 
     clock: Clock
     message_type: type[Any]  # the class of what `poll` returns, for reading columns without a call per message
+    on_error: Callable[[TransportError], None] | None = None  # hears of every client-wide error, from within `poll`
 
     @abstractmethod
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None: ...
