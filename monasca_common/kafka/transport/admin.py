@@ -85,7 +85,8 @@ class Admin:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._refusal: KafkaError | None = None
-        self._client = AdminClient({**_QUIET, **options, "error_cb": self._on_error})
+        everything: dict[str, Any] = {**_QUIET, **options, "error_cb": self._on_error}
+        self._client = AdminClient(everything)
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
         """Return when ``count`` brokers are known; raise the last `TransportError` when time is up."""
@@ -163,13 +164,13 @@ class Admin:
 
     def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
         """Change these settings of a topic, leaving its others as they are."""
-        entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
+        ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
         self._all(self._client.incremental_alter_configs([resource], request_timeout=timeout), timeout)
 
-    def delete_records(
-        self, before: Mapping[TopicPartition, int], timeout: float = 10.0
-    ) -> dict[TopicPartition, int]:
+    def delete_records(self, before: Mapping[TopicPartition, int], timeout: float = 10.0) -> dict[TopicPartition, int]:
         """Delete the records below each offset; the first offset that is left in each partition."""
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in before.items()]
         answer = self._all(self._client.delete_records(wanted, request_timeout=timeout), timeout)
@@ -183,9 +184,7 @@ class Admin:
         partitions = self._all(futures, timeout)[group].topic_partitions or []
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in partitions if tp.offset >= 0}
 
-    def alter_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0
-    ) -> None:
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
         """Set the committed offsets of a group without members; refused (`TransportError`) while it has some."""
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
         futures = self._client.alter_consumer_group_offsets(

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Apache Kafka on this machine: for trying things out and for tests, not for production."""
+
+from monasca_common.devbroker.cluster import KafkaCluster
+from monasca_common.devbroker.errors import (
+    BrokerFailed,
+    DevBrokerError,
+    InvalidCluster,
+    JarsUnavailable,
+    JavaNotFound,
+    JavaTooOld,
+    PortTaken,
+)
+from monasca_common.devbroker.faults import Fault
+from monasca_common.devbroker.framing import ApiKey, Request
+from monasca_common.devbroker.node import Node
+from monasca_common.devbroker.proxy import KafkaProxy
+
+__all__ = [
+    "ApiKey",
+    "BrokerFailed",
+    "DevBrokerError",
+    "Fault",
+    "InvalidCluster",
+    "JarsUnavailable",
+    "JavaNotFound",
+    "JavaTooOld",
+    "KafkaCluster",
+    "KafkaProxy",
+    "Node",
+    "PortTaken",
+    "Request",
+]

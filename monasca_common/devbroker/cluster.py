@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Apache Kafka on this machine, for trying things out and for tests."""
+
+import functools
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from monasca_common.devbroker import ports
+from monasca_common.devbroker.errors import BrokerFailed, InvalidCluster, PortTaken
+from monasca_common.devbroker.jars import kafka_jars
+from monasca_common.devbroker.java import find_java
+from monasca_common.devbroker.node import Node
+from monasca_common.devbroker.ports import HOST
+from monasca_common.devbroker.properties import NodePorts, node_properties, render
+from monasca_common.devbroker.proxy import KafkaProxy, Route
+from monasca_common.devbroker.security import ADMIN, DEFAULT_USERS, Security
+from monasca_common.devbroker.storage import Storage
+from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.devbroker.warm_up import warm_up
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.transport.admin import Admin
+
+_READY_SECONDS = 60.0
+_ORDERLY_STOP_SECONDS = 6.0
+_PORT_ATTEMPTS = 3
+
+# Serial collection and no C2 halve the start (1.2 s a node) and cost little at a development broker's load.
+_JAVA_OPTIONS = (
+    "-Xms128m",
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+)
+
+
+class KafkaCluster:
+    """Apache Kafka 4.3 (KRaft) on the loopback address: one node, or three that hold every topic three times.
+
+    ``data_dir`` keeps the data there for the next start; without it they are removed on stop. ``port`` is where clients
+    connect (three nodes take the two ports after it as well). `Security` says what ``tls``, ``sasl``, ``acl`` and
+    ``users`` mean together. ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings.
+
+    A context manager. However this process ends, killed included, nothing of the cluster is left behind.
+    Starting raises a `DevBrokerError` that names the remedy.
+    """
+
+    def __init__(
+        self,
+        nodes: int = 1,
+        *,
+        data_dir: str | Path | None = None,
+        port: int | None = None,
+        tls: bool = False,
+        sasl: bool = False,
+        acl: bool = False,
+        users: Mapping[str, str] = DEFAULT_USERS,
+        proxied: bool = False,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        if nodes not in (1, 3):
+            raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 so that one may fail")
+        if proxied and tls:
+            raise InvalidCluster("proxied and tls: the proxy reads what passes, which TLS prevents; leave one out")
+        self.security = Security(tls=tls, sasl=sasl, acl=acl, users=users)
+        self.proxy = KafkaProxy()  # does nothing unless proxied
+        self._node_count = nodes
+        self._data_dir = None if data_dir is None else Path(data_dir).absolute()
+        self._port = port
+        self._proxied = proxied
+        self._config = dict(config or {})
+        self._nodes: tuple[Node, ...] = ()
+        self._storage: Storage | None = None
+        self._supervisor: Supervisor | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start every node and wait until all of them know of each other."""
+        if self._supervisor is not None:
+            raise InvalidCluster("the cluster is started already: stop it first")
+        java = [find_java().path, *_JAVA_OPTIONS, "-cp", f"{kafka_jars()}/*"]
+        folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-broker-"))
+        self._supervisor = Supervisor(remove=() if self._data_dir else (folder,))
+        try:
+            self._storage = Storage(folder, self._node_count, self.security)
+            self._storage.prepare()
+            self._start_nodes(java)
+            self.admin.wait_for_brokers(self._node_count, _READY_SECONDS)
+            internal = [node.ports.internal for node in self._nodes]
+            warm_up(internal, self.security.internal_options(), _READY_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop every node: in order where the data are kept. Stopping twice is fine."""
+        if self._supervisor is None:
+            return
+        self.__dict__.pop("admin", None)
+        if self._data_dir is not None:
+            self._stop_in_order()
+        self.proxy.stop()
+        self._supervisor.close()
+        self._supervisor = None
+        self._nodes = ()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect: ``host:port,…``, the proxies' where there are proxies."""
+        return ",".join(f"{HOST}:{node.ports.advertised}" for node in self._started())
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        return self._started()
+
+    def node(self, node_id: int) -> Node:
+        """Node ``node_id``, counted from 1 like Kafka's broker ids."""
+        return self._started()[node_id - 1]
+
+    def client_options(self, user: str = ADMIN) -> dict[str, str]:
+        """librdkafka's options with which ``user`` connects."""
+        servers = {"bootstrap.servers": self.bootstrap_servers}
+        return servers | self.security.client_options(user, self.certificates)
+
+    def mutual_tls_options(self, user: str = ADMIN) -> dict[str, str]:
+        """librdkafka's options with which ``user`` connects by certificate; needs ``tls`` and ``sasl``."""
+        if not self.security.has_mutual_tls:
+            raise InvalidCluster("the listener for certificates alone needs tls and sasl")
+        servers = ",".join(f"{HOST}:{node.ports.mutual_tls}" for node in self._started())
+        return {"bootstrap.servers": servers} | self.security.mutual_tls_options(user, self.certificates)
+
+    def direct_options(self) -> dict[str, str]:
+        """librdkafka's options for the brokers' own listener: past the proxy, past TLS, past every ACL."""
+        servers = ",".join(f"{HOST}:{node.ports.internal}" for node in self._started())
+        return {"bootstrap.servers": servers} | self.security.internal_options()
+
+    @property
+    def certificates(self) -> Path:
+        """The folder with ``ca.pem``, and ``<user>.pem`` and ``<user>.key`` of each user."""
+        if self._storage is None:
+            raise InvalidCluster("the cluster is not started: call start(), or use it in a with statement")
+        return self._storage.certificates
+
+    @functools.cached_property
+    def admin(self) -> "Admin":
+        """A super user past the proxy. For every further call the one client is kept."""
+        from monasca_common.kafka.transport.admin import Admin
+
+        return Admin(self.direct_options())
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic, on every node unless ``replication_factor`` says otherwise."""
+        copies = replication_factor or self._node_count
+        self.admin.create_topic(name, partitions, replication_factor=copies, config=config)
+
+    def _started(self) -> tuple[Node, ...]:
+        if not self._nodes:
+            raise InvalidCluster("the cluster is not started: call start(), or use it in a with statement")
+        return self._nodes
+
+    def _start_nodes(self, java: list[str]) -> None:
+        """Start the nodes, on other ports when somebody took one between the choice and the start."""
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            try:
+                self._start_nodes_once(java)
+                return
+            except BrokerFailed as error:
+                if "Address already in use" not in str(error) or attempt == _PORT_ATTEMPTS:
+                    raise
+            for node in self._nodes:
+                node.kill()
+            self.proxy.stop()
+
+    def _start_nodes_once(self, java: list[str]) -> None:
+        storage, supervisor = self._storage, self._supervisor
+        assert storage is not None and supervisor is not None
+        chosen = self._choose_ports()
+        if self._proxied:
+            self.proxy.start([Route(i, node.advertised, node.client) for i, node in enumerate(chosen, start=1)])
+        for node_id in range(1, self._node_count + 1):
+            properties = node_properties(node_id, chosen, self.security, storage.node(node_id), storage.certificates)
+            (storage.node(node_id) / "server.properties").write_text(render(properties | self._config))
+        storage.format(java)
+        self._nodes = tuple(
+            Node(node_id, storage.node(node_id), node_ports, java, supervisor)
+            for node_id, node_ports in enumerate(chosen, start=1)
+        )
+        for node in self._nodes:
+            node.start()
+        for node in self._nodes:
+            node.wait_until_listening()
+
+    def _choose_ports(self) -> tuple[NodePorts, ...]:
+        free = iter(ports.free_ports(5 * self._node_count))
+        chosen = []
+        for index in range(self._node_count):
+            client, internal, controller, mutual_tls, proxy = (next(free) for _ in range(5))
+            public = (proxy if self._proxied else client) if self._port is None else self._port + index
+            if not ports.is_free(public):
+                raise PortTaken(f"somebody listens on {HOST}:{public} already: choose another port, or none")
+            client = client if self._proxied else public
+            chosen.append(NodePorts(client, internal, controller, mutual_tls, advertised=public))
+        return tuple(chosen)
+
+    def _stop_in_order(self) -> None:
+        """All at once, for the last ones wait for a quorum that is gone; the supervisor kills what is left."""
+        for node in self._nodes:
+            node.signal(signal.SIGTERM)
+        deadline = time.monotonic() + _ORDERLY_STOP_SECONDS
+        while any(node.running for node in self._nodes) and time.monotonic() < deadline:
+            time.sleep(0.02)

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can go wrong with a local broker.
+
+::
+
+    DevBrokerError
+    ├── JavaNotFound            no Java at all
+    ├── JavaTooOld              a Java below the version that Kafka needs
+    ├── JarsUnavailable         Kafka's jars are not there and cannot be fetched
+    ├── InvalidCluster          a combination of settings that cannot work
+    ├── PortTaken               somebody listens on the port that was asked for
+    └── BrokerFailed            a broker ended or never became ready; the end of its log is in the message
+"""
+
+
+class DevBrokerError(Exception):
+    """Root of what a local broker raises; the message names the remedy."""
+
+
+class JavaNotFound(DevBrokerError):
+    """There is no Java, neither at JAVA_HOME nor on the path."""
+
+
+class JavaTooOld(DevBrokerError):
+    """The Java that was found is older than Kafka needs."""
+
+
+class JarsUnavailable(DevBrokerError):
+    """Kafka's jars are not in the cache and could not be fetched."""
+
+
+class InvalidCluster(DevBrokerError):
+    """The settings contradict each other, or the data folder was made with others."""
+
+
+class PortTaken(DevBrokerError):
+    """Somebody already listens on the port that was asked for."""
+
+
+class BrokerFailed(DevBrokerError):
+    """A broker ended by itself, or was not ready in time."""

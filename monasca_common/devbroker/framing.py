@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of Kafka's wire format as it takes to tell one request from another.
+
+A frame is a length (4 bytes) and so many bytes. A request begins with its API's key (2), the API's version (2) and
+a correlation id (4), an answer with the correlation id of its request.
+"""
+
+import enum
+import struct
+from dataclasses import dataclass
+
+_REQUEST = struct.Struct(">hhi")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+LENGTH_BYTES = 4
+
+# From these versions on strings have lengths of variable size, and headers have tagged fields.
+_PRODUCE_FLEXIBLE = 9
+_PRODUCE_TRANSACTIONAL = 3
+
+
+class ApiKey(enum.IntEnum):
+    """The requests worth disturbing; any other key works as a number."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    SASL_AUTHENTICATE = 36
+    CONSUMER_GROUP_HEARTBEAT = 68
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request on its way to node ``node``; ``frame`` is all of it but the length."""
+
+    node: int
+    api_key: int
+    api_version: int
+    correlation_id: int
+    frame: bytes
+
+    @property
+    def expects_answer(self) -> bool:
+        """False for a produce request with acks=0, the only one that is never answered."""
+        return self.api_key != ApiKey.PRODUCE or _acks(self) != 0
+
+
+def parse_request(node: int, frame: bytes) -> Request:
+    """Read the header of a request. Raises `ValueError` for what is none."""
+    if len(frame) < _REQUEST.size:
+        raise ValueError(f"a request of {len(frame)} bytes is shorter than the header of one: not Kafka's protocol")
+    api_key, api_version, request_id = _REQUEST.unpack_from(frame)
+    return Request(node, api_key, api_version, request_id, frame)
+
+
+def correlation_id(answer: bytes) -> int:
+    """The id of the request that ``answer`` (without its length) belongs to."""
+    return int(_INT32.unpack_from(answer)[0])
+
+
+def frame_length(prefix: bytes) -> int:
+    """What the first four bytes of a frame say. Raises `ValueError` for what cannot be a length."""
+    length = int(_INT32.unpack(prefix)[0])
+    if length < 0:
+        raise ValueError(f"a frame of {length} bytes: not Kafka's protocol, or TLS")
+    return length
+
+
+def _acks(request: Request) -> int:
+    """The acks of a produce request: after the client id, the tagged fields and the transactional id."""
+    frame, version = request.frame, request.api_version
+    at = _skip_string(frame, _REQUEST.size)
+    if version >= _PRODUCE_FLEXIBLE:
+        at = _skip_compact_string(frame, at + 1)  # no tagged fields: one zero
+    elif version >= _PRODUCE_TRANSACTIONAL:
+        at = _skip_string(frame, at)
+    return int(_INT16.unpack_from(frame, at)[0])
+
+
+def _skip_string(frame: bytes, at: int) -> int:
+    length = int(_INT16.unpack_from(frame, at)[0])
+    return at + _INT16.size + max(length, 0)
+
+
+def _skip_compact_string(frame: bytes, at: int) -> int:
+    """Length plus one as a variable-size integer, seven bits a byte; zero is null."""
+    length = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + max(length - 1, 0)
+        shift += 7

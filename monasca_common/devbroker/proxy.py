@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A proxy in front of each node that delays, drops and cuts requests and answers by rule.
+
+One thread carries every connection. What no fault takes passes as it came, in order.
+"""
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from monasca_common.devbroker.errors import DevBrokerError
+from monasca_common.devbroker.faults import ActiveFault, Fault, FaultBook
+from monasca_common.devbroker.link import Counters, Link
+from monasca_common.devbroker.ports import HOST
+
+_START_SECONDS = 10.0
+_STOP_SECONDS = 10.0
+# A frame of a megabyte is common; asyncio's own 64 KiB would stop and start the reader sixteen times for it.
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """Connections to ``listen`` are carried to ``target``, where node ``node`` listens."""
+
+    node: int
+    listen: int
+    target: int
+
+
+class KafkaProxy:
+    """Carries Kafka's protocol between clients and nodes; thread-safe.
+
+    ::
+
+        proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
+        ...
+        proxy.counters.answers_lost   # 3
+        proxy.clear()
+    """
+
+    def __init__(self) -> None:
+        self._faults = FaultBook()
+        self._counters = Counters()
+        self._links: set[Link] = set()
+        self._servers: list[asyncio.Server] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def counters(self) -> Counters:
+        """What has passed and what was done to it, since the start: a copy."""
+        return dataclasses.replace(self._counters)
+
+    def start(self, routes: Sequence[Route]) -> None:
+        """Listen. Raises `OSError` when a port is taken."""
+        if self._loop is not None:
+            raise DevBrokerError("the proxy is started already: stop it first")
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
+        self._thread.start()
+        try:
+            self._run(self._listen(routes), _START_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Close every connection and stop listening. Stopping twice is fine."""
+        if self._loop is None or self._thread is None:
+            return
+        self.clear()
+        self._run(self._close(), _STOP_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_STOP_SECONDS)
+        self._loop.close()
+        self._loop = self._thread = None
+
+    def add(self, fault: Fault) -> ActiveFault:
+        """Put a fault to work; ``.taken`` of the result counts its requests."""
+        return self._faults.add(fault)
+
+    def remove(self, *active: ActiveFault) -> None:
+        """Take these faults back. What they delay passes at once; what they dropped stays lost."""
+        for fault in active:
+            self._faults.remove(fault)
+        self._end_delays(active)
+
+    def clear(self) -> None:
+        """Take every fault back."""
+        self._end_delays(self._faults.clear())
+
+    def cut_connections(self, node: int | None = None) -> int:
+        """Close every connection there is (to ``node``, if given); how many. New ones are taken as ever."""
+
+        async def cut() -> int:
+            chosen = [link for link in self._links if node in (None, link.node)]
+            for link in chosen:
+                link.cut()
+            return len(chosen)
+
+        return int(self._run(cut(), _STOP_SECONDS)) if self._loop else 0
+
+    def _end_delays(self, removed: Sequence[ActiveFault]) -> None:
+        for fault in removed:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(fault.removed.set)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
+
+    async def _listen(self, routes: Sequence[Route]) -> None:
+        for route in routes:
+            self._servers.append(
+                await asyncio.start_server(self._carrier(route), HOST, route.listen, limit=_BUFFER_BYTES)
+            )
+
+    def _carrier(self, route: Route) -> Any:
+        async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
+            except OSError:  # the node is down: so is its proxy, as far as a client can tell
+                writer.close()
+                return
+            link = Link(route.node, (reader, writer), upstream, self._faults, self._counters)
+            self._links.add(link)
+            try:
+                await link.carry()
+            finally:
+                self._links.discard(link)
+
+        return carry
+
+    async def _close(self) -> None:
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        for link in self._links:
+            link.cut()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=_STOP_SECONDS / 2)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may connect to a local cluster, and how: the broker's side and the client's side of it together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from monasca_common.devbroker.errors import InvalidCluster
+
+ADMIN = "admin"  # super user
+DEFAULT_USERS: Mapping[str, str] = MappingProxyType({ADMIN: "admin-secret", "monasca": "monasca-secret"})
+
+_MECHANISM = "SCRAM-SHA-512"
+_LOGIN = "org.apache.kafka.common.security.{module} required {options};"
+# Brokers among themselves, where there is an authorizer: on the loopback address, not for clients.
+_INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"  # nosec B105
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What clients meet at a cluster.
+
+    ====  ====  ===============================================================================
+    tls   sasl  the listener for clients
+    ====  ====  ===============================================================================
+    no    no    PLAINTEXT
+    yes   no    SSL; a client may show a certificate, and must where there are ACLs
+    no    yes   SASL_PLAINTEXT with SCRAM-SHA-512
+    yes   yes   SASL_SSL with SCRAM-SHA-512, and beside it SSL with client certificates (mutual TLS)
+    ====  ====  ===============================================================================
+
+    ``acl``: nothing is allowed that was not granted (`Admin.allow`), but to the user ``admin``. It needs ``tls`` or
+    ``sasl``, or everybody would be anonymous. ``users``: name -> password; the principal of a password and of a
+    certificate alike is ``User:<name>``. ``admin`` is always one of them.
+    """
+
+    tls: bool = False
+    sasl: bool = False
+    acl: bool = False
+    users: Mapping[str, str] = field(default_factory=lambda: DEFAULT_USERS, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.acl and not (self.tls or self.sasl):
+            raise InvalidCluster("acl without tls or sasl would refuse everybody as anonymous: add one of them")
+        if ADMIN not in self.users:
+            object.__setattr__(self, "users", MappingProxyType({**self.users, ADMIN: DEFAULT_USERS[ADMIN]}))
+
+    @property
+    def protocol(self) -> str:
+        """Of the listener for clients."""
+        return {
+            (False, False): "PLAINTEXT",
+            (True, False): "SSL",
+            (False, True): "SASL_PLAINTEXT",
+            (True, True): "SASL_SSL",
+        }[self.tls, self.sasl]
+
+    @property
+    def internal_protocol(self) -> str:
+        """Of the listeners that brokers and controllers use among themselves."""
+        return "SASL_PLAINTEXT" if self.acl else "PLAINTEXT"
+
+    @property
+    def has_mutual_tls(self) -> bool:
+        """Whether there is a second listener for clients with certificates."""
+        return self.tls and self.sasl
+
+    def server_properties(self, certificates: Path) -> dict[str, str]:
+        """What a broker's properties say of it; ``certificates`` is the folder that `issue` filled."""
+        properties: dict[str, str] = {}
+        if self.tls:
+            properties |= _tls(certificates)
+            properties["listener.name.client.ssl.client.auth"] = self._client_certificate()
+            properties["listener.name.mtls.ssl.client.auth"] = "required"
+        if self.sasl:
+            properties |= _mechanism("client", _MECHANISM, "scram.ScramLoginModule")
+        if self.acl:
+            properties |= _authorizer()
+        return properties
+
+    def format_arguments(self) -> list[str]:
+        """For the storage tool, which writes the users' credentials before the first start."""
+        if not self.sasl:
+            return []
+        pairs = ((name, password) for name, password in self.users.items())
+        return [
+            part
+            for name, password in pairs
+            for part in ("--add-scram", f"{_MECHANISM}=[name={name},password={password}]")
+        ]
+
+    def client_options(self, user: str, certificates: Path) -> dict[str, str]:
+        """librdkafka's options for ``user``, without the servers."""
+        if user not in self.users:
+            raise InvalidCluster(f"there is no user {user!r}: the users are {', '.join(sorted(self.users))}")
+        options = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
+        if self.tls:
+            options["ssl.ca.location"] = str(certificates / "ca.pem")
+        if self.sasl:
+            password = self.users[user]
+            options |= {"sasl.mechanism": _MECHANISM, "sasl.username": user, "sasl.password": password}
+        elif self.tls:
+            options |= _client_certificate_files(user, certificates)
+        return options
+
+    def mutual_tls_options(self, user: str, certificates: Path) -> dict[str, str]:
+        """librdkafka's options for ``user`` with a certificate in place of a password, without the servers."""
+        ca = {"security.protocol": "SSL", "ssl.ca.location": str(certificates / "ca.pem")}
+        return ca | _client_certificate_files(user, certificates)
+
+    def internal_options(self) -> dict[str, str]:
+        """librdkafka's options for the listener of the brokers, where the client is a super user."""
+        if not self.acl:
+            return {}
+        return {
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": _INTERNAL_USER,
+            "sasl.password": _INTERNAL_PASSWORD,
+        }
+
+    def _client_certificate(self) -> str:
+        if self.sasl:
+            return "none"
+        return "required" if self.acl else "requested"
+
+
+def _tls(certificates: Path) -> dict[str, str]:
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates / "ca.pem"),
+        "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+    }
+
+
+def _authorizer() -> dict[str, str]:
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN};User:{_INTERNAL_USER}",
+        "allow.everyone.if.no.acl.found": "false",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+    }
+    login = f'username="{_INTERNAL_USER}" password="{_INTERNAL_PASSWORD}" user_{_INTERNAL_USER}="{_INTERNAL_PASSWORD}"'
+    for listener in ("internal", "controller"):
+        properties |= _mechanism(listener, "PLAIN", "plain.PlainLoginModule", login)
+    return properties
+
+
+def _mechanism(listener: str, mechanism: str, module: str, options: str = "") -> dict[str, str]:
+    login = _LOGIN.format(module=module, options=options).replace(" ;", ";")
+    return {
+        f"listener.name.{listener}.sasl.enabled.mechanisms": mechanism,
+        f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config": login,
+    }
+
+
+def _client_certificate_files(user: str, certificates: Path) -> dict[str, str]:
+    return {
+        "ssl.certificate.location": str(certificates / f"{user}.pem"),
+        "ssl.key.location": str(certificates / f"{user}.key"),
+    }

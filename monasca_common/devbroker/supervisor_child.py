@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that owns the brokers, so that nothing outlives the program that wanted them.
+
+It is the parent of every broker. When its own parent ends, however it ends, it kills them all (SIGKILL, which
+frozen processes obey as well) and removes the folders it was told to. Three things make that certain: the pipe
+from the parent closes; a child that the parent forked may hold that pipe open, so the parent's id is watched as
+well; and should this process itself be killed, Linux kills the brokers (PR_SET_PDEATHSIG).
+
+Run as a script, with the standard library alone, for it to start in a few hundredths of a second. It reads one JSON
+object a line and answers each with one: ``{"start": argv, "log": path}``, ``{"signal": n, "pid": p}``,
+``{"poll": p}``; the bare word ``exit`` ends it.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PARENT_CHECK_SECONDS = 0.5
+
+
+class Brood:
+    """The processes this one has started, by process id; none is forgotten before it has been waited for."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._libc = ctypes.CDLL(None)  # loaded here, not between fork and exec
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "start" in request:
+            return {"pid": self._start(request["start"], request["log"])}
+        if "signal" in request:
+            # Popen knows whether the process was waited for, so that a reused id is never hit.
+            self._processes[request["pid"]].send_signal(request["signal"])
+            return {}
+        return {"returncode": self._processes[request["poll"]].poll()}
+
+    def kill_all(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
+
+    def _start(self, argv: list[str], log: str) -> int:
+        with open(log, "ab") as output:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Safe here: this process has a single thread, which is also what PDEATHSIG is tied to.
+                preexec_fn=self._die_with_parent,
+            )
+        self._processes[process.pid] = process
+        return process.pid
+
+    def _die_with_parent(self) -> None:
+        if sys.platform == "linux":
+            self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _serve(brood: Brood, parent: int) -> None:
+    """Answer requests until the parent is gone."""
+    pending = b""
+    while os.getppid() == parent:
+        if not select.select([0], [], [], _PARENT_CHECK_SECONDS)[0]:
+            continue
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return
+        *lines, pending = (pending + chunk).split(b"\n")
+        for line in lines:
+            if line == b"exit":
+                return
+            os.write(1, _reply(brood, line))
+
+
+def _reply(brood: Brood, line: bytes) -> bytes:
+    try:
+        answer = brood.answer(json.loads(line))
+    except (OSError, KeyError) as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    return json.dumps(answer).encode() + b"\n"
+
+
+def main(parent: int, folders: list[str]) -> None:
+    """Serve process ``parent``; on the way out kill what was started and remove ``folders``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    brood = Brood()
+    try:
+        # The parent may be gone between any two lines: a broken pipe is one more way to learn it.
+        with contextlib.suppress(BrokenPipeError):
+            _serve(brood, parent)
+    finally:
+        brood.kill_all()
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])
