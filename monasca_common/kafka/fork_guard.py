@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from monasca_common.kafka.errors import ConfigurationError, ForkedError
@@ -22,10 +23,11 @@ class ForkGuard:
     """Ties its owner to the process that opened it.
 
     ``owner``: what the errors call it, say ``"KafkaConsumer"``. Raises `ConfigurationError` in a process patched
-    by gevent or eventlet: the client library's own threads would block its whole loop.
+    by gevent or eventlet: the client library's own threads would block its whole loop. ``in_child`` runs in every
+    child, for an owner whose hot path does not look at the guard.
     """
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, *, in_child: Callable[[], None] | None = None) -> None:
         patched_by = _green_patch()
         if patched_by is not None:
             raise ConfigurationError(
@@ -33,6 +35,7 @@ class ForkGuard:
                 f"would stop every green thread; do not patch, or use it from a process of its own"
             )
         self._owner = owner
+        self._in_child = in_child
         self._pid = os.getpid()
         self._handles: list[Any] = []
         _guards.add(self)
@@ -58,18 +61,20 @@ class ForkGuard:
         """Forget the pinned handles, once they are closed: then nothing is left that a child could break."""
         self._handles.clear()
 
-    def _leak(self) -> None:
+    def _enter_child(self) -> None:
+        if self._in_child is not None:
+            self._in_child()
         for handle in self._handles:
             # A reference from Python would be dropped as the interpreter exits, and the client destroyed after all.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
 
-def _keep_handles_in_child() -> None:
+def _enter_child() -> None:
     for guard in list(_guards):
-        guard._leak()
+        guard._enter_child()
 
 
-os.register_at_fork(after_in_child=_keep_handles_in_child)
+os.register_at_fork(after_in_child=_enter_child)
 
 
 def _green_patch() -> str | None:

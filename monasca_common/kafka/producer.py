@@ -1,0 +1,465 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`KafkaProducer`: hands messages to Kafka and tells what became of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NoReturn
+
+from monasca_common.kafka.delivery import DeliveryListener, DeliveryReport, Outcome
+from monasca_common.kafka.errors import (
+    ClosedError,
+    ConfigurationError,
+    DeliveryAbandoned,
+    DeliveryRefused,
+    MisuseError,
+    QueueFull,
+    TransportError,
+)
+from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.identity import MessageIds
+from monasca_common.kafka.ledger import DoubtfulPending, Latch, Ledger, Pending
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
+from monasca_common.kafka.pump import Pump
+from monasca_common.kafka.routes import OpenTransport, Routes
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transaction import Transaction
+from monasca_common.kafka.transport.base import ANY_PARTITION
+
+# What a record takes in a batch beyond its key, value and headers; generous, for it decides what is never sent.
+_BATCH_OVERHEAD_BYTES = 61 + 32
+_HEADER_OVERHEAD_BYTES = 10
+_ID_HEADER_BYTES = _HEADER_OVERHEAD_BYTES + len(MESSAGE_ID_HEADER) + 16
+_PLAIN_OVERHEAD_BYTES = _BATCH_OVERHEAD_BYTES + _ID_HEADER_BYTES
+_HELP_EVERY = 0x1FF  # a sender collects acknowledgements once in 512 messages
+_CLOSE_GRACE_SECONDS = 0.5
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProducerHealth:
+    """``oldest_unacknowledged_seconds`` tells first when Kafka does not answer: the client stays silent for a minute."""
+
+    outstanding_messages: int
+    outstanding_bytes: int
+    oldest_unacknowledged_seconds: float
+    last_error: TransportError | None
+    failed_listeners: int
+
+
+class KafkaProducer:
+    """Thread-safe; one instance serves a whole process. A context manager that closes itself.
+
+    An outcome never raises: only misuse does (`MisuseError`), and `send` when there is no room (`QueueFull`).
+    """
+
+    def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
+        """``open_transport(batch_bytes, on_error)`` opens a client whose batches hold at most ``batch_bytes``."""
+        self.settings = settings
+        self._guard = ForkGuard("KafkaProducer", in_child=_forget_routes(weakref.ref(self)))
+        self._ids = MessageIds()
+        self._closed = False
+        self._final: DeliveryReport | None = None
+        self._transactions_ready = False
+        self._routes = Routes(settings, self._opening(open_transport), self._on_error)
+        self._ready = self._routes.ready  # topic -> Route; emptied by close and in a child, so `send` need not check
+        transport = self._routes.main
+        self._clock = transport.clock
+        self._ledger = Ledger(
+            transport.clock,
+            self._fault,
+            budget_messages=settings.budget_messages,
+            budget_bytes=settings.budget_bytes,
+        )
+        self._pump = Pump(self._ledger, transport.clock, self._routes.transports)
+
+    def _opening(self, open_transport: OpenTransport) -> OpenTransport:
+        def opened(batch_bytes: int, on_error: Any) -> Any:
+            transport = open_transport(batch_bytes, on_error)
+            self._guard.pin(transport)
+            return transport
+
+        return opened
+
+    def publish(
+        self,
+        topic: str,
+        records: Iterable[bytes | Record],
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timeout: float | None = None,
+    ) -> DeliveryReport:
+        """Send a bulk and wait for its outcome.
+
+        ``key`` and ``headers`` apply to records that have none of their own (headers are put before a record's).
+        ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
+        and still on its way: give the report to `retry`, never the records to `publish` again.
+        """
+        self._check("publish")
+        self._ledger.tick()
+        latch, pendings, own = self._draft_bulk(topic, records, key, headers)
+        deadline = self._deadline(timeout)
+        if not pendings:
+            return DeliveryReport(())
+        size = sum(pending.size for pending in pendings)
+        attached = self._admit(pendings, size, own, deadline)
+        if attached is None:
+            self._ledger.refuse(pendings, self._queue_full(len(pendings), size))
+            return DeliveryReport(pendings)
+        self._routes.launch(topic, [p for p in pendings if p not in attached] if attached else pendings)
+        self._pump.wait(latch, deadline - self._clock.monotonic())
+        return DeliveryReport([attached.get(p, p) for p in pendings] if attached else pendings)
+
+    def retry(self, report: DeliveryReport, *, timeout: float | None = None) -> DeliveryReport:
+        """The same messages under the same ids: waits for those still on their way, sends again what failed or was
+        given up, and keeps what was delivered or can never be accepted. Safe to call again with any earlier report.
+        """
+        self._check("retry")
+        deadline = self._deadline(timeout)
+        latest = [_latest(pending) for pending in report._pendings]
+        fresh = {pending: self._again(pending) for pending in dict.fromkeys(latest) if _worth_sending(pending)}
+        self._resend(list(fresh.items()), deadline)
+        current = [_latest(pending) for pending in latest]
+        latch = self._ledger.watch(dict.fromkeys(current))
+        self._pump.wait(latch, deadline - self._clock.monotonic())
+        return DeliveryReport(current, delivered_before=report._delivered_before)
+
+    def send(
+        self,
+        topic: str,
+        record: bytes | Record,
+        *,
+        key: bytes | None = None,
+        on_delivery: DeliveryListener | None = None,
+    ) -> bytes | None:
+        """Hand one message over without waiting for its outcome; returns its id (``None`` where ids are off).
+
+        ``on_delivery`` gets the `Delivery`, on a thread of the library; `flush` and `close` tell the rest. Waits only
+        for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
+        """
+        # The plain case, written out: each call and each slot here shows in the benchmark.
+        route = self._ready.get(topic)
+        if route is None or record.__class__ is not bytes or on_delivery is not None:
+            return self._send(topic, record, key, on_delivery)
+        ids = self._ids
+        number = ids.count()
+        size = len(record) + _PLAIN_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        if size > route.max_bytes:
+            return self._send(topic, record, key, on_delivery)
+        ledger = self._ledger
+        pump = self._pump
+        if pump.idle:
+            ledger.tick()
+        pending = Pending()
+        pending.message_id = message_id = ids.pack(ids.prefix, number) if route.with_ids else None
+        pending.ledger = ledger
+        pending.topic = topic
+        pending.record = record
+        pending.key = key
+        pending.size = size
+        pending.queued_at = ledger.now
+        pending.watchers = pending.outcome = pending.successor = None
+        with ledger.lock:
+            fits = ledger.used_messages < ledger.budget_messages and ledger.used_bytes + size <= ledger.budget_bytes
+            if fits:
+                ledger.used_messages += 1
+                ledger.used_bytes += size
+                ledger.outstanding[pending] = None
+        if not fits:
+            return self._send(topic, record, key, on_delivery)
+        try:
+            if message_id is not None:
+                headers = [(MESSAGE_ID_HEADER, message_id)]
+                route.produce(topic, record, key, ANY_PARTITION, pending, pending, 0, headers)
+            else:
+                route.produce(topic, record, key, ANY_PARTITION, pending)
+        except Exception as error:
+            self._routes.refused(route, pending, error)
+        if not number & _HELP_EVERY:
+            pump.help()
+        elif pump.idle:
+            pump.wake()
+        return message_id
+
+    def _send(
+        self, topic: str, record: bytes | Record, key: bytes | None, on_delivery: DeliveryListener | None
+    ) -> bytes | None:
+        """`send` for everything but bare bytes to a known topic with room in the budget."""
+        self._guard.check()
+        self._check_open("send")
+        self._ledger.tick()
+        pending, own = self._draft(topic, record, key, ())
+        # An own id can be attached to, and then its settling must be looked at: () is not None.
+        pending.watchers = None if on_delivery is None else (self._pump.listen(on_delivery),)
+        if own and pending.watchers is None:
+            pending.watchers = ()
+        patience = 0.0 if self._pump.in_listener() else self.settings.publish_timeout_seconds
+        attached = self._admit((pending,), pending.size, (pending,) if own else (), self._clock.monotonic() + patience)
+        if attached is None:
+            raise self._queue_full(1, pending.size)
+        if not attached:
+            self._routes.launch(topic, (pending,))
+        if self._pump.idle:
+            self._pump.wake()
+        return pending.message_id
+
+    def flush(self, timeout: float | None = None) -> DeliveryReport:
+        """Wait for the sends that no flush has told of yet, ``timeout`` seconds at most.
+
+        The report has those that are not delivered, and counts those that are.
+        """
+        self._check("flush")
+        return self._flush(self._deadline(timeout))
+
+    def close(self, timeout: float | None = None) -> DeliveryReport:
+        """Wait for what is on its way, give up what remains after ``timeout`` seconds, release the client.
+
+        Takes at most ``timeout`` + 1 s. The report is `flush`'s, with what was given up as *unknown*. Closing again
+        returns the same report.
+        """
+        self._guard.check()
+        self._pump.refuse_inside_listener("close")
+        if self._final is not None:
+            return self._final
+        self._closed = True
+        deadline = self._deadline(timeout)
+        pendings, delivered, latch = self._ledger.untold()
+        everything = self._ledger.watch(list(self._ledger.outstanding))
+        self._ready.clear()
+        self._pump.wait(everything, deadline - self._clock.monotonic())
+        self._give_up()
+        self._final = DeliveryReport(pendings, delivered_before=delivered)
+        self._pump.stop()
+        for transport in self._routes.transports():
+            transport.close(_CLOSE_GRACE_SECONDS)
+        self._guard.unpin()
+        return self._final
+
+    def _give_up(self) -> None:
+        self._routes.abandon()
+        if self._ledger.outstanding:
+            for transport in self._routes.transports():
+                transport.purge()
+            self._pump.wait(self._ledger.watch(list(self._ledger.outstanding)), _CLOSE_GRACE_SECONDS / 2)
+        left = DeliveryAbandoned("the producer was closed before an answer came")
+        self._ledger.settle(list(self._ledger.outstanding), Outcome.UNKNOWN, left)
+
+    def transaction(self) -> Transaction:
+        """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
+        all. Needs ``[kafka] transactional_id``; one at a time."""
+        self._check("transaction")
+        if self.settings.transactional_id is None:
+            raise ConfigurationError("a transaction needs [kafka] transactional_id, unique to each running process")
+        if not self._transactions_ready:
+            self._routes.main.init_transactions(self.settings.transaction_timeout_seconds)
+            self._transactions_ready = True
+        return Transaction(self, self._routes.main)
+
+    def health(self) -> ProducerHealth:
+        ledger = self._ledger
+        return ProducerHealth(
+            outstanding_messages=len(ledger.outstanding),
+            outstanding_bytes=ledger.used_bytes,
+            oldest_unacknowledged_seconds=ledger.oldest_age(),
+            last_error=ledger.last_error,
+            failed_listeners=self._pump.listener_failures,
+        )
+
+    def __enter__(self) -> KafkaProducer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Drafts: messages that are not in the book yet
+
+    def _draft_bulk(
+        self, topic: str, records: Iterable[bytes | Record], key: bytes | None, headers: Headers
+    ) -> tuple[Latch, list[Pending], list[Pending]]:
+        if isinstance(records, (bytes, bytearray, str, Record)):
+            _wrong_type("publish takes an iterable of bytes or Record", records)
+        drafts = [self._draft(topic, record, key, headers) for record in records]
+        latch = Latch(len(drafts))
+        watchers = (latch,)
+        for pending, _ in drafts:
+            pending.watchers = watchers
+        return latch, [pending for pending, _ in drafts], [pending for pending, own in drafts if own]
+
+    def _draft(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers) -> tuple[Pending, bool]:
+        """A message with its id, and whether that is the caller's own."""
+        message_id = None
+        extra = 0
+        if headers and record.__class__ is bytes:
+            record = Record(record)
+        if isinstance(record, Record):
+            record, message_id = _with_headers(record, headers)
+            key = record.key if record.key is not None else key
+            extra = sum(_HEADER_OVERHEAD_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+            value = record.value
+        else:
+            value = record
+        if not isinstance(topic, str) or not isinstance(key, bytes | None) or not isinstance(value, bytes | None):
+            _wrong_type("a topic is str, a key and a value are bytes or None", value if key is None else key)
+        own = message_id is not None
+        if message_id is None and topic not in self.settings.topics_without_message_id:
+            message_id = self._ids.next()
+        size = (
+            len(value or b"") + len(key or b"") + extra + _PLAIN_OVERHEAD_BYTES + (len(message_id or b"") if own else 0)
+        )
+        return self._pending(Pending(), topic, record, key, message_id, size), own
+
+    def _pending(
+        self,
+        pending: Pending,
+        topic: str,
+        record: bytes | Record | None,
+        key: bytes | None,
+        message_id: bytes | None,
+        size: int,
+    ) -> Pending:
+        pending.ledger = self._ledger
+        pending.topic = topic
+        pending.record = record
+        pending.key = key
+        pending.message_id = message_id
+        pending.size = size
+        pending.queued_at = self._ledger.now
+        pending.watchers = pending.outcome = pending.successor = None
+        return pending
+
+    def _again(self, old: Pending) -> Pending:
+        kind = DoubtfulPending if old.outcome is Outcome.UNKNOWN else Pending
+        pending = self._pending(kind(), old.topic, old.record, old.key, old.message_id, old.size)
+        pending.watchers = ()
+        return pending
+
+    # Into the book
+
+    def _resend(self, pairs: list[tuple[Pending, Pending]], deadline: float) -> None:
+        if not pairs:
+            return
+        fresh = [pending for _, pending in pairs]
+        size = sum(pending.size for pending in fresh)
+        own = [pending for pending in fresh if pending.message_id is not None]
+        attached = self._admit(fresh, size, own, deadline)
+        if attached is None:
+            self._ledger.refuse(fresh, self._queue_full(len(fresh), size))
+        by_topic: dict[str, list[Pending]] = {}
+        for old, pending in pairs:
+            old.successor = (attached or {}).get(pending, pending)
+            if old.successor is pending and attached is not None:
+                by_topic.setdefault(pending.topic, []).append(pending)
+        for topic, pendings in by_topic.items():
+            self._routes.launch(topic, pendings)
+
+    def _admit(self, pendings: Any, size: int, own: Any, deadline: float) -> dict[Pending, Pending] | None:
+        """Enter messages into the book, waiting for room until the deadline; ``None`` when there was none."""
+        if not self._ledger.ever_fits(len(pendings), size):
+            return None
+        while True:
+            answer = self._ledger.admit(pendings, size, own)
+            if not isinstance(answer, Latch):
+                return answer
+            self._pump.wait(answer, deadline - self._clock.monotonic())
+            self._ledger.stop_waiting_for_room(answer)
+            if self._clock.monotonic() >= deadline:
+                last = self._ledger.admit(pendings, size, own)
+                if isinstance(last, Latch):
+                    self._ledger.stop_waiting_for_room(last)
+                    return None
+                return last
+
+    def _queue_full(self, messages: int, size: int) -> QueueFull:
+        return QueueFull(
+            f"no room for {messages} messages of {size} bytes: the budget is {self.settings.budget_messages} messages "
+            f"and {self.settings.budget_bytes} bytes; Kafka is slow or away, or flush was never called to collect "
+            "undelivered sends"
+        )
+
+    # Waiting and checking
+
+    def _flush(self, deadline: float) -> DeliveryReport:
+        pendings, delivered, latch = self._ledger.untold()
+        self._pump.wait(latch, deadline - self._clock.monotonic())
+        return DeliveryReport(pendings, delivered_before=delivered)
+
+    def _deadline(self, timeout: float | None) -> float:
+        seconds = self.settings.publish_timeout_seconds if timeout is None else timeout
+        return self._clock.monotonic() + seconds
+
+    def _check(self, call: str) -> None:
+        self._guard.check()
+        self._pump.refuse_inside_listener(call)
+        self._check_open(call)
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise ClosedError(f"{call} on a producer that was closed")
+
+    # What the client says
+
+    def _on_error(self, error: TransportError) -> None:
+        """From within the client's poll, or a thread that asks it something."""
+        ledger = getattr(self, "_ledger", None)  # a client may complain while it is being opened
+        if ledger is not None:
+            ledger.trouble(error)
+            if error.fatal:
+                ledger.settle(list(ledger.outstanding), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
+
+    def _fault(self, error: Any) -> TransportError:
+        fault = self._routes.main.fault(error)
+        if fault.name == "MSG_SIZE_TOO_LARGE":
+            self._routes.forget()  # some topic's limit was lowered since it was asked for
+        return fault
+
+
+def _latest(pending: Pending) -> Pending:
+    while pending.successor is not None:
+        pending = pending.successor
+    return pending
+
+
+def _worth_sending(pending: Pending) -> bool:
+    """Not what is delivered, still on its way, or refused for what it is."""
+    if pending.outcome is None or pending.outcome is Outcome.DELIVERED:
+        return False
+    return not (isinstance(pending.error, DeliveryRefused) and pending.error.permanent)
+
+
+def _with_headers(record: Record, common: Headers) -> tuple[Record, bytes | None]:
+    """The record with the bulk's headers before its own, and its own id, which may also come as a header."""
+    message_id = record.message_id
+    headers = (*common, *record.headers)
+    if any(name == MESSAGE_ID_HEADER for name, _ in headers):
+        carried = [value for name, value in headers if name == MESSAGE_ID_HEADER]
+        message_id = message_id if message_id is not None else carried[0]
+        headers = tuple(header for header in headers if header[0] != MESSAGE_ID_HEADER)
+    if headers != record.headers:
+        record = dataclasses.replace(record, headers=headers)
+    return record, message_id
+
+
+def _wrong_type(rule: str, given: object) -> NoReturn:
+    raise WrongType(f"{rule}, not {type(given).__name__}")
+
+
+class WrongType(MisuseError, TypeError):
+    """A message, key or topic of the wrong type."""
+
+
+def _forget_routes(producer: weakref.ref[KafkaProducer]) -> Any:
+    """In a child of a fork: `send` must not find a route, so that it comes to look at the guard."""
+
+    def in_child() -> None:
+        inherited = producer()
+        if inherited is not None:
+            inherited._ready = {}
+
+    return in_child

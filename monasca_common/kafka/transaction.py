@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions: what is sent and the offsets it came from become visible together, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from monasca_common.kafka.delivery import DeliveryListener
+from monasca_common.kafka.errors import (
+    FatalError,
+    FencedError,
+    RetriableError,
+    TransactionError,
+    TransportError,
+)
+from monasca_common.kafka.message import Batch, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.transport.base import ProducerTransport
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.producer import KafkaProducer
+
+
+class TransactionalConsumer(Protocol):
+    """What a transaction asks of a consumer."""
+
+    def is_current(self, part: PartitionBatch) -> bool:
+        """Whether the assignment that the part was read under still holds."""
+        ...
+
+    def group_metadata(self) -> Any: ...
+
+    def seek_to_committed(self) -> None:
+        """Read again what was not committed."""
+        ...
+
+
+class Transaction:
+    """Made by `KafkaProducer.transaction`. Leaving the block commits; an exception, an undelivered message or a
+    partition that was revoked meanwhile aborts, and then every consumer goes back to what it had committed.
+
+    Leaving raises `TransactionError` where it was aborted without an exception of the block's own, `FencedError`
+    where another process opened the same transactional id.
+    """
+
+    def __init__(self, producer: KafkaProducer, transport: ProducerTransport) -> None:
+        self._producer = producer
+        self._transport = transport
+        self._seconds = producer.settings.transaction_timeout_seconds
+        self._inputs: list[tuple[TransactionalConsumer, Batch]] = []
+
+    def send(
+        self,
+        topic: str,
+        record: bytes | Record,
+        *,
+        key: bytes | None = None,
+        on_delivery: DeliveryListener | None = None,
+    ) -> bytes | None:
+        """As `KafkaProducer.send`; readers of committed data see it once the block has been left."""
+        return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
+
+    def commit_offsets(self, consumer: TransactionalConsumer, batch: Batch) -> None:
+        """All of ``batch`` counts as read by ``consumer`` if, and only if, the transaction commits."""
+        self._inputs.append((consumer, batch))
+
+    def __enter__(self) -> Transaction:
+        self._transport.begin_transaction()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._abort()
+            return
+        try:
+            self._commit()
+        except (FencedError, FatalError):
+            raise
+        except (TransactionError, TransportError) as failure:
+            self._abort()
+            if isinstance(failure, TransactionError):
+                raise
+            raise TransactionError(f"the transaction was aborted: {failure}") from failure
+
+    def _commit(self) -> None:
+        report = self._producer.flush(self._seconds)
+        if not report.ok:
+            first = (report.failed + report.unknown)[0]
+            raise TransactionError(
+                f"{len(report.failed + report.unknown)} messages of the transaction were not delivered; "
+                f"the first: {first.error}"
+            )
+        for consumer, batch in self._inputs:
+            offsets = self._offsets(consumer, batch)
+            self._transport.send_offsets(offsets, consumer.group_metadata(), self._seconds)
+        self._commit_until_answered()
+
+    def _offsets(self, consumer: TransactionalConsumer, batch: Batch) -> Mapping[TopicPartition, int]:
+        for part in batch.partitions:
+            if not consumer.is_current(part):
+                where = f"{part.topic_partition.topic}/{part.topic_partition.partition}"
+                raise TransactionError(f"partition {where} was revoked during the transaction; it was aborted")
+        return {part.topic_partition: part.next_offset for part in batch.partitions}
+
+    def _commit_until_answered(self) -> None:
+        """A commit whose answer is late must be asked for again: it may already have happened."""
+        clock = self._transport.clock
+        deadline = clock.monotonic() + self._seconds
+        while True:
+            try:
+                return self._transport.commit_transaction(max(0.1, deadline - clock.monotonic()))
+            except RetriableError as late:
+                if clock.monotonic() >= deadline:
+                    raise FatalError(
+                        f"no answer to the commit of a transaction within {self._seconds} s: whether it happened is "
+                        "unknown; close the producer and open it again, which ends the transaction either way"
+                    ) from late
+
+    def _abort(self) -> None:
+        try:
+            self._transport.abort_transaction(self._seconds)
+        finally:
+            for consumer, _ in self._inputs:
+                consumer.seek_to_committed()

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producing through librdkafka."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.errors import FatalError, TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transport.admin import Admin
+from monasca_common.kafka.transport.base import ProducerTransport
+from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.librdkafka_options import connection_options, producer_options
+
+LOG = logging.getLogger(__name__)
+
+
+class ConfluentProducer(ProducerTransport):
+    def __init__(
+        self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]
+    ) -> None:
+        self.clock: Clock = SystemClock()
+        self._settings = settings
+        self._on_error = on_error
+        self._fatal = False
+        options = producer_options(settings)
+        options["batch.size"] = batch_bytes
+        # Always: a wrong password shows nowhere else.
+        options["error_cb"] = self._heard
+        self._client = Producer(options, logger=LOG)
+        self.produce = self._client.produce  # type: ignore[method-assign]  # no Python frame between `send` and C
+
+    def produce(self, *arguments: Any) -> None:
+        """Shadowed by the client's own."""
+        raise AssertionError("unreachable")
+
+    def fault(self, error: Any) -> TransportError:
+        return translate(error)
+
+    def poll(self, timeout: float) -> int:
+        return int(self._client.poll(timeout))
+
+    def flush(self, timeout: float) -> int:
+        try:
+            return int(self._client.flush(timeout))
+        except SystemError as error:
+            # confluent-kafka's way of saying that the client is finished: no delivery callback will come.
+            self._finished(error)
+            return len(self._client)
+
+    def _finished(self, error: SystemError) -> None:
+        if not self._fatal:
+            self._fatal = True
+            self._on_error(FatalError(f"the client is finished: {error.__cause__ or error}", name="_FATAL", fatal=True))
+
+    def _heard(self, error: KafkaError) -> None:
+        fault = translate(error)
+        LOG.warning("Kafka client %s: %s", self._settings.connection.client_id, fault)
+        self._on_error(fault)
+
+    def purge(self) -> None:
+        self._client.purge()
+
+    def max_message_bytes(self, topic: str, timeout: float) -> int:
+        admin = Admin(connection_options(self._settings.connection))
+        return admin.topic_max_message_bytes(topic, timeout)
+
+    def init_transactions(self, timeout: float) -> None:
+        self._call(self._client.init_transactions, timeout)
+
+    def begin_transaction(self) -> None:
+        self._call(self._client.begin_transaction)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_metadata: Any, timeout: float) -> None:
+        positions = [ClientPartition(where.topic, where.partition, offset) for where, offset in offsets.items()]
+        self._call(self._client.send_offsets_to_transaction, positions, group_metadata, timeout)
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._call(self._client.commit_transaction, timeout)
+
+    def abort_transaction(self, timeout: float) -> None:
+        self._call(self._client.abort_transaction, timeout)
+
+    def _call(self, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except (KafkaException, SystemError) as error:
+            raise translate(error) from None
+
+    def close(self, timeout: float) -> None:
+        """Destroying the client joins its threads, which nothing bounds: it happens on a thread of its own."""
+        client = [self._client]
+        del self._client, self.produce
+        destroyer = threading.Thread(target=client.clear, name="kafka-producer-close", daemon=True)
+        destroyer.start()
+        destroyer.join(timeout)
