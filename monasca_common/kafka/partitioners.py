@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which partition a key belongs to: Kafka's own hash, so that every client of a topic agrees.
+
+librdkafka does this by itself (``partitioner=murmur2_random``); this is for whoever has to know the
+answer without a client: the memory transport, tests, a service that looks a key up.
+"""
+
+from __future__ import annotations
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIER = 0x5BD1E995
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit murmur2 hash of Kafka's Java client, unsigned."""
+    length = len(data)
+    value = _SEED ^ length
+    whole = length & ~3
+    for start in range(0, whole, 4):
+        word = int.from_bytes(data[start : start + 4], "little") * _MULTIPLIER & _MASK
+        word = (word ^ (word >> 24)) * _MULTIPLIER & _MASK
+        value = (value * _MULTIPLIER & _MASK) ^ word
+    if whole < length:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    value = (value ^ (value >> 13)) * _MULTIPLIER & _MASK
+    return value ^ (value >> 15)
+
+
+def partition_for(key: bytes, partition_count: int) -> int:
+    """The partition of ``key`` in a topic of ``partition_count`` partitions, as the Java client picks it."""
+    # Java's toPositive(): drop the sign bit, not the absolute value.
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory broker: topics, groups, and what tests do to them.
+
+One lock guards everything; whoever waits does so on ``changed``, until a deadline on the broker's clock.
+There is one broker for each ``bootstrap_servers`` value in a process (`broker_for`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.kafka.transport.memory.faults import (
+    Delay,
+    Fail,
+    Fault,
+    FaultPlan,
+    LoseAnswer,
+    RequestKind,
+    raw_error,
+)
+from monasca_common.kafka.transport.memory.group import Group, Member
+from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES, PartitionLog, Topic
+from monasca_common.kafka.transport.memory.record import MemoryMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """A live member of a group and what it owns at the moment."""
+
+    member_id: str
+    client_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a produce request: when the client hears it, what it says, whether the connection broke first."""
+
+    at: float
+    error: KafkaError | None = None
+    connection_lost: bool = False
+
+
+class MemoryBroker:
+    """Topics come into being when they are first produced to or subscribed to, with ``default_partitions``."""
+
+    def __init__(self, *, clock: Clock | None = None, default_partitions: int = 1) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.default_partitions = default_partitions
+        self.reachable = True
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._faults = FaultPlan()
+        self._topics: dict[str, Topic] = {}
+        self._groups: dict[str, Group] = {}
+        if isinstance(self.clock, VirtualClock):
+            self.clock.on_advance(self._wake)
+
+    # What tests and fixtures arrange.
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        max_message_bytes: int = KAFKA_MAX_MESSAGE_BYTES,
+        retention_records: int | None = None,
+        retention_bytes: int | None = None,
+    ) -> None:
+        """Create a topic. Raises `ConfigurationError` when it exists."""
+        with self.changed:
+            if name in self._topics:
+                raise ConfigurationError(f"topic {name!r} exists already: delete_topic() first, or take another name")
+            logs = [PartitionLog() for _ in range(partitions or self.default_partitions)]
+            self._topics[name] = Topic(name, logs, max_message_bytes, retention_records, retention_bytes)
+            self._rebalance(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records and every group's offsets in it.
+
+        Live readers are told nothing: a client's metadata is minutes old. Created again, it has a new id.
+        """
+        with self.changed:
+            del self._topics[self._existing(name).name]
+            for group in self._groups.values():
+                group.offsets = {tp: offset for tp, offset in group.offsets.items() if tp.topic != name}
+            self.changed.notify_all()
+
+    def add_partitions(self, name: str, count: int) -> None:
+        """Add ``count`` partitions; the groups that read the topic rebalance."""
+        with self.changed:
+            self._existing(name).partitions.extend(PartitionLog() for _ in range(count))
+            self._rebalance(name)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Forget the records below an offset, as retention does."""
+        with self.changed:
+            self._existing(topic).partitions[partition].delete_before(before)
+            self.changed.notify_all()
+
+    def inject(
+        self, kind: RequestKind, fault: Fault, *, nth: int = 1, count: int | None = 1, topic: str | None = None
+    ) -> None:
+        """Meet the ``nth`` request of a kind from now on, and ``count`` in all (``None``: every one), with a fault.
+
+        Each produced record is a request of its own.
+        """
+        with self.changed:
+            self._faults.add(kind, fault, nth=nth, count=count, topic=topic)
+            self.changed.notify_all()
+
+    def clear_faults(self) -> None:
+        """Serve everything again. What was answered, or is never going to be, stays so."""
+        with self.changed:
+            self._faults.clear()
+            self.changed.notify_all()
+
+    def disconnect(self) -> None:
+        """Make the broker unreachable. Nobody loses membership by it: that is `expire_member`."""
+        with self.changed:
+            self.reachable = False
+            self.changed.notify_all()
+
+    def reconnect(self) -> None:
+        with self.changed:
+            self.reachable = True
+            self.changed.notify_all()
+
+    def expire_member(self, group: str, member_id: str) -> None:
+        """End a member's session: others get its partitions, it learns so at its next poll and may rejoin."""
+        self._remove_member(group, member_id, "UNKNOWN_MEMBER_ID")
+
+    def kill_member(self, group: str, member_id: str) -> None:
+        """The member's process is gone: its session has ended, and its consumer never does anything again."""
+        self._remove_member(group, member_id, "_DESTROY")
+
+    # What tests look at.
+
+    def topics(self) -> tuple[str, ...]:
+        with self.lock:
+            return tuple(sorted(self._topics))
+
+    def records(self, topic: str, partition: int | None = None) -> list[Message]:
+        """What the log holds, partition by partition, in order of offset."""
+        with self.lock:
+            logs = self._existing(topic).partitions
+            chosen = logs if partition is None else [logs[partition]]
+            return [record.as_message() for log in chosen for record in log.read(log.low, len(log))]
+
+    def members(self, group: str) -> list[MemberInfo]:
+        """The live members of a group, oldest first."""
+        with self.lock:
+            return [
+                MemberInfo(member.member_id, member.client_id, tuple(sorted(member.owned)))
+                for member in self.group(group).members.values()
+            ]
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """What a group has committed: the next offset to read of each partition."""
+        with self.lock:
+            return dict(self.group(group).offsets)
+
+    # What the transports ask, holding the lock.
+
+    def topic(self, name: str) -> Topic:
+        """The topic, made if need be."""
+        if name not in self._topics:
+            self.create_topic(name)
+        return self._topics[name]
+
+    def find_topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def find_log(self, partition: TopicPartition) -> PartitionLog | None:
+        topic = self._topics.get(partition.topic)
+        if topic is None or not 0 <= partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[partition.partition]
+
+    def group(self, name: str) -> Group:
+        return self._groups.setdefault(name, Group())
+
+    def join(self, group: str, member: Member) -> None:
+        self.group(group).join(member, self._counts())
+        self.changed.notify_all()
+
+    def remove(self, group: str, member: Member, reason: str) -> None:
+        self.group(group).remove(member, reason, self._counts())
+        self.changed.notify_all()
+
+    def expire_overdue(self, group: str) -> None:
+        for member in self.group(group).overdue(self.clock.monotonic()):
+            self.remove(group, member, "_MAX_POLL_EXCEEDED")
+
+    def append(self, record: MemoryMessage) -> Answer:
+        """Serve one produce request whose partition is settled."""
+        topic = self.topic(record.topic())
+        fault = self._faults.take("produce", topic.name)
+        now = self.clock.monotonic()
+        if isinstance(fault, Fail):
+            return Answer(now + fault.seconds, raw_error(fault.error, fatal=fault.fatal))
+        if record.size() > topic.max_message_bytes:
+            return Answer(now, raw_error("MSG_SIZE_TOO_LARGE"))
+        topic.append(record)
+        self.changed.notify_all()
+        if isinstance(fault, LoseAnswer):
+            error = None if fault.error is None else raw_error(fault.error)
+            return Answer(now + fault.seconds, error, connection_lost=True)
+        return Answer(now if fault is None else now + fault.seconds)
+
+    @contextmanager
+    def serve(self, kind: RequestKind, topic: str | None, timeout: float) -> Iterator[None]:
+        """Carry a request out in the body: before it the way there is waited for, after it the way back.
+
+        Raises `TransportError` when that takes longer than ``timeout``, or when a fault says so.
+        """
+        deadline = self.clock.monotonic() + timeout
+        while not self.reachable:
+            if not self.wait(deadline):
+                raise translate(raw_error("_TIMED_OUT", f"{kind} request: no broker was reachable in {timeout} s"))
+        fault = self._faults.take(kind, topic)
+        if isinstance(fault, Fail | Delay):
+            self._pass_time(kind, fault.seconds, deadline)
+        if isinstance(fault, Fail):
+            raise translate(raw_error(fault.error, fatal=fault.fatal))
+        yield
+        if isinstance(fault, LoseAnswer):
+            self._pass_time(kind, fault.seconds, deadline)
+            if fault.error is not None:
+                raise translate(raw_error(fault.error))
+
+    def fetch_fault(self, topic: str) -> KafkaError | None:
+        """The error that a poll meets in a topic now, if a `Fail` is planned."""
+        fault = self._faults.take("fetch", topic)
+        return raw_error(fault.error, fatal=fault.fatal) if isinstance(fault, Fail) else None
+
+    def wait(self, deadline: float) -> bool:
+        """Release the lock until something changes; ``False``, at once, when the deadline has passed."""
+        remaining = deadline - self.clock.monotonic()
+        if remaining <= 0:
+            return False
+        forever = math.isinf(remaining) or isinstance(self.clock, VirtualClock)
+        self.changed.wait(None if forever else remaining)
+        return True
+
+    def _pass_time(self, kind: RequestKind, seconds: float, deadline: float) -> None:
+        ready = self.clock.monotonic() + seconds
+        while self.wait(min(ready, deadline)):
+            pass
+        if ready > deadline:
+            raise translate(raw_error("_TIMED_OUT", f"{kind} request: no answer in time"))
+
+    def _wake(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def _existing(self, name: str) -> Topic:
+        if name not in self._topics:
+            raise ConfigurationError(f"no topic {name!r} on this memory broker: it has {sorted(self._topics)}")
+        return self._topics[name]
+
+    def _counts(self) -> Mapping[str, int]:
+        return {name: len(topic.partitions) for name, topic in self._topics.items()}
+
+    def _rebalance(self, topic: str) -> None:
+        for group in self._groups.values():
+            if any(topic in member.topics for member in group.members.values()):
+                group.rebalance(self._counts())
+        self.changed.notify_all()
+
+    def _remove_member(self, group: str, member_id: str, reason: str) -> None:
+        with self.changed:
+            members = self.group(group).members
+            if member_id not in members:
+                raise ConfigurationError(f"group {group!r} has no member {member_id!r}: it has {sorted(members)}")
+            self.remove(group, members[member_id], reason)
+
+
+_brokers: dict[str, MemoryBroker] = {}
+_brokers_lock = threading.Lock()
+
+
+def broker_for(bootstrap_servers: str) -> MemoryBroker:
+    """The memory broker behind these servers, made when it is first asked for."""
+    with _brokers_lock:
+        return _brokers.setdefault(bootstrap_servers, MemoryBroker())
+
+
+def install_broker(bootstrap_servers: str, broker: MemoryBroker) -> None:
+    """Put ``broker`` (one with a virtual clock, say) behind these servers."""
+    with _brokers_lock:
+        _brokers[bootstrap_servers] = broker
+
+
+def reset_brokers() -> None:
+    """Forget every memory broker; clients that are still open keep theirs."""
+    with _brokers_lock:
+        _brokers.clear()

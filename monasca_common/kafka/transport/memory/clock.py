@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A clock that a test moves by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+_SLICE_SECONDS = 0.002
+
+
+class VirtualClock:
+    """A `Clock` that stands still until `advance`; ``start_ms`` is the wall clock's first reading."""
+
+    def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
+        self._start_ms = start_ms
+        self._now = 0.0
+        self._lock = threading.Lock()
+        self._listeners: list[Callable[[], None]] = []
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def time_ms(self) -> int:
+        return self._start_ms + round(self._now * 1000)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; whoever waits on this clock and is due wakes up."""
+        with self._lock:
+            self._now += seconds
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener()
+
+    def on_advance(self, listener: Callable[[], None]) -> None:
+        """Call ``listener()`` after every `advance`, on its thread."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
+        """Acquire ``lock`` within ``timeout`` virtual seconds, however long that really takes."""
+        deadline = None if timeout is None else self._now + timeout
+        # Nothing can interrupt an acquire, so virtual time is looked at between short real ones.
+        while not lock.acquire(timeout=_SLICE_SECONDS):
+            if deadline is not None and self._now >= deadline:
+                return lock.acquire(blocking=False)
+        return True

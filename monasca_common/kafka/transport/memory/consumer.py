@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consuming from the memory broker, as a member of a group or from chosen partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from monasca_common.kafka.errors import ClosedError, TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, RebalanceCallbacks
+from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.memory.broker import broker_for
+from monasca_common.kafka.transport.memory.faults import raw_error
+from monasca_common.kafka.transport.memory.group import Step
+from monasca_common.kafka.transport.memory.log import PartitionLog
+from monasca_common.kafka.transport.memory.membership import Membership
+from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.memory.unsupported import no_transactions
+
+# As long as a real coordinator has been seen to hold a commit before the client gives up.
+_COMMIT_SECONDS = 45.0
+_OUT_OF_RANGE = "fetch failed due to requested offset not available on the broker: Broker: Offset out of range"
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where the reading of one assigned partition is."""
+
+    next_offset: int
+    topic_id: str | None  # of the topic as it was when the reading began
+    read: bool = False
+    dead: bool = False
+
+
+class MemoryConsumer(ConsumerTransport):
+    """A consumer of the broker behind ``settings.connection.bootstrap_servers``."""
+
+    message_type = MemoryMessage
+
+    def __init__(self, settings: ConsumerSettings, *, on_error: Callable[[TransportError], None] | None = None) -> None:
+        self._broker = broker_for(settings.connection.bootstrap_servers)
+        self.clock = self._broker.clock
+        self.on_error = on_error
+        self._group_id = settings.group_id
+        self._membership = Membership(self._broker, settings)
+        self._cursors: dict[TopicPartition, _Cursor] = {}
+        self._paused: set[TopicPartition] = set()  # outlives assignments, as librdkafka's does
+        self._turn = 0
+        self._knows_outage = False
+        self._closed = False
+
+    def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
+        with self._use():
+            self._membership.subscribe(topics, callbacks)
+
+    def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
+        with self._use():
+            member = self._membership.member
+            owned = self._cursors.keys() if member is None else member.owned
+            for partition in positions:
+                if partition not in owned:
+                    raise _wrong_state(partition, "it is not owned")
+            self._start(positions)
+
+    def assign(self, positions: Mapping[TopicPartition, int]) -> None:
+        with self._use():
+            self._cursors.clear()
+            self._start(positions)
+
+    def assignment(self) -> set[TopicPartition]:
+        with self._use():
+            return set(self._cursors)
+
+    def poll(self, max_messages: int, timeout: float) -> Sequence[MemoryMessage]:
+        deadline = self.clock.monotonic() + timeout
+        while True:
+            with self._use():
+                news = self._membership.come_back()
+                if news is not None:
+                    return [MemoryMessage.about(TopicPartition("", -1), news)]
+                step, found = self._await_work(max_messages, deadline)
+                self._membership.go_away()
+            told = self._tell_outage()
+            if step is not None:
+                self._take(step)
+            elif found or not told:
+                return found
+
+    def fault(self, error: Any) -> TransportError:
+        return translate(error)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._use():
+            self._paused.update(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        with self._use():
+            self._paused.difference_update(partitions)
+            self._broker.changed.notify_all()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        with self._use():
+            cursor = self._cursors.get(partition)
+            if cursor is None or cursor.dead:
+                raise _wrong_state(partition, "nothing is fetched from it")
+            self._start({partition: offset})
+
+    def position(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """The next offset of each partition; ``None`` until something was read, and when it is dead."""
+        with self._use():
+            found = {partition: self._cursors.get(partition) for partition in partitions}
+            return {
+                partition: cursor.next_offset if cursor is not None and cursor.read and not cursor.dead else None
+                for partition, cursor in found.items()
+            }
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, TransportError | None]:
+        with self._use(), self._broker.serve("commit", None, _COMMIT_SECONDS):
+            self._broker.expire_overdue(self._group_id)
+            group = self._broker.group(self._group_id)
+            if not group.may_commit(self._membership.member):
+                raise translate(raw_error("UNKNOWN_MEMBER_ID"))
+            unknown = {partition for partition in offsets if self._broker.find_log(partition) is None}
+            group.offsets.update({tp: offset for tp, offset in offsets.items() if tp not in unknown})
+        refusal = translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
+        if unknown and len(unknown) == len(offsets):
+            raise refusal  # as confluent-kafka does when nothing succeeded
+        return {tp: refusal if tp in unknown else None for tp in offsets}
+
+    def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
+        with self._use(), self._broker.serve("committed", None, timeout):
+            offsets = self._broker.group(self._group_id).offsets
+            return {partition: offsets.get(partition) for partition in partitions}
+
+    def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+        with self._use(), self._broker.serve("metadata", partition.topic, timeout):
+            log = self._log(partition)
+            return log.low, log.high
+
+    def cached_watermarks(self, partition: TopicPartition) -> tuple[int, int] | None:
+        """The watermarks without asking the broker; ``None`` for a partition that is not read."""
+        with self._use():
+            log = self._broker.find_log(partition)
+            return (log.low, log.high) if log is not None and partition in self._cursors else None
+
+    def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
+        with self._use(), self._broker.serve("metadata", None, timeout):
+            return {partition: self._log(partition).offset_at(at) for partition, at in times_ms.items()}
+
+    def partition_count(self, topic: str, timeout: float) -> int:
+        with self._use(), self._broker.serve("metadata", topic, timeout):
+            found = self._broker.find_topic(topic)
+            if found is None:
+                raise translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
+            return len(found.partitions)
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        with self._use(), self._broker.serve("metadata", None, timeout):
+            found = [self._broker.find_topic(name) for name in topics]
+            return {topic.name: topic.topic_id for topic in found if topic is not None}
+
+    def group_metadata(self) -> Any:
+        raise no_transactions()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._membership.leave()
+        finally:
+            with self._broker.changed:
+                self._closed = True
+                self._cursors.clear()
+                self._broker.changed.notify_all()
+
+    @contextmanager
+    def _use(self) -> Iterator[None]:
+        """Hold the broker's lock, for a consumer that still lives."""
+        with self._broker.changed:
+            self._require_life()
+            yield
+
+    def _require_life(self) -> None:
+        if self._closed:
+            raise ClosedError("the consumer is closed: open another")
+        if self._membership.killed:
+            raise TransportError("this consumer was killed by MemoryBroker.kill_member: its process is gone")
+
+    def _await_work(self, max_messages: int, deadline: float) -> tuple[Step | None, list[MemoryMessage]]:
+        """A step of a rebalance, which goes before any message, or messages, or nothing until the deadline."""
+        while True:
+            self._require_life()
+            step = self._membership.next_step()
+            found = [] if step is not None else self._collect(max_messages)
+            if step is not None or found or self.clock.monotonic() >= deadline:
+                return step, found
+            if not self._broker.reachable and not self._knows_outage:
+                return None, []  # so that the outage is told without the lock
+            self._membership.wait(deadline)
+
+    def _take(self, step: Step) -> None:
+        try:
+            self._membership.take(step)
+        finally:
+            if step.kind != "assign":
+                with self._broker.changed:
+                    for partition in step.partitions:
+                        self._cursors.pop(partition, None)
+
+    def _start(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions from these offsets on, or from the ends that `BEGINNING` and `END` stand for."""
+        for partition, offset in positions.items():
+            log, topic = self._broker.find_log(partition), self._broker.find_topic(partition.topic)
+            if offset in (BEGINNING, END):
+                low, high = (log.low, log.high) if log is not None else (0, 0)
+                offset = low if offset == BEGINNING else high
+            self._cursors[partition] = _Cursor(offset, None if topic is None else topic.topic_id)
+        self._broker.changed.notify_all()
+
+    def _collect(self, max_messages: int) -> list[MemoryMessage]:
+        """Up to so many records and errors; each partition comes first in its turn."""
+        if not self._broker.reachable:
+            return []
+        partitions = [partition for partition in self._cursors if partition not in self._paused]
+        if partitions:
+            self._turn = (self._turn + 1) % len(partitions)
+            partitions = partitions[self._turn :] + partitions[: self._turn]
+        found: list[MemoryMessage] = []
+        for partition in partitions:
+            if len(found) >= max_messages:
+                break
+            found += self._fetch(partition, self._cursors[partition], max_messages - len(found))
+        return found
+
+    def _fetch(self, partition: TopicPartition, cursor: _Cursor, limit: int) -> list[MemoryMessage]:
+        topic, log = self._broker.find_topic(partition.topic), self._broker.find_log(partition)
+        if cursor.dead or topic is None:
+            return []
+        error = self._broker.fetch_fault(partition.topic)
+        if error is not None:
+            return [MemoryMessage.about(partition, error)]
+        if log is None:
+            cursor.dead = True
+            return [MemoryMessage.about(partition, raw_error("_UNKNOWN_PARTITION"))]
+        # A reader of a topic that was deleted and made again waits for its offset to come round, silently:
+        # that is what a real client does, and what comparing topic ids is for.
+        beyond = cursor.next_offset > log.high and cursor.topic_id == topic.topic_id
+        if cursor.next_offset < log.low or beyond:
+            cursor.dead = True
+            return [MemoryMessage.about(partition, raw_error("_AUTO_OFFSET_RESET", _OUT_OF_RANGE), cursor.next_offset)]
+        records = log.read(cursor.next_offset, limit) if cursor.next_offset <= log.high else []
+        if records:
+            cursor.next_offset += len(records)
+            cursor.read = True
+        return records
+
+    def _log(self, partition: TopicPartition) -> PartitionLog:
+        log = self._broker.find_log(partition)
+        if log is None:
+            raise translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
+        return log
+
+    def _tell_outage(self) -> bool:
+        """Tell `on_error` once of every outage; whether there was one to tell of."""
+        news = not self._broker.reachable and not self._knows_outage
+        self._knows_outage = not self._broker.reachable
+        if news and self.on_error is not None:
+            self.on_error(translate(raw_error("_ALL_BROKERS_DOWN")))
+        return news
+
+
+def _wrong_state(partition: TopicPartition, why: str) -> TransportError:
+    text = f"{partition.topic}/{partition.partition} cannot be given a position: {why}"
+    return translate(raw_error("_STATE", text))

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A memory consumer's side of its group: joining, the steps of a rebalance, and how a membership ends."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.kafka.transport.base import RebalanceCallbacks
+from monasca_common.kafka.transport.memory.broker import MemoryBroker
+from monasca_common.kafka.transport.memory.faults import raw_error
+from monasca_common.kafka.transport.memory.group import Member, Step
+
+_EAGER_STRATEGIES = frozenset({"range", "roundrobin"})
+_DEFAULT_SESSION_SECONDS = 45.0
+_numbers = itertools.count(1)
+
+
+class Membership:
+    """Everything but `take` and `leave` is called with the broker's lock held."""
+
+    def __init__(self, broker: MemoryBroker, settings: ConsumerSettings) -> None:
+        self.member: Member | None = None
+        self._broker = broker
+        self._settings = settings
+        self._topics: tuple[str, ...] = ()
+        self._callbacks: RebalanceCallbacks | None = None
+        self._fenced = False
+
+    @property
+    def killed(self) -> bool:
+        return self.member is not None and self.member.ended == "_DESTROY"
+
+    def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
+        for name in topics:
+            self._broker.topic(name)
+        self._topics = tuple(topics)
+        self._callbacks = callbacks
+
+    def come_back(self) -> KafkaError | None:
+        """A poll begins: what the client has to tell first about a membership that has ended."""
+        self._broker.expire_overdue(self._settings.group_id)
+        member = self.member
+        if member is None or self._fenced:
+            return None
+        if member.ended is None:
+            member.hold()
+        elif member.ended == "FENCED_INSTANCE_ID":
+            self._fenced = True
+            return raw_error("FENCED_INSTANCE_ID", fatal=True)
+        elif member.ended == "_MAX_POLL_EXCEEDED":
+            # Told once, by this poll; the next one brings `on_lost`.
+            member.ended = "UNKNOWN_MEMBER_ID"
+            return raw_error("_MAX_POLL_EXCEEDED")
+        return None
+
+    def go_away(self) -> None:
+        """A poll ends, or a callback begins: from now on time counts."""
+        if self.member is not None:
+            self.member.touch(self._broker.clock.monotonic())
+
+    def next_step(self) -> Step | None:
+        if self._callbacks is None or self._fenced or not self._broker.reachable:
+            return None
+        if self.member is not None and self.member.ended is not None:
+            if self.member.owned:
+                return Step("lost", tuple(sorted(self.member.owned)))
+            self.member = None
+        if self.member is None:
+            self.member = self._join()
+        return self._broker.group(self._settings.group_id).next_step(self.member)
+
+    def wait(self, deadline: float) -> None:
+        """Wait for a change, but no longer than until some member is overdue."""
+        group = self._broker.group(self._settings.group_id)
+        self._broker.wait(min(deadline, group.next_expiry()))
+        self._broker.expire_overdue(self._settings.group_id)
+
+    def take(self, step: Step) -> None:
+        """Run the callback of a step, without the lock.
+
+        What is taken counts as owned before its callback, what is given up until after its own.
+        """
+        member, callbacks = self.member, self._callbacks
+        if member is None or callbacks is None:
+            return
+        if step.kind == "assign":
+            with self._broker.changed:
+                member.owned.update(step.partitions)
+            callbacks.on_assign(step.partitions)
+            return
+        try:
+            if step.kind == "revoke":
+                callbacks.on_revoke(step.partitions)
+            else:
+                callbacks.on_lost(step.partitions)
+        finally:
+            with self._broker.changed:
+                member.owned.difference_update(step.partitions)
+                self._broker.changed.notify_all()
+
+    def leave(self) -> None:
+        """Give everything up and leave the group."""
+        member = self.member
+        if member is None or self.killed:
+            return
+        with self._broker.changed:
+            self._broker.expire_overdue(self._settings.group_id)
+            kind = "revoke" if member.ended is None else "lost"
+            owned: tuple[TopicPartition, ...] = tuple(sorted(member.owned))
+        try:
+            if owned:
+                self.take(Step(kind, owned))
+        finally:
+            self._depart(member)
+
+    def _depart(self, member: Member) -> None:
+        with self._broker.changed:
+            if member.static and member.ended is None:
+                # A static member keeps its share for its successor until the session ends.
+                session = self._settings.session_timeout_seconds or _DEFAULT_SESSION_SECONDS
+                member.expires_at = self._broker.clock.monotonic() + session
+            else:
+                self._broker.remove(self._settings.group_id, member, "UNKNOWN_MEMBER_ID")
+
+    def _join(self) -> Member:
+        settings = self._settings
+        client_id = settings.connection.client_id
+        member = Member(
+            member_id=settings.group_instance_id or f"{client_id}-{next(_numbers)}",
+            client_id=client_id,
+            topics=self._topics,
+            eager=settings.group_protocol == "classic" and settings.assignment_strategy in _EAGER_STRATEGIES,
+            static=settings.group_instance_id is not None,
+            max_poll_seconds=settings.max_poll_interval_seconds,
+        )
+        self._broker.join(settings.group_id, member)
+        return member

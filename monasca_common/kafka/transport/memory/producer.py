@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producing into the memory broker, with the outcomes that librdkafka reports."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaException
+
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.partitioners import partition_for
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transport.base import ANY_PARTITION, DeliveryCallback, ProducerTransport
+from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.memory.broker import broker_for
+from monasca_common.kafka.transport.memory.faults import raw_error
+from monasca_common.kafka.transport.memory.record import MemoryMessage
+from monasca_common.kafka.transport.memory.unsupported import no_transactions
+
+OnError = Callable[[TransportError], None]
+
+
+class _Flight(NamedTuple):
+    """A message that the broker has; ordered by when its answer arrives."""
+
+    at: float
+    number: int
+    message: MemoryMessage
+    error: Any
+    callback: DeliveryCallback
+
+
+class MemoryProducer(ProducerTransport):
+    """A producer of the broker behind ``settings.connection.bootstrap_servers``.
+
+    What it sends it sends at once, within `produce`, each record alone; while the broker is unreachable it
+    queues. Keyless records go to the partitions in turn, where librdkafka draws lots: tests like it repeatable.
+    """
+
+    def __init__(self, settings: ProducerSettings, *, batch_bytes: int, on_error: OnError) -> None:
+        self._broker = broker_for(settings.connection.bootstrap_servers)
+        self.clock = self._broker.clock
+        self._batch_bytes = batch_bytes
+        self._on_error = on_error
+        self._queue: deque[tuple[MemoryMessage, DeliveryCallback]] = deque()
+        self._flights: list[_Flight] = []
+        self._ready: deque[Callable[[], None]] = deque()  # reports and errors, for the thread that polls
+        self._undelivered = 0
+        self._numbers = itertools.count()
+        self._turns = itertools.count()
+        self._fatal: TransportError | None = None
+        self._knows_outage = False
+        self._closed = False
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        callback: DeliveryCallback,
+        on_delivery: DeliveryCallback,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+    ) -> None:
+        message = MemoryMessage(topic, partition, value, key, headers, timestamp_ms or self.clock.time_ms())
+        with self._broker.changed:
+            if self._closed:
+                raise KafkaException(raw_error("_STATE", "the producer is closed"))
+            if self._fatal is not None:
+                raise KafkaException(raw_error("_FATAL", str(self._fatal)))
+            if message.size() > self._batch_bytes:
+                raise KafkaException(raw_error("MSG_SIZE_TOO_LARGE"))
+            self._queue.append((message, callback))
+            self._undelivered += 1
+            self._send()
+            self._broker.changed.notify_all()
+
+    def fault(self, error: Any) -> TransportError:
+        return translate(error)
+
+    def poll(self, timeout: float) -> int:
+        deadline = self.clock.monotonic() + timeout
+        with self._broker.changed:
+            self._send()
+            self._land()
+            while not self._ready and self.clock.monotonic() < deadline:
+                self._broker.wait(min(deadline, self._next_landing()))
+                self._send()
+                self._land()
+        return self._run_ready()
+
+    def flush(self, timeout: float) -> int:
+        deadline = self.clock.monotonic() + timeout
+        while self._undelivered:
+            remaining = deadline - self.clock.monotonic()
+            if self.poll(max(0.0, remaining)) == 0 and remaining <= 0:
+                break
+        return self._undelivered
+
+    def purge(self) -> None:
+        with self._broker.changed:
+            for message, callback in self._queue:
+                self._report(message, raw_error("_PURGE_QUEUE"), callback)
+            for flight in sorted(self._flights):
+                self._report(flight.message, raw_error("_PURGE_INFLIGHT"), flight.callback)
+            self._queue.clear()
+            self._flights.clear()
+            self._broker.changed.notify_all()
+
+    def max_message_bytes(self, topic: str, timeout: float) -> int:
+        with self._broker.changed, self._broker.serve("metadata", topic, timeout):
+            found = self._broker.find_topic(topic)
+            if found is None:
+                raise translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
+            return found.max_message_bytes
+
+    def init_transactions(self, timeout: float) -> None:
+        raise no_transactions()
+
+    def begin_transaction(self) -> None:
+        raise no_transactions()
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group_metadata: Any, timeout: float) -> None:
+        raise no_transactions()
+
+    def commit_transaction(self, timeout: float) -> None:
+        raise no_transactions()
+
+    def abort_transaction(self, timeout: float) -> None:
+        raise no_transactions()
+
+    def close(self, timeout: float) -> None:
+        with self._broker.changed:
+            self._closed = True
+            self._broker.changed.notify_all()
+
+    def _send(self) -> None:
+        """Send what is queued, in order, while the broker can be reached."""
+        if self._queue and not self._broker.reachable and not self._knows_outage:
+            self._knows_outage = True
+            self._tell(raw_error("_ALL_BROKERS_DOWN"))
+        while self._queue and self._broker.reachable and self._fatal is None:
+            self._knows_outage = False
+            message, callback = self._queue.popleft()
+            self._send_one(message, callback)
+
+    def _send_one(self, message: MemoryMessage, callback: DeliveryCallback) -> None:
+        count = len(self._broker.topic(message.topic()).partitions)
+        message.route(self._choose(message, count))
+        if message.partition() >= count:
+            self._report(message, raw_error("_UNKNOWN_PARTITION"), callback)
+            return
+        answer = self._broker.append(message)
+        if answer.connection_lost:
+            self._tell(raw_error("_TRANSPORT"))
+        at = answer.at
+        if answer.error is not None and answer.error.fatal():
+            # librdkafka tells the error callback and falls silent about its messages.
+            self._fatal = translate(answer.error)
+            self._tell(answer.error)
+            at = math.inf
+        heapq.heappush(self._flights, _Flight(at, next(self._numbers), message, answer.error, callback))
+
+    def _choose(self, message: MemoryMessage, count: int) -> int:
+        key = message.key()
+        if message.partition() != ANY_PARTITION:
+            return message.partition()
+        return next(self._turns) % count if key is None else partition_for(key, count)
+
+    def _land(self) -> None:
+        """Make reports of the answers that have arrived by now."""
+        now = self.clock.monotonic()
+        while self._flights and self._flights[0].at <= now:
+            flight = heapq.heappop(self._flights)
+            self._report(flight.message, flight.error, flight.callback)
+
+    def _next_landing(self) -> float:
+        return self._flights[0].at if self._flights else math.inf
+
+    def _report(self, message: MemoryMessage, error: Any, callback: DeliveryCallback) -> None:
+        # A record that the log took must not show another reader the error of its producer.
+        report = message if error is None else message.refused(error)
+
+        def run() -> None:
+            with self._broker.lock:
+                self._undelivered -= 1
+            callback(error, report)  # type: ignore[arg-type]
+
+        self._ready.append(run)
+
+    def _tell(self, error: Any) -> None:
+        self._ready.append(lambda: self._on_error(translate(error)))
+
+    def _run_ready(self) -> int:
+        """Run callbacks without the lock; one that raises leaves the others for the next poll."""
+        for count in itertools.count():
+            try:
+                run = self._ready.popleft()
+            except IndexError:
+                return count
+            run()
+        raise AssertionError("unreachable")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A record of the memory broker, with the names that confluent-kafka gives to a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from monasca_common.kafka.message import Message, TopicPartition
+
+CREATE_TIME = 1
+NO_TIMESTAMP = 0
+
+# A batch of one record costs 61 bytes of header, the record itself about nine for lengths and deltas.
+_OVERHEAD_BYTES = 70
+
+
+class MemoryMessage:
+    """A `RawMessage`: a stored record, an acknowledged one, or an error about a partition."""
+
+    __slots__ = ("_error", "_headers", "_key", "_offset", "_partition", "_timestamp", "_topic", "_value")
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._offset: int | None = None
+        self._value = value
+        self._key = key
+        self._headers = list(headers) if headers else None
+        self._timestamp = (NO_TIMESTAMP, 0) if timestamp_ms is None else (CREATE_TIME, timestamp_ms)
+        self._error: Any = None
+
+    @classmethod
+    def about(cls, partition: TopicPartition, error: Any, offset: int | None = None) -> MemoryMessage:
+        """An element of a poll that carries no record but an error."""
+        message = cls(partition.topic, partition.partition)
+        message._error = error
+        message._offset = offset
+        return message
+
+    def error(self) -> Any:
+        return self._error
+
+    def topic(self) -> str:
+        return self._topic
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return self._timestamp
+
+    def size(self) -> int:
+        """Bytes that the record takes in a batch of its own."""
+        headers = sum(len(name) + len(value or b"") for name, value in self._headers or ())
+        return _OVERHEAD_BYTES + len(self._key or b"") + len(self._value or b"") + headers
+
+    def route(self, partition: int) -> None:
+        """Settle the partition, once the producer knows how many there are."""
+        self._partition = partition
+
+    def store(self, offset: int) -> None:
+        """Settle the offset, when the log takes the record."""
+        self._offset = offset
+
+    def refused(self, error: Any) -> MemoryMessage:
+        """What the delivery callback gets when this record is reported as not delivered."""
+        report = MemoryMessage(self._topic, self._partition, self._value, self._key, self._headers)
+        report._timestamp = self._timestamp
+        report._error = error
+        return report
+
+    def as_message(self) -> Message:
+        """The same record as this library's users see it."""
+        kind, at = self._timestamp
+        return Message(
+            topic=self._topic,
+            partition=self._partition,
+            offset=-1 if self._offset is None else self._offset,
+            timestamp_ms=None if kind == NO_TIMESTAMP else at,
+            key=self._key,
+            value=self._value,
+            headers=tuple(self._headers or ()),
+        )

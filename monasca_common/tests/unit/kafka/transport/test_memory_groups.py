@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError, TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import MemoryConsumer, MemoryProducer, VirtualClock
+
+GROUP = "test-group"
+
+
+def ignore(error, message):
+    """A delivery callback that nobody cares for."""
+
+
+def numbers(partitions):
+    return sorted(tp.partition for tp in partitions)
+
+
+class Reader:
+    """A member of the group that writes down what happens to it."""
+
+    def __init__(self, kafka, **changes):
+        self.transport = MemoryConsumer(kafka.consumer_settings("t", GROUP, **changes))
+        self.transport.subscribe(["t"], self)
+        self.events = []
+        self.during_revoke = lambda: None
+
+    def on_assign(self, partitions):
+        self.events.append(("assign", numbers(partitions)))
+        self.transport.assign_owned(dict.fromkeys(partitions, 0))
+
+    def on_revoke(self, partitions):
+        self.events.append(("revoke", numbers(partitions)))
+        self.during_revoke()
+
+    def on_lost(self, partitions):
+        self.events.append(("lost", numbers(partitions)))
+
+    def poll(self):
+        return self.transport.poll(100, 0)
+
+    def news(self):
+        """What happened since it was last asked."""
+        events, self.events = self.events, []
+        return events
+
+
+class GroupCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        self.broker = self.kafka.broker
+        self.broker.create_topic("t", 4)
+
+    def reader(self, **changes):
+        reader = Reader(self.kafka, **changes)
+        self.addCleanup(reader.transport.close)
+        return reader
+
+    def produce(self, *partitions):
+        producer = MemoryProducer(self.kafka.producer_settings(), batch_bytes=1_000_000, on_error=print)
+        for partition in partitions:
+            producer.produce("t", b"v", None, partition, ignore, ignore, 0, None)
+
+    def member_id(self, index):
+        return self.broker.members(GROUP)[index].member_id
+
+    def owned(self):
+        return [numbers(member.partitions) for member in self.broker.members(GROUP)]
+
+    def two_settled_readers(self, **changes):
+        first, second = self.reader(**changes), self.reader(**changes)
+        for reader in (first, second, first, second):
+            reader.poll()
+        first.events.clear()
+        second.events.clear()
+        return first, second
+
+
+class IncrementalTest(GroupCase):
+    def test_the_first_member_gets_everything(self):
+        reader = self.reader()
+        reader.poll()
+        self.assertEqual([("assign", [0, 1, 2, 3])], reader.events)
+
+    def test_a_second_member_gets_its_half_once_the_first_has_let_go(self):
+        first, second = self.reader(), self.reader()
+        first.poll()
+        second.poll()
+        self.assertEqual([], second.events)
+        first.poll()
+        self.assertEqual([("assign", [0, 1, 2, 3]), ("revoke", [0, 1])], first.events)
+        second.poll()
+        self.assertEqual([("assign", [0, 1])], second.events)
+
+    def test_what_stays_is_read_on_without_a_break(self):
+        first, second = self.two_settled_readers()
+        third = self.reader()
+        third.poll()
+        first.poll()
+        second.poll()
+        self.assertEqual(1, len(first.events + second.events))
+
+    def test_a_leaving_member_is_asked_to_revoke_and_the_others_take_over(self):
+        first, second = self.two_settled_readers()
+        second.transport.close()
+        self.assertEqual([("revoke", [0, 1])], second.events)
+        first.poll()
+        self.assertEqual([("assign", [0, 1])], first.events)
+
+    def test_a_partition_changes_hands_only_after_the_callback_of_its_owner_returned(self):
+        first, second = self.reader(), self.reader()
+        first.poll()
+        second.poll()
+        seen = []
+        first.during_revoke = lambda: seen.append((second.poll(), second.news()))
+        first.poll()
+        first.during_revoke = lambda: None
+        self.assertEqual([([], [])], seen)
+
+    def test_a_commit_works_while_partitions_are_revoked(self):
+        first, second = self.reader(), self.reader()
+        first.poll()
+        second.poll()
+        first.during_revoke = lambda: first.transport.commit({TopicPartition("t", 0): 5})
+        first.poll()
+        self.assertEqual({TopicPartition("t", 0): 5}, self.broker.committed(GROUP))
+
+    def test_new_partitions_of_a_topic_are_shared_out(self):
+        reader = self.reader()
+        reader.poll()
+        self.broker.add_partitions("t", 2)
+        reader.poll()
+        self.assertEqual([("assign", [0, 1, 2, 3]), ("assign", [4, 5])], reader.events)
+
+    def test_more_members_than_partitions_leave_some_idle(self):
+        readers = [self.reader() for _ in range(5)]
+        for _ in range(3):
+            for reader in readers:
+                reader.poll()
+        self.assertEqual([0, 1, 1, 1, 1], sorted(map(len, self.owned())))
+
+    def test_a_waiting_poll_wakes_for_a_rebalance(self):
+        first, second = self.reader(), self.reader()
+        first.poll()
+        revoked = threading.Event()
+        first.during_revoke = revoked.set
+        poller = threading.Thread(target=lambda: first.transport.poll(1, 1000), daemon=True)
+        poller.start()
+        second.poll()
+        self.assertTrue(revoked.wait(10))
+        self.clock.advance(1000)
+        poller.join(10)
+
+
+class EagerTest(GroupCase):
+    def test_everything_is_revoked_and_shared_out_anew(self):
+        first, second = self.reader(assignment_strategy="range"), self.reader(assignment_strategy="range")
+        first.poll()
+        second.poll()
+        first.poll()
+        second.poll()
+        self.assertEqual([("assign", [0, 1, 2, 3]), ("revoke", [0, 1, 2, 3]), ("assign", [2, 3])], first.events)
+        self.assertEqual([("assign", [0, 1])], second.events)
+
+    def test_no_member_starts_before_the_others_have_let_go(self):
+        first, second = self.two_settled_readers(assignment_strategy="roundrobin")
+        third = self.reader(assignment_strategy="roundrobin")
+        third.poll()
+        first.poll()
+        self.assertEqual([], third.events)
+        second.poll()
+        third.poll()
+        self.assertEqual(1, len(third.events))
+
+
+class LostTest(GroupCase):
+    def test_a_member_whose_session_expired_learns_it_at_its_next_poll_and_rejoins(self):
+        first, second = self.two_settled_readers()
+        self.broker.expire_member(GROUP, self.member_id(0))
+        second.poll()
+        self.assertEqual([("assign", [2, 3])], second.news())
+        self.assertEqual("UNKNOWN_MEMBER_ID", self.assert_commit_refused(first))
+        first.poll()
+        self.assertEqual([("lost", [2, 3])], first.news())
+        second.poll()
+        first.poll()
+        self.assertEqual([[2, 3], [0, 1]], sorted(self.owned(), reverse=True))
+
+    def assert_commit_refused(self, reader):
+        return self.assertRaises(TransportError, reader.transport.commit, {TopicPartition("t", 3): 1}).name
+
+    def test_a_killed_member_s_partitions_move_and_its_consumer_is_gone(self):
+        first, second = self.two_settled_readers()
+        self.broker.kill_member(GROUP, self.member_id(0))
+        second.poll()
+        self.assertEqual([("assign", [2, 3])], second.events)
+        self.assertRaises(TransportError, first.poll)
+        first.transport.close()
+        self.assertEqual([], first.events)
+
+    def test_a_member_that_polls_too_late_is_told_so_and_then_loses_its_partitions(self):
+        first = self.reader(max_poll_interval_seconds=60)
+        second = self.reader(max_poll_interval_seconds=3600)
+        for reader in (first, second, first, second):
+            reader.poll()
+        first.events.clear()
+        second.events.clear()
+        self.clock.advance(61)
+        second.poll()
+        self.assertEqual([("assign", [2, 3])], second.events)
+        self.assertEqual("UNKNOWN_MEMBER_ID", self.assert_commit_refused(first))
+        [element] = first.poll()
+        self.assertEqual("_MAX_POLL_EXCEEDED", element.error().name())
+        self.assertEqual([], first.events)
+        first.poll()
+        self.assertEqual([("lost", [2, 3])], first.events)
+
+    def test_a_revoke_that_outlives_the_poll_interval_ends_the_membership(self):
+        first, second = self.reader(max_poll_interval_seconds=60), self.reader(max_poll_interval_seconds=3600)
+        first.poll()
+        second.poll()
+        first.during_revoke = lambda: self.clock.advance(61)
+        [element] = first.poll()
+        self.assertEqual("_MAX_POLL_EXCEEDED", element.error().name())
+        first.poll()
+        self.assertIn(("lost", [2, 3]), first.events)
+
+    def test_a_lost_member_that_closes_commits_nothing_but_hears_of_the_loss(self):
+        reader = self.reader()
+        reader.poll()
+        self.broker.expire_member(GROUP, self.member_id(0))
+        reader.transport.close()
+        self.assertEqual(("lost", [0, 1, 2, 3]), reader.events[-1])
+
+    def test_an_unknown_member_is_refused_with_those_that_there_are(self):
+        error = self.assertRaises(ConfigurationError, self.broker.kill_member, GROUP, "nobody")
+        self.assertIn("nobody", str(error))
+
+
+class CommitTest(GroupCase):
+    def test_any_live_member_may_commit_any_partition_even_backwards(self):
+        first, second = self.two_settled_readers()
+        partition = TopicPartition("t", 0)  # of the second
+        second.transport.commit({partition: 100})
+        first.transport.commit({partition: 7})
+        self.assertEqual({partition: 7}, self.broker.committed(GROUP))
+
+    def test_who_is_no_member_may_commit_only_while_the_group_is_empty(self):
+        stranger = MemoryConsumer(self.kafka.consumer_settings("t", GROUP))
+        stranger.commit({TopicPartition("t", 0): 1})
+        reader = self.reader()
+        reader.poll()
+        error = self.assertRaises(TransportError, stranger.commit, {TopicPartition("t", 0): 2})
+        self.assertEqual("UNKNOWN_MEMBER_ID", error.name)
+
+    def test_deleting_a_topic_forgets_what_was_committed_in_it(self):
+        reader = self.reader()
+        reader.poll()
+        reader.transport.commit({TopicPartition("t", 0): 1})
+        self.broker.delete_topic("t")
+        self.assertEqual({}, self.broker.committed(GROUP))
+
+
+class StaticMemberTest(GroupCase):
+    def test_a_static_member_that_restarts_keeps_its_share_without_a_rebalance(self):
+        first = self.reader(group_instance_id="a")
+        second = self.reader(group_instance_id="b")
+        for reader in (first, second, first, second):
+            reader.poll()
+        second.events.clear()
+        first.transport.close()
+        again = self.reader(group_instance_id="a")
+        again.poll()
+        second.poll()
+        self.assertEqual([("assign", [2, 3])], again.events)
+        self.assertEqual([], second.events)
+
+    def test_a_second_process_with_the_same_instance_id_fences_the_first(self):
+        first = self.reader(group_instance_id="a")
+        first.poll()
+        self.reader(group_instance_id="a").poll()
+        [element] = first.poll()
+        self.assertEqual(("FENCED_INSTANCE_ID", True), (element.error().name(), element.error().fatal()))
+
+    def test_a_static_member_that_does_not_return_loses_its_share_with_its_session(self):
+        first = self.reader(group_instance_id="a", session_timeout_seconds=30)
+        second = self.reader(group_instance_id="b", max_poll_interval_seconds=3600)
+        for reader in (first, second, first, second):
+            reader.poll()
+        first.transport.close()
+        self.clock.advance(31)
+        second.poll()
+        self.assertEqual(("assign", [2, 3]), second.events[-1])
+
+
+class ReadingTest(GroupCase):
+    def test_members_share_the_records_of_a_topic(self):
+        first, second = self.two_settled_readers()
+        self.produce(0, 1, 2, 3)
+        found = [{message.partition() for message in reader.poll()} for reader in (first, second)]
+        self.assertEqual([{2, 3}, {0, 1}], found)
+
+    def test_a_partition_paused_when_it_was_revoked_is_still_paused_when_it_comes_back(self):
+        first, second = self.reader(), self.reader()
+        first.poll()
+        first.transport.pause([TopicPartition("t", 0)])
+        second.poll()
+        first.poll()
+        second.transport.close()
+        self.produce(0, 1)
+        self.assertEqual([1], [message.partition() for message in first.poll()])

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from confluent_kafka import KafkaException
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError, RetriableError, TransportError
+from monasca_common.kafka.partitioners import partition_for
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.base import RawMessage
+from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, MemoryProducer, VirtualClock
+
+ANY = -1
+
+
+class ProducerCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        self.broker = self.kafka.broker
+        self.errors: list[TransportError] = []
+        self.reports: list[tuple[str | None, RawMessage]] = []
+        self.producer = MemoryProducer(
+            self.kafka.producer_settings(), batch_bytes=1_000_000, on_error=self.errors.append
+        )
+
+    def produce(self, topic, value, key=None, partition=ANY, timestamp_ms=0, headers=None):
+        heard = self.heard
+        self.producer.produce(topic, value, key, partition, heard, heard, timestamp_ms, headers)
+
+    def heard(self, error, message):
+        self.reports.append((None if error is None else error.name(), message))
+
+    def outcomes(self):
+        return [(error, message.value()) for error, message in self.reports]
+
+    def values(self, topic="t"):
+        return [message.value for message in self.broker.records(topic)]
+
+
+class ProduceTest(ProducerCase):
+    def test_a_record_is_in_the_log_with_all_that_it_was_given(self):
+        self.broker.create_topic("t", 3)
+        headers = [("a", b"1"), ("a", None)]
+        self.produce("t", b"v", b"k", 2, 1234, headers)
+        self.assertEqual(1, self.producer.poll(0))
+        [message] = self.broker.records("t", 2)
+        self.assertEqual(
+            (b"v", b"k", 1234, tuple(headers), 0),
+            (message.value, message.key, message.timestamp_ms, message.headers, message.offset),
+        )
+        [(error, report)] = self.reports
+        self.assertEqual((None, "t", 2, 0), (error, report.topic(), report.partition(), report.offset()))
+
+    def test_a_record_without_a_timestamp_gets_the_clock_s(self):
+        self.produce("t", b"v")
+        self.assertEqual([self.clock.time_ms()], [message.timestamp_ms for message in self.broker.records("t")])
+
+    def test_callbacks_run_in_poll_and_on_its_thread_only(self):
+        threads = []
+
+        def callback(error, message):
+            threads.append(threading.get_ident())
+
+        self.producer.produce("t", b"v", None, ANY, callback, callback, 0, None)
+        self.assertEqual([], threads)
+        self.producer.poll(0)
+        self.assertEqual([threading.get_ident()], threads)
+
+    def test_a_topic_is_made_when_it_is_first_produced_to(self):
+        self.produce("new", b"v")
+        self.assertEqual(("new",), self.broker.topics())
+
+    def test_a_key_goes_where_the_java_client_sends_it(self):
+        self.broker.create_topic("t", 7)
+        for number in range(20):
+            self.produce("t", b"v", b"key-%d" % number)
+        for message in self.broker.records("t"):
+            self.assertEqual(partition_for(message.key or b"", 7), message.partition)
+
+    def test_keyless_records_are_spread_evenly(self):
+        self.broker.create_topic("t", 3)
+        for _ in range(6):
+            self.produce("t", b"v")
+        self.assertEqual([2, 2, 2], [len(self.broker.records("t", partition)) for partition in range(3)])
+
+    def test_a_partition_that_does_not_exist_is_reported(self):
+        self.produce("t", b"v", None, 5)
+        self.producer.poll(0)
+        self.assertEqual([("_UNKNOWN_PARTITION", b"v")], self.outcomes())
+
+    def test_a_record_over_the_topic_s_limit_is_rejected_by_the_broker(self):
+        self.broker.create_topic("t", max_message_bytes=200)
+        self.produce("t", b"x" * 200)
+        self.produce("t", b"x" * 20)
+        self.producer.poll(0)
+        self.assertEqual(["MSG_SIZE_TOO_LARGE", None], [error for error, _ in self.outcomes()])
+        self.assertEqual(200, self.producer.max_message_bytes("t", 1))
+
+    def test_a_record_over_the_client_s_limit_is_refused_at_once(self):
+        error = self.assertRaises(KafkaException, self.produce, "t", b"x" * 1_000_001)
+        self.assertEqual("MSG_SIZE_TOO_LARGE", self.producer.fault(error).name)
+
+    def test_the_limit_of_an_unknown_topic_is_a_transport_error(self):
+        error = self.assertRaises(TransportError, self.producer.max_message_bytes, "nope", 1)
+        self.assertEqual("UNKNOWN_TOPIC_OR_PART", error.name)
+
+    def test_a_callback_that_raises_leaves_the_other_reports_for_the_next_poll(self):
+        def explode(error, message):
+            raise ValueError
+
+        self.producer.produce("t", b"1", None, ANY, explode, explode, 0, None)
+        self.produce("t", b"2")
+        self.assertRaises(ValueError, self.producer.poll, 0)
+        self.assertEqual(1, self.producer.poll(0))
+        self.assertEqual([(None, b"2")], self.outcomes())
+
+    def test_a_closed_producer_refuses(self):
+        self.producer.close(1)
+        self.assertRaises(KafkaException, self.produce, "t", b"v")
+
+    def test_transactions_say_that_they_are_not_there(self):
+        error = self.assertRaises(ConfigurationError, self.producer.begin_transaction)
+        self.assertIn("real broker", str(error))
+
+
+class FaultsTest(ProducerCase):
+    def test_the_nth_record_fails_as_told_and_is_not_in_the_log(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
+        for value in (b"1", b"2", b"3"):
+            self.produce("t", value)
+        self.producer.poll(0)
+        self.assertEqual([(None, b"1"), ("NOT_ENOUGH_REPLICAS", b"2"), (None, b"3")], self.outcomes())
+        self.assertEqual([b"1", b"3"], self.values())
+
+    def test_a_fault_may_be_for_one_topic_and_for_ever(self):
+        self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="closed", count=None)
+        for topic in ("closed", "open", "closed"):
+            self.produce(topic, topic.encode())
+        self.producer.poll(0)
+        self.assertEqual(2, [error for error, _ in self.outcomes()].count("TOPIC_AUTHORIZATION_FAILED"))
+        self.broker.clear_faults()
+        self.produce("closed", b"now")
+        self.producer.poll(0)
+        self.assertEqual((None, b"now"), self.outcomes()[-1])
+
+    def test_a_delayed_answer_comes_when_its_time_has_come(self):
+        self.broker.inject("produce", Delay(5))
+        self.produce("t", b"late")
+        self.produce("t", b"prompt")
+        self.producer.poll(0)
+        self.assertEqual([(None, b"prompt")], self.outcomes())
+        self.assertEqual([b"late", b"prompt"], self.values())
+        self.clock.advance(5)
+        self.producer.poll(0)
+        self.assertEqual([(None, b"prompt"), (None, b"late")], self.outcomes())
+
+    def test_a_lost_answer_leaves_the_record_in_the_log_once_and_is_told_as_a_broken_connection(self):
+        self.broker.inject("produce", LoseAnswer(2))
+        self.produce("t", b"v")
+        self.producer.poll(0)
+        self.assertEqual([], self.outcomes())
+        self.assertEqual(["_TRANSPORT"], [error.name for error in self.errors])
+        self.clock.advance(2)
+        self.assertEqual(0, self.producer.flush(0))
+        self.assertEqual([(None, b"v")], self.outcomes())
+        self.assertEqual([b"v"], self.values())
+
+    def test_a_lost_answer_may_end_as_an_error_of_a_record_that_is_in_the_log(self):
+        self.broker.inject("produce", LoseAnswer(1, error="OUT_OF_ORDER_SEQUENCE_NUMBER"))
+        self.produce("t", b"v")
+        self.clock.advance(1)
+        self.producer.flush(0)
+        self.assertEqual([("OUT_OF_ORDER_SEQUENCE_NUMBER", b"v")], self.outcomes())
+        self.assertEqual([b"v"], self.values())
+
+    def test_an_answer_lost_for_good_is_reported_by_a_purge_only(self):
+        self.broker.inject("produce", LoseAnswer(float("inf")))
+        self.produce("t", b"v")
+        self.clock.advance(3600)
+        self.assertEqual(1, self.producer.flush(0))
+        self.producer.purge()
+        self.assertEqual(0, self.producer.flush(0))
+        self.assertEqual([("_PURGE_INFLIGHT", b"v")], self.outcomes())
+
+    def test_an_unreachable_broker_is_told_once_and_what_is_produced_waits_in_order(self):
+        self.broker.disconnect()
+        self.produce("t", b"1")
+        self.produce("t", b"2")
+        self.assertEqual(2, self.producer.flush(0))
+        self.assertEqual(["_ALL_BROKERS_DOWN"], [error.name for error in self.errors])
+        self.broker.reconnect()
+        self.produce("t", b"3")
+        self.assertEqual(0, self.producer.flush(0))
+        self.assertEqual([b"1", b"2", b"3"], self.values())
+
+    def test_what_waits_for_an_unreachable_broker_is_purged_from_the_queue(self):
+        self.broker.disconnect()
+        self.produce("t", b"v")
+        self.producer.purge()
+        self.producer.poll(0)
+        self.assertEqual([("_PURGE_QUEUE", b"v")], self.outcomes())
+
+    def test_after_a_fatal_error_no_report_comes_and_nothing_more_is_taken(self):
+        self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        self.produce("t", b"v")
+        self.assertEqual(1, self.producer.flush(0))
+        self.assertEqual([], self.reports)
+        self.assertEqual([True], [error.fatal for error in self.errors])
+        error = self.assertRaises(KafkaException, self.produce, "t", b"w")
+        self.assertEqual("_FATAL", self.producer.fault(error).name)
+
+    def test_an_unreachable_broker_answers_no_question(self):
+        self.broker.create_topic("t")
+        self.broker.disconnect()
+        error = self.assertRaises(RetriableError, self.producer.max_message_bytes, "t", 0)
+        self.assertEqual("_TIMED_OUT", error.name)
+
+    def test_an_error_that_kafka_does_not_have_is_refused_when_the_fault_is_planned(self):
+        error = self.assertRaises(ConfigurationError, self.broker.inject, "produce", Fail("NO_SUCH_ERROR"))
+        self.assertIn("NO_SUCH_ERROR", str(error))
+
+    def test_poll_wakes_when_the_virtual_clock_reaches_an_answer(self):
+        self.broker.inject("produce", Delay(60))
+        self.produce("t", b"v")
+        poller = threading.Thread(target=self.producer.poll, args=(1000,))
+        poller.start()
+        self.clock.advance(60)
+        poller.join(10)
+        self.assertEqual([(None, b"v")], self.outcomes())
