@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+
+def _none() -> Mapping[str, str]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class ConnectionSettings:
     bootstrap_servers: str
     driver: str = "kafka"
     client_id: str = "monasca-common"
-    security: Mapping[str, str] = field(default=_NONE, repr=False)
+    security: Mapping[str, str] = field(default_factory=_none, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,9 @@ class ProducerSettings:
     budget_bytes: int = 256 * 1024 * 1024
     max_message_bytes: int = 1_000_000  # where the topic's own limit cannot be asked for
     transactional_id: str | None = None
+    transaction_timeout_seconds: float = 60.0
     topics_without_message_id: frozenset[str] = frozenset()
-    options: Mapping[str, str] = field(default=_NONE, repr=False)  # raw librdkafka options, checked at the edge
+    options: Mapping[str, str] = field(default_factory=_none, repr=False)  # raw, of librdkafka, checked at the edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +57,4 @@ class ConsumerSettings:
     max_uncommitted_messages: int = 100_000  # per partition: the span between committed and read
     buffer_bytes: int = 64 * 1024 * 1024
     dead_letter_topic: str | None = None  # None: "<topic>.dlq"
-    options: Mapping[str, str] = field(default=_NONE, repr=False)
+    options: Mapping[str, str] = field(default_factory=_none, repr=False)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients with the signatures that Monasca services already call, over the producer and consumer of this library.
+
+New code uses `load_producer` and `load_consumer`, which tell more. The page on migration says what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from monasca_common.kafka import configuration, guarded_options, plugins
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.security import SecurityOptions
+from monasca_common.kafka.service_clients import ServiceConsumer, ServiceProducer
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+
+_MEMORY = "memory://"
+_WHERE = "the arguments of the client factory"
+
+# What services pass by librdkafka's names and has a setting of its own here: setting, how to read it.
+_BY_RAW_NAME: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "queue.buffering.max.messages": ("budget_messages", int),
+    "queue.buffering.max.kbytes": ("budget_bytes", lambda kbytes: int(kbytes) * 1024),
+    "message.max.bytes": ("max_message_bytes", int),
+    "linger.ms": ("linger_ms", int),
+    "queue.buffering.max.ms": ("linger_ms", int),
+    "compression.type": ("compression", str),
+    "compression.codec": ("compression", str),
+}
+_SECURITY_BY_RAW_NAME = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_username",
+    "sasl.password": "sasl_password",
+    "ssl.ca.location": "tls_ca_file",
+    "ssl.certificate.location": "tls_certificate_file",
+    "ssl.key.location": "tls_key_file",
+    "ssl.key.password": "tls_key_password",
+}
+
+
+def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
+    """A producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: a broker in memory).
+
+    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, the options on security among them. Raises
+    `ConfigurationError` for what is refused, and when the legacy client is asked for.
+    """
+    _refuse_legacy(use_legacy_client)
+    raw = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
+    security = {option: raw.pop(name) for name, option in _SECURITY_BY_RAW_NAME.items() if name in raw}
+    client_id = raw.pop("client.id", "")
+    fields = {field: _value(name, read, raw.pop(name)) for name, (field, read) in _BY_RAW_NAME.items() if name in raw}
+    lines = [f"{name}={value}" for name, value in raw.items()]
+    settings = ProducerSettings(
+        connection=_connection(kafka_url, client_id, security),
+        options=guarded_options.parse(lines, option="producer_options", group=_WHERE),
+        **fields,
+    )
+    factory = plugins.memory_producer if settings.connection.driver == "memory" else plugins.kafka_producer
+    return ServiceProducer(factory(settings))
+
+
+def get_kafka_consumer(
+    kafka_url: Sequence[str],
+    kafka_consumer_group: str,
+    kafka_topic: str,
+    zookeeper_url: Sequence[str] | None = None,
+    zookeeper_path: str | None = None,
+    use_legacy_client: bool = False,
+    repartition_callback: Callable[[Any, Sequence[Any]], object] | None = None,
+    commit_callback: Callable[[], object] | None = None,
+    max_commit_interval: float = 30,
+    client_id: str = "",
+) -> ServiceConsumer:
+    """A consumer that iterates the messages of one topic; it is opened by the first message asked for.
+
+    ``repartition_callback(consumer, partitions)`` is called before partitions are taken, ``commit_callback()`` when
+    ``max_commit_interval`` seconds have passed since the last commit. ZooKeeper's arguments are ignored: groups live
+    in the brokers. Raises `ConfigurationError`, also when the legacy client is asked for.
+    """
+    _refuse_legacy(use_legacy_client)
+    settings = ConsumerSettings(
+        connection=_connection(kafka_url, client_id, {}), topics=(kafka_topic,), group_id=kafka_consumer_group
+    )
+    factory = plugins.memory_consumer if settings.connection.driver == "memory" else plugins.kafka_consumer
+    return ServiceConsumer(
+        lambda listener: factory(settings, listener=listener),
+        repartition_callback=repartition_callback,
+        commit_callback=commit_callback,
+        max_commit_interval=max_commit_interval,
+    )
+
+
+def _refuse_legacy(use_legacy_client: bool) -> None:
+    if use_legacy_client:
+        raise ConfigurationError(
+            "use_legacy_client=True: the legacy client (kafka-python with ZooKeeper) is no longer there; leave the "
+            "argument out (legacy_kafka_client_enabled = false) and read doc/source/user/migration.rst"
+        )
+
+
+def _connection(kafka_url: Sequence[str], client_id: str, security: dict[str, str]) -> ConnectionSettings:
+    if isinstance(kafka_url, str):
+        kafka_url = kafka_url.split(",")
+    driver = "memory" if any(url.startswith(_MEMORY) for url in kafka_url) else "kafka"
+    brokers = [url.strip().removeprefix(_MEMORY) for url in kafka_url]
+    options = {option: security.get(option) for option in _SECURITY_BY_RAW_NAME.values()}
+    options["security_protocol"] = (security.get("security_protocol") or "PLAINTEXT").upper()
+    return ConnectionSettings(
+        bootstrap_servers=configuration.bootstrap_servers(brokers, where=_WHERE),
+        driver=driver,
+        client_id=client_id or "monasca-common",
+        security=SecurityOptions(group=_WHERE, allow_insecure_credentials=False, **options).checked(),  # type: ignore[arg-type]
+    )
+
+
+def _value(name: str, read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except ValueError:
+        raise ConfigurationError(f"{name}={text!r} in {_WHERE} is not a number: correct it") from None

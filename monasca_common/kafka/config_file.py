@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which names configuration files hold: oslo.config itself ignores a misspelt option."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from oslo_config import cfg
+
+from monasca_common.kafka import legacy
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
+
+LOG = logging.getLogger(__name__)
+
+_ENVIRONMENT = re.compile(r"OS_(KAFKA\w*?)__(\w+)")
+
+
+def check_parsed(conf: cfg.ConfigOpts) -> None:
+    """Raise `ConfigurationError` before ``conf()`` was called: every option would silently be its default."""
+    if conf._namespace is None:
+        raise ConfigurationError(
+            "the configuration was not read yet, so every option would be its default: call conf(args, project=...) "
+            "before a producer or consumer is loaded from it"
+        )
+
+
+def check_names(conf: cfg.ConfigOpts, group: str) -> None:
+    """Look at the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
+
+    Old names without effect are logged. Raises `ConfigurationError` for one that nobody ever had.
+    """
+    present, registered = _present(conf), _registered(conf)
+    for name in dict.fromkeys((KAFKA_GROUP, group)):
+        for option in sorted(present[name] - registered[name]):
+            _check_name(name, option, registered[name])
+    ours = {KAFKA_GROUP, group, *CONSUMER_GROUPS, *registered}
+    for name in sorted(section for section in present if section.startswith(KAFKA_GROUP) and section not in ours):
+        LOG.warning("Nobody reads the configuration group [%s]%s", name, _suggestion(name, ours))
+
+
+def _check_name(group: str, option: str, known: Iterable[str]) -> None:
+    old = legacy.find(group, option)
+    if old is None:
+        raise ConfigurationError(
+            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, known)}: correct its name or "
+            "remove it. (A service's own options are registered before its producers and consumers are loaded.)"
+        )
+    if old.fate is legacy.Fate.IGNORED:
+        LOG.warning("[%s] %s is ignored: %s", group, option, old.note)
+
+
+def _present(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
+    # oslo.config has no public way to ask which names its files hold.
+    present: dict[str, set[str]] = defaultdict(set)
+    for sections in conf._namespace._normalized if conf._namespace else ():
+        for section, options in sections.items():
+            present[section].update(options)
+    for variable in os.environ:
+        match = _ENVIRONMENT.fullmatch(variable)
+        if match:
+            present[match[1].lower()].add(match[2].lower())
+    return present
+
+
+def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
+    """Names by group, former names and those of other libraries' options included."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for info, group in conf._all_opt_infos():
+        option = info["opt"]
+        home = group.name if group else "DEFAULT"
+        names[home] |= {option.dest, option.name}
+        for former in option.deprecated_opts:
+            names[former.group or home].add(former.name or option.dest)
+    return names
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Raw librdkafka options: how they are written, and which are refused because they would undo a guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from monasca_common.kafka.errors import ConfigurationError
+
+_CALLBACK = "callbacks belong to the library, which would stop hearing of outcomes and errors"
+
+
+def _use(option: str) -> str:
+    return f"it has an option of its own, which is checked: use {option}"
+
+
+# name: why it is refused, with the remedy
+_REFUSED_ALWAYS = {
+    "bootstrap.servers": _use("bootstrap_servers"),
+    "metadata.broker.list": _use("bootstrap_servers"),
+    "client.id": _use("client_id"),
+    "security.protocol": _use("security_protocol"),
+    "sasl.mechanism": _use("sasl_mechanism"),
+    "sasl.mechanisms": _use("sasl_mechanism"),
+    "sasl.username": _use("sasl_username"),
+    "sasl.password": _use("sasl_password"),
+    "ssl.ca.location": _use("tls_ca_file"),
+    "ssl.certificate.location": _use("tls_certificate_file"),
+    "ssl.key.location": _use("tls_key_file"),
+    "ssl.key.password": _use("tls_key_password"),
+    "enable.ssl.certificate.verification": "TLS that trusts everybody protects nothing: use tls_ca_file",
+    "ssl.endpoint.identification.algorithm": "TLS that trusts everybody protects nothing: put the brokers' host "
+    "names into their certificates",
+    "plugin.library.paths": "it loads foreign code into the client: leave it out",
+    "default.topic.config": "write the options in it by themselves",
+    "logger": _CALLBACK,
+}
+
+_REFUSED_OF_PRODUCERS = {
+    "enable.idempotence": "without idempotence a lost answer writes messages twice: leave it out",
+    "acks": "acknowledged messages would be lost with a leader; acks=all is always set: leave it out",
+    "message.timeout.ms": "a message that times out inside the client makes it write others twice: use "
+    "publish_timeout_seconds, which bounds the wait alone",
+    "message.send.max.retries": "giving up early makes outcomes unknown and messages double: use "
+    "publish_timeout_seconds",
+    "partitioner": "keys would land on other partitions than those of Java and Spark: give each record its partition",
+    "transactional.id": _use("transactional_id"),
+    "transaction.timeout.ms": _use("transaction_timeout_seconds"),
+    "queue.buffering.max.messages": _use("budget_messages"),
+    "queue.buffering.max.kbytes": _use("budget_bytes"),
+    "queuing.strategy": "the order of messages would be lost: leave it out",
+    "message.max.bytes": _use("max_message_bytes"),
+    "batch.size": "batches are kept below the topic's limit by the library: leave it out, or use batch.num.messages",
+    "linger.ms": _use("linger_ms"),
+    "compression.type": _use("compression"),
+    "delivery.report.only.error": "deliveries would no longer be reported: leave it out",
+}
+
+_REFUSED_OF_CONSUMERS = {
+    "enable.auto.commit": "offsets would be committed before their messages are handled: leave it out",
+    "enable.auto.offset.store": "offsets would be committed before their messages are handled: leave it out",
+    "auto.offset.reset": "a group would silently jump over what it lost: use start for groups without offsets",
+    "enable.partition.eof": "the end of a partition is no error: leave it out",
+    "offset.store.method": "offsets belong to the group: leave it out",
+    "group.id": _use("group_id"),
+    "group.instance.id": _use("group_instance_id"),
+    "group.protocol": _use("group_protocol"),
+    "partition.assignment.strategy": _use("assignment_strategy"),
+    "session.timeout.ms": _use("session_timeout_seconds"),
+    "heartbeat.interval.ms": "it follows from the session time-out: use session_timeout_seconds",
+    "max.poll.interval.ms": _use("max_poll_interval_seconds"),
+    "isolation.level": _use("isolation_level"),
+    "queued.max.messages.kbytes": _use("buffer_bytes"),
+}
+
+_OTHER_NAMES = {
+    "request.required.acks": "acks",
+    "delivery.timeout.ms": "message.timeout.ms",
+    "retries": "message.send.max.retries",
+    "queue.buffering.max.ms": "linger.ms",
+    "compression.codec": "compression.type",
+    "auto.commit.enable": "enable.auto.commit",
+    "ssl.ca.pem": "ssl.ca.location",
+    "ssl.certificate.pem": "ssl.certificate.location",
+    "ssl.key.pem": "ssl.key.location",
+    "ssl.keystore.location": "ssl.key.location",
+    "ssl.keystore.password": "ssl.key.password",
+}
+
+REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "producer_options": MappingProxyType(_REFUSED_ALWAYS | _REFUSED_OF_PRODUCERS),
+        "consumer_options": MappingProxyType(_REFUSED_ALWAYS | _REFUSED_OF_CONSUMERS),
+    }
+)
+
+
+def refusal(option: str, name: str) -> str | None:
+    """Why ``name`` may not stand in ``option`` (``producer_options`` or ``consumer_options``); ``None`` if it may."""
+    if name.endswith("_cb") or name.startswith("on_"):
+        return _CALLBACK
+    return REFUSED[option].get(_OTHER_NAMES.get(name, name))
+
+
+def parse(lines: Sequence[str], *, option: str, group: str) -> Mapping[str, str]:
+    """``name=value`` lines as a mapping; a later line wins.
+
+    Raises `ConfigurationError`, which names a librdkafka option but never quotes a value: some are secret.
+    """
+    parsed = {}
+    for number, line in enumerate(lines, start=1):
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not name or not value:
+            raise ConfigurationError(
+                f"{option} in group [{group}], line {number}: not of the form name=value. Write one librdkafka option "
+                f"a line, and repeat the line: {option} = socket.keepalive.enable=true"
+            )
+        reason = refusal(option, name)
+        if reason:
+            raise ConfigurationError(f"{option} in group [{group}]: {name} is refused: {reason}")
+        parsed[name] = value
+    return MappingProxyType(parsed)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of the Monasca services of old: what became of each, so that their files work unchanged."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from monasca_common.kafka.options import KAFKA_GROUP
+
+
+class Fate(enum.Enum):
+    RENAMED = "renamed"  # still works; oslo.config says what it is called now
+    SERVICE = "read by the service"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class OldOption:
+    """``consumers``: it stood in groups like ``[kafka_metrics]`` too. ``note``: its new name, or why it is ignored."""
+
+    name: str
+    fate: Fate
+    note: str
+    consumers: bool = False
+
+
+_MIGRATION = "see the page on migration in the documentation"
+_ZOOKEEPER = "groups share partitions through the brokers, not through ZooKeeper"
+_BUFFERS = "it was a default of kafka-python; what is fetched ahead is bounded by buffer_bytes"
+_NEVER_USED = "it never had an effect"
+_ALWAYS_ACKNOWLEDGED = "every message is acknowledged by all replicas, and publish_timeout_seconds bounds the wait"
+
+OLD_OPTIONS = (
+    OldOption("uri", Fate.RENAMED, "bootstrap_servers", consumers=True),
+    OldOption("url", Fate.RENAMED, "bootstrap_servers", consumers=True),
+    OldOption("database_batch_size", Fate.RENAMED, "batch_size", consumers=True),
+    OldOption("group", Fate.RENAMED, "group_id in [kafka_notifications] and [kafka_retry_notifications]"),
+    OldOption("alarm_topic", Fate.RENAMED, "topic in [kafka_notifications]"),
+    OldOption("notification_retry_topic", Fate.RENAMED, "topic in [kafka_retry_notifications]"),
+    OldOption("enabled", Fate.SERVICE, "whether the persister runs this consumer", consumers=True),
+    OldOption("num_processors", Fate.SERVICE, "how many processes the persister starts", consumers=True),
+    OldOption("metrics_topic", Fate.SERVICE, "where the API sends metrics"),
+    OldOption("events_topic", Fate.SERVICE, "where the API sends events"),
+    OldOption("logs_topics", Fate.SERVICE, "where the API sends logs"),
+    OldOption("alarm_state_transitions_topic", Fate.SERVICE, "where alarm transitions are sent"),
+    OldOption("notification_topic", Fate.SERVICE, "where notifications are sent"),
+    OldOption("periodic", Fate.SERVICE, "topics of periodic notifications, by period in seconds"),
+    OldOption("zookeeper_path", Fate.IGNORED, _ZOOKEEPER, consumers=True),
+    OldOption("path", Fate.IGNORED, _ZOOKEEPER, consumers=True),
+    OldOption("partitions", Fate.IGNORED, _ZOOKEEPER, consumers=True),
+    OldOption(
+        "consumer_id", Fate.IGNORED, "members are told apart by the brokers; see group_instance_id", consumers=True
+    ),
+    OldOption("fetch_size_bytes", Fate.IGNORED, _BUFFERS, consumers=True),
+    OldOption("buffer_size", Fate.IGNORED, _BUFFERS, consumers=True),
+    OldOption("max_buffer_size", Fate.IGNORED, _BUFFERS, consumers=True),
+    OldOption(
+        "ignore_parse_point_error",
+        Fate.IGNORED,
+        "a message that cannot be stored goes to dead_letter_topic, and the others go on",
+        consumers=True,
+    ),
+    OldOption(
+        "legacy_kafka_client_enabled", Fate.IGNORED, f"the old client is no longer there; {_MIGRATION}", consumers=True
+    ),
+    OldOption("max_offset_lag", Fate.IGNORED, "nothing is skipped silently; to skip, reset the offsets of the group"),
+    OldOption("async", Fate.IGNORED, _NEVER_USED),
+    OldOption("is_async", Fate.IGNORED, _NEVER_USED),
+    OldOption("compact", Fate.IGNORED, _NEVER_USED),
+    OldOption("wait_time", Fate.IGNORED, _NEVER_USED),
+    OldOption("auto_commit", Fate.IGNORED, "offsets are committed when their messages are done"),
+    OldOption("ack_time", Fate.IGNORED, _ALWAYS_ACKNOWLEDGED),
+    OldOption("max_retry", Fate.IGNORED, _ALWAYS_ACKNOWLEDGED),
+    OldOption("drop_data", Fate.IGNORED, "data is never dropped; tests use driver = memory"),
+    OldOption("queue_buffering_max_messages", Fate.IGNORED, "see budget_messages"),
+)
+
+_BY_NAME = {old.name: old for old in OLD_OPTIONS}
+
+
+def find(group: str, name: str) -> OldOption | None:
+    """What became of ``name`` in ``[<group>]``; ``None`` if it never was an option there."""
+    old = _BY_NAME.get(name)
+    return old if old and (old.consumers or group == KAFKA_GROUP) else None
