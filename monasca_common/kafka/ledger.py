@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer's book: every message that is on its way, the room it takes, and what became of it."""
+"""The producer's book: every message that is on its way, the room it takes, and what became of it.
+
+Two locks, because one costs as much as the rest of `send`, which therefore takes neither:
+
+- ``serving`` is held by whoever serves the client, so every delivery callback runs under it; whatever else
+  settles messages or hangs a watcher on them takes it as well;
+- ``entry`` orders those who reserve room.
+
+A plain send only adds itself to ``outstanding`` and its size to ``entered_bytes``.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +30,11 @@ _SILENT_SECONDS = 35.0
 _KEPT_AFTER_LISTENER = 10_000
 
 
+_DELIVERED = Outcome.DELIVERED  # an enumeration's members are slow to look up
+
+
 class Watcher(Protocol):
-    """Hears, with the ledger's lock held, that a message was settled."""
+    """Hears, under the ``serving`` lock, that a message was settled."""
 
     def settled(self, pending: Pending) -> None: ...
 
@@ -30,11 +42,10 @@ class Watcher(Protocol):
 class Latch:
     """Opens when everything that it was hung on is settled; one thread may wait on ``lock``."""
 
-    __slots__ = ("_guard", "_left", "lock")
+    __slots__ = ("left", "lock")
 
     def __init__(self, left: int) -> None:
-        self._left = left
-        self._guard = threading.Lock()  # what it hangs on may be in the books of several producers
+        self.left = left
         self.lock = threading.Lock()
         if left:
             self.lock.acquire()
@@ -42,19 +53,14 @@ class Latch:
     def settled(self, pending: Pending) -> None:
         self.count_down()
 
-    def count_up(self) -> None:
-        with self._guard:
-            self._left += 1
-
     def count_down(self) -> None:
-        with self._guard:
-            self._left -= 1
-            if self._left == 0:
-                self.lock.release()
+        self.left -= 1
+        if self.left == 0:
+            self.lock.release()
 
     @property
     def open(self) -> bool:
-        return self._left <= 0
+        return self.left <= 0
 
 
 class Pending:
@@ -98,22 +104,20 @@ class Pending:
 
     def __call__(self, error: Any, message: RawMessage) -> None:
         ledger = self.ledger
-        with ledger.lock:
-            if error is None and self.watchers is None and self.outcome is None:
-                del ledger.outstanding[self]
-                self.outcome = Outcome.DELIVERED
-                ledger.used_messages -= 1
-                ledger.used_bytes -= self.size
-                ledger.delivered += 1
-                if ledger.waiting_for_room:
-                    ledger.offer_room()
-            else:
-                ledger.settle_answered(self, None if error is None else ledger.fault(error), message)
+        if error is None and self.watchers is None and self.outcome is None:
+            self.outcome = _DELIVERED
+            del ledger.outstanding[self]
+            ledger.left_bytes += self.size
+            ledger.delivered += 1
+            if ledger.waiting_for_room:
+                ledger.offer_room()
+        else:
+            ledger.settle_answered(self, None if error is None else ledger.fault(error), message)
 
     def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
         """What is known of it now."""
         outcome = self.outcome
-        if outcome is Outcome.DELIVERED:
+        if outcome is _DELIVERED:
             offset = self.offset if self.offset >= 0 else None
             return outcome, Delivery(index, self.message_id, self.topic, self.partition, offset, None)
         error = self.error if outcome is not None else _still_on_its_way()
@@ -128,25 +132,27 @@ class DoubtfulPending(Pending):
 
 
 class Ledger:
-    """``lock`` guards everything here, and is never held while the client or a user's code runs."""
-
     def __init__(
         self, clock: Clock, fault: Callable[[Any], TransportError], *, budget_messages: int, budget_bytes: int
     ) -> None:
         """``fault`` makes a `TransportError` of the client's own error."""
         self.fault = fault
-        self.lock = threading.Lock()
+        self.serving = threading.RLock()
         self.outstanding: dict[Pending, None] = {}  # oldest first
-        self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
-        self.used_messages = 0
-        self.used_bytes = 0
+        # Two counters, each with one kind of writer. `+=` of senders in several threads is not exact by any promise of
+        # the language: the budget would be off by a message, no outcome would.
+        self.entered_bytes = 0
+        self.left_bytes = 0
         self.delivered = 0  # sends that no flush has told of yet
         self.waiting_for_room: list[tuple[int, int, Latch]] = []
         self.last_error: TransportError | None = None
+        self.budget_messages = budget_messages
+        self.room_messages = budget_messages  # less the undelivered that wait to be told
+        self.budget_bytes = budget_bytes
         self.now = clock.monotonic()  # refreshed whenever the client is served: precise enough, and free in `send`
         self._clock = clock
-        self.budget_messages = budget_messages
-        self.budget_bytes = budget_bytes
+        self._entry = threading.Lock()
+        self._own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self._undelivered: list[Pending] = []  # sends that no flush has told of yet; they keep their room
         self._told_by_listener: deque[Pending] = deque(maxlen=_KEPT_AFTER_LISTENER)
         self._trouble_at = float("-inf")
@@ -156,116 +162,120 @@ class Ledger:
 
     # Room
 
+    @property
+    def used_bytes(self) -> int:
+        return self.entered_bytes - self.left_bytes
+
     def fits(self, messages: int, size: int) -> bool:
-        return self.used_messages + messages <= self.budget_messages and self.used_bytes + size <= self.budget_bytes
+        return len(self.outstanding) + messages <= self.room_messages and self.used_bytes + size <= self.budget_bytes
 
     def ever_fits(self, messages: int, size: int) -> bool:
         return messages <= self.budget_messages and size <= self.budget_bytes
 
-    def admit(
-        self, pendings: Sequence[Pending], size: int, own: Sequence[Pending] = ()
-    ) -> dict[Pending, Pending] | Latch:
-        """Reserve room for all and enter them; without room, a latch that opens when there is some.
-
-        ``own``: those under a caller's own id. Where that id is still outstanding nothing new is entered: the
-        result maps the newcomer to the one that is on its way, which now has the newcomer's watchers as well.
-        """
-        with self.lock:
+    def admit(self, pendings: Sequence[Pending], size: int) -> Latch | None:
+        """Reserve room for all and enter them; without room, a latch that opens when there is some."""
+        with self._entry:
             if not self.fits(len(pendings), size):
                 latch = Latch(1)
                 self.waiting_for_room.append((len(pendings), size, latch))
-                return latch
-            attached: dict[Pending, Pending] = {}
-            for pending in own:
-                first = self.own_ids.setdefault((pending.topic, pending.message_id or b""), pending)
-                if first is not pending:
-                    first.watchers = (*(first.watchers or ()), *(pending.watchers or ()))
-                    attached[pending] = first
-            entered = [pending for pending in pendings if pending not in attached] if attached else pendings
-            self.used_messages += len(entered)
-            self.used_bytes += size - sum(pending.size for pending in attached)
-            self.outstanding.update(dict.fromkeys(entered))
-            return attached
+                if not self.fits(len(pendings), size):
+                    return latch
+                self.waiting_for_room.pop()  # room was made between the two looks, and nobody saw us waiting
+            self.entered_bytes += size
+            self.outstanding.update(dict.fromkeys(pendings))
+            return None
 
     def offer_room(self) -> None:
         """Wake those who wait for room, once a quarter is free: one at a time would be a thread switch a message."""
-        crowded = self.used_messages > self.budget_messages * 3 // 4 or self.used_bytes > self.budget_bytes * 3 // 4
-        still_waiting = []
-        for waiter in self.waiting_for_room:
-            messages, size, latch = waiter
-            if self.fits(messages, size) and not (crowded and self.outstanding):
-                latch.count_down()
-            else:
-                still_waiting.append(waiter)
-        self.waiting_for_room = still_waiting
+        with self._entry:
+            crowded = not self.fits(self.budget_messages // 4, self.budget_bytes // 4)
+            still_waiting = []
+            for waiter in self.waiting_for_room:
+                messages, size, latch = waiter
+                if self.fits(messages, size) and not (crowded and self.outstanding):
+                    latch.count_down()
+                else:
+                    still_waiting.append(waiter)
+            self.waiting_for_room = still_waiting
 
     def stop_waiting_for_room(self, latch: Latch) -> None:
-        with self.lock:
+        with self._entry:
             self.waiting_for_room = [waiter for waiter in self.waiting_for_room if waiter[2] is not latch]
+
+    def attach(self, own: Sequence[Pending]) -> dict[Pending, Pending]:
+        """For messages under a caller's own id: which of them are on their way already, and as what.
+
+        Those get the newcomer's watchers as well, and the newcomer must not be entered.
+        """
+        attached: dict[Pending, Pending] = {}
+        with self.serving:
+            for pending in own:
+                first = self._own_ids.setdefault((pending.topic, pending.message_id or b""), pending)
+                if first is not pending:
+                    first.watchers = (*(first.watchers or ()), *(pending.watchers or ()))
+                    attached[pending] = first
+        return attached
+
+    def withdraw(self, pending: Pending) -> None:
+        """Undo `attach` for a message that found no room and will not be sent."""
+        with self.serving:
+            self._own_ids.pop((pending.topic, pending.message_id or b""), None)
 
     # Outcomes
 
     def trouble(self, error: TransportError) -> None:
         """A client-wide error: from now on a rejection may hide an earlier attempt that was written."""
-        with self.lock:
-            self.last_error = error
-            self._trouble_at = self._clock.monotonic()
+        self.last_error = error
+        self._trouble_at = self._clock.monotonic()
 
     def settle_answered(self, pending: Pending, error: TransportError | None, message: RawMessage) -> None:
-        """With the lock held: the client's word on a message."""
-        if pending not in self.outstanding:
+        """The client's word on a message."""
+        if pending.outcome is not None:
             return  # given up before
         if error is None:
             pending.partition = message.partition()
             pending.offset = message.offset()
-            self._settle(pending, Outcome.DELIVERED)
+            self._settle(pending, _DELIVERED)
         else:
             trouble = self._trouble_at >= pending.queued_at - _SILENT_SECONDS
             outcome, pending.error = classify(error, trouble=trouble)
             self._settle(pending, outcome)
 
     def settle(self, pendings: Iterable[Pending], outcome: Outcome, error: DeliveryError) -> None:
-        """Ours, not the client's, word on messages that are still outstanding."""
-        with self.lock:
+        """Our own, not the client's, word on messages that are still on their way."""
+        with self.serving:
             for pending in pendings:
-                if pending in self.outstanding:
+                if pending.outcome is None:
                     pending.error = error
                     self._settle(pending, outcome)
-
-    def refuse(self, pendings: Iterable[Pending], error: DeliveryError) -> None:
-        """Messages that were never admitted."""
-        for pending in pendings:
-            pending.error = error
-            pending.outcome = Outcome.UNKNOWN if pending.doubtful else Outcome.FAILED
 
     def _settle(self, pending: Pending, outcome: Outcome) -> None:
         if outcome is Outcome.FAILED and pending.doubtful:
             outcome = Outcome.UNKNOWN
-        del self.outstanding[pending]
-        if self.own_ids and pending.message_id is not None:
-            self.own_ids.pop((pending.topic, pending.message_id), None)
+        if self._own_ids and pending.message_id is not None:
+            self._own_ids.pop((pending.topic, pending.message_id), None)
         pending.outcome = outcome
-        if self._keeps_room(pending, outcome):
-            self._undelivered.append(pending)
-        else:
-            self.used_messages -= 1
-            self.used_bytes -= pending.size
-        if outcome is Outcome.DELIVERED:
+        if outcome is _DELIVERED:
             pending.record = None
+        if self._must_be_told(pending, outcome):
+            self._undelivered.append(pending)
+            self.room_messages -= 1
+            self.outstanding.pop(pending, None)
+        elif self.outstanding.pop(pending, pending) is None:
+            self.left_bytes += pending.size
         for watcher in pending.watchers or ():
             watcher.settled(pending)
         if self.waiting_for_room:
             self.offer_room()
 
-    def _keeps_room(self, pending: Pending, outcome: Outcome) -> bool:
+    def _must_be_told(self, pending: Pending, outcome: Outcome) -> bool:
         """Whether a flush must still tell of this one; what nobody collects must not grow without bound."""
-        watchers = pending.watchers or ()
-        if any(isinstance(watcher, Latch) for watcher in watchers):
+        if _awaited(pending):
             return False
-        if outcome is Outcome.DELIVERED:
+        if outcome is _DELIVERED:
             self.delivered += 1
             return False
-        if watchers:
+        if pending.watchers:
             self._told_by_listener.append(pending)
             return False
         return True
@@ -273,41 +283,38 @@ class Ledger:
     # Waiting
 
     def watch(self, pendings: Iterable[Pending]) -> Latch:
-        """A latch on all of these that are still outstanding, in whichever producer's book."""
+        """A latch on all of these that are still on their way."""
         latch = Latch(1)  # counted down at the end, so that it cannot open while it is being hung
-        for pending in pendings:
-            with pending.ledger.lock:
+        with self.serving:
+            for pending in pendings:
                 if pending.outcome is None:
                     pending.watchers = (*(pending.watchers or ()), latch)
-                    latch.count_up()
-        latch.count_down()
+                    latch.left += 1
+            latch.count_down()
         return latch
 
     def untold(self) -> tuple[list[Pending], int, Latch]:
-        """The sends no flush has told of: undelivered or outstanding ones, the number delivered, and a latch."""
-        latch = Latch(1)
-        with self.lock:
-            waiting = [pending for pending in self.outstanding if not _told(pending)]
-            for pending in waiting:
-                pending.watchers = (*(pending.watchers or ()), latch)
-                latch.count_up()
+        """The sends no flush has told of, now watched: those undelivered or on their way, and the number delivered."""
+        with self.serving:
+            waiting = [pending for pending in list(self.outstanding) if not _awaited(pending)]
             undelivered = [*self._undelivered, *self._told_by_listener]
-            self.used_messages -= len(self._undelivered)
-            self.used_bytes -= sum(pending.size for pending in self._undelivered)
+            self.left_bytes += sum(pending.size for pending in self._undelivered)
             self._undelivered.clear()
+            self.room_messages = self.budget_messages
             self._told_by_listener.clear()
             delivered, self.delivered = self.delivered, 0
-        latch.count_down()
+            latch = self.watch(waiting)
         return undelivered + waiting, delivered, latch
 
     def oldest_age(self) -> float:
         """Seconds since the oldest unacknowledged message was queued; 0 when there is none."""
-        with self.lock:
-            oldest = next(iter(self.outstanding), None)
-            return 0.0 if oldest is None else max(0.0, self._clock.monotonic() - oldest.queued_at)
+        for oldest in list(self.outstanding):
+            return max(0.0, self._clock.monotonic() - oldest.queued_at)
+        return 0.0
 
 
-def _told(pending: Pending) -> bool:
+def _awaited(pending: Pending) -> bool:
+    """Whether a caller learns of it by a report: then no flush tells of it."""
     return any(isinstance(watcher, Latch) for watcher in pending.watchers or ())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -40,7 +40,7 @@ _CLOSE_GRACE_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProducerHealth:
-    """``oldest_unacknowledged_seconds`` tells first when Kafka does not answer: the client stays silent for a minute."""
+    """``oldest_unacknowledged_seconds`` tells first that Kafka does not answer: the client is silent for a minute."""
 
     outstanding_messages: int
     outstanding_bytes: int
@@ -104,14 +104,15 @@ class KafkaProducer:
         deadline = self._deadline(timeout)
         if not pendings:
             return DeliveryReport(())
-        size = sum(pending.size for pending in pendings)
-        attached = self._admit(pendings, size, own, deadline)
-        if attached is None:
-            self._ledger.refuse(pendings, self._queue_full(len(pendings), size))
-            return DeliveryReport(pendings)
-        self._routes.launch(topic, [p for p in pendings if p not in attached] if attached else pendings)
+        attached = self._ledger.attach(own) if own else {}
+        fresh = [pending for pending in pendings if pending not in attached] if attached else pendings
+        size = sum(pending.size for pending in fresh)
+        if self._admit(fresh, size, deadline):
+            self._routes.launch(topic, fresh)
+        else:
+            self._ledger.settle(fresh, Outcome.FAILED, self._queue_full(len(fresh), size))
         self._pump.wait(latch, deadline - self._clock.monotonic())
-        return DeliveryReport([attached.get(p, p) for p in pendings] if attached else pendings)
+        return DeliveryReport([attached.get(pending, pending) for pending in pendings] if attached else pendings)
 
     def retry(self, report: DeliveryReport, *, timeout: float | None = None) -> DeliveryReport:
         """The same messages under the same ids: waits for those still on their way, sends again what failed or was
@@ -123,8 +124,9 @@ class KafkaProducer:
         fresh = {pending: self._again(pending) for pending in dict.fromkeys(latest) if _worth_sending(pending)}
         self._resend(list(fresh.items()), deadline)
         current = [_latest(pending) for pending in latest]
-        latch = self._ledger.watch(dict.fromkeys(current))
-        self._pump.wait(latch, deadline - self._clock.monotonic())
+        for ledger in dict.fromkeys(pending.ledger for pending in current):
+            latch = ledger.watch(dict.fromkeys(pending for pending in current if pending.ledger is ledger))
+            self._pump.wait(latch, deadline - self._clock.monotonic())
         return DeliveryReport(current, delivered_before=report._delivered_before)
 
     def send(
@@ -149,9 +151,13 @@ class KafkaProducer:
         size = len(record) + _PLAIN_OVERHEAD_BYTES
         if key is not None:
             size += len(key)
-        if size > route.max_bytes:
-            return self._send(topic, record, key, on_delivery)
         ledger = self._ledger
+        if (
+            size > route.max_bytes
+            or len(ledger.outstanding) >= ledger.room_messages
+            or ledger.entered_bytes - ledger.left_bytes + size > ledger.budget_bytes
+        ):
+            return self._send(topic, record, key, on_delivery)
         pump = self._pump
         if pump.idle:
             ledger.tick()
@@ -164,14 +170,8 @@ class KafkaProducer:
         pending.size = size
         pending.queued_at = ledger.now
         pending.watchers = pending.outcome = pending.successor = None
-        with ledger.lock:
-            fits = ledger.used_messages < ledger.budget_messages and ledger.used_bytes + size <= ledger.budget_bytes
-            if fits:
-                ledger.used_messages += 1
-                ledger.used_bytes += size
-                ledger.outstanding[pending] = None
-        if not fits:
-            return self._send(topic, record, key, on_delivery)
+        ledger.entered_bytes += size
+        ledger.outstanding[pending] = None
         try:
             if message_id is not None:
                 headers = [(MESSAGE_ID_HEADER, message_id)]
@@ -198,11 +198,11 @@ class KafkaProducer:
         pending.watchers = None if on_delivery is None else (self._pump.listen(on_delivery),)
         if own and pending.watchers is None:
             pending.watchers = ()
-        patience = 0.0 if self._pump.in_listener() else self.settings.publish_timeout_seconds
-        attached = self._admit((pending,), pending.size, (pending,) if own else (), self._clock.monotonic() + patience)
-        if attached is None:
-            raise self._queue_full(1, pending.size)
-        if not attached:
+        if not own or not self._ledger.attach((pending,)):
+            patience = 0.0 if self._pump.in_listener() else self.settings.publish_timeout_seconds
+            if not self._admit((pending,), pending.size, self._clock.monotonic() + patience):
+                self._ledger.withdraw(pending)
+                raise self._queue_full(1, pending.size)
             self._routes.launch(topic, (pending,))
         if self._pump.idle:
             self._pump.wake()
@@ -228,7 +228,7 @@ class KafkaProducer:
             return self._final
         self._closed = True
         deadline = self._deadline(timeout)
-        pendings, delivered, latch = self._ledger.untold()
+        pendings, delivered, _ = self._ledger.untold()
         everything = self._ledger.watch(list(self._ledger.outstanding))
         self._ready.clear()
         self._pump.wait(everything, deadline - self._clock.monotonic())
@@ -346,35 +346,32 @@ class KafkaProducer:
         if not pairs:
             return
         fresh = [pending for _, pending in pairs]
-        size = sum(pending.size for pending in fresh)
-        own = [pending for pending in fresh if pending.message_id is not None]
-        attached = self._admit(fresh, size, own, deadline)
-        if attached is None:
-            self._ledger.refuse(fresh, self._queue_full(len(fresh), size))
-        by_topic: dict[str, list[Pending]] = {}
+        attached = self._ledger.attach([pending for pending in fresh if pending.message_id is not None])
         for old, pending in pairs:
-            old.successor = (attached or {}).get(pending, pending)
-            if old.successor is pending and attached is not None:
-                by_topic.setdefault(pending.topic, []).append(pending)
+            old.successor = attached.get(pending, pending)
+        fresh = [pending for pending in fresh if pending not in attached]
+        size = sum(pending.size for pending in fresh)
+        if not self._admit(fresh, size, deadline):
+            self._ledger.settle(fresh, Outcome.FAILED, self._queue_full(len(fresh), size))
+            return
+        by_topic: dict[str, list[Pending]] = {}
+        for pending in fresh:
+            by_topic.setdefault(pending.topic, []).append(pending)
         for topic, pendings in by_topic.items():
             self._routes.launch(topic, pendings)
 
-    def _admit(self, pendings: Any, size: int, own: Any, deadline: float) -> dict[Pending, Pending] | None:
-        """Enter messages into the book, waiting for room until the deadline; ``None`` when there was none."""
+    def _admit(self, pendings: Sequence[Pending], size: int, deadline: float) -> bool:
+        """Enter messages into the book, waiting for room until the deadline; whether there was any."""
         if not self._ledger.ever_fits(len(pendings), size):
-            return None
+            return False
         while True:
-            answer = self._ledger.admit(pendings, size, own)
-            if not isinstance(answer, Latch):
-                return answer
-            self._pump.wait(answer, deadline - self._clock.monotonic())
-            self._ledger.stop_waiting_for_room(answer)
-            if self._clock.monotonic() >= deadline:
-                last = self._ledger.admit(pendings, size, own)
-                if isinstance(last, Latch):
-                    self._ledger.stop_waiting_for_room(last)
-                    return None
-                return last
+            full = self._ledger.admit(pendings, size)
+            if full is None:
+                return True
+            opened = self._pump.wait(full, deadline - self._clock.monotonic())
+            self._ledger.stop_waiting_for_room(full)
+            if not opened:
+                return False
 
     def _queue_full(self, messages: int, size: int) -> QueueFull:
         return QueueFull(

@@ -34,12 +34,13 @@ class Pump:
         self._ledger = ledger
         self._clock = clock
         self._transports = transports
-        self._serving = threading.Lock()
+        self._serving = ledger.serving
         self._wake = threading.Event()
         self._waiting = 0
         self._waiting_guard = threading.Lock()
         self._due: deque[tuple[DeliveryListener, Delivery]] = deque()
         self._stopping = False
+        self._served = False
         self._thread = threading.Thread(target=self._run, name="kafka-producer-pump", daemon=True)
         self._thread.start()
 
@@ -115,8 +116,11 @@ class Pump:
             finally:
                 self._serving.release()
         else:
+            self._served = False
             self._sleep()
-            self.help()
+            # Busy senders collect by themselves; a second collector only fights them for the interpreter.
+            if not self._served:
+                self.help()
         self._call_listeners()
 
     def _sleep(self) -> None:
@@ -130,6 +134,7 @@ class Pump:
         self._ledger.tick()
 
     def _poll(self) -> None:
+        self._served = True
         for transport in self._transports():
             transport.poll(0)
         self._ledger.tick()
