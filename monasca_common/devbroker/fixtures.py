@@ -12,14 +12,21 @@ share one: `SharedKafkaCluster`.
 """
 
 import atexit
+import os
+import tempfile
 import threading
 import uuid
 from typing import Any
 
-from fixtures import Fixture
+from fixtures import EnvironmentVariable, Fixture, MonkeyPatch
 
 from monasca_common.devbroker.cluster import KafkaCluster
 from monasca_common.devbroker.proxy import KafkaProxy
+
+# oslotest gives every test an empty HOME (where the cache is) and a temporary folder that ends with the test.
+# What outlives a test uses the ones from before.
+_HOME = os.environ.get("HOME")
+_TEMPORARY = tempfile.gettempdir()
 
 
 class KafkaClusterFixture(Fixture):
@@ -30,7 +37,8 @@ class KafkaClusterFixture(Fixture):
 
     def _setUp(self) -> None:
         self.addCleanup(self.cluster.stop)
-        self.cluster.start()
+        with EnvironmentVariable("HOME", _HOME):
+            self.cluster.start()
 
     def topic(self, partitions: int = 1, **settings: Any) -> str:
         """A new topic with a name of its own; takes what `KafkaCluster.create_topic` takes."""
@@ -80,7 +88,8 @@ def _shared(nodes: int, settings: dict[str, Any]) -> KafkaCluster:
     with _starting:
         if key not in _clusters:
             cluster = KafkaCluster(nodes, **settings)
-            cluster.start()
+            with EnvironmentVariable("HOME", _HOME), MonkeyPatch("tempfile.tempdir", _TEMPORARY):
+                cluster.start()
             atexit.register(cluster.stop)
             _clusters[key] = cluster
         return _clusters[key]

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real broker that every other functional test stands on."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import confluent_kafka
+import psutil
+from oslotest import base
+
+from monasca_common.devbroker import ApiKey, Fault, InvalidCluster, KafkaCluster, PortTaken
+from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
+from monasca_common.devbroker.ports import HOST
+from monasca_common.kafka.errors import AuthenticationError, TransportError
+from monasca_common.kafka.transport.admin import Admin, Permission
+
+ACKS_0, ACKS_ALL = {"acks": 0}, {"enable.idempotence": True}
+
+# Prints what it started, then waits for whatever the test does to it.
+PARENT = """
+import json, sys, time
+from monasca_common.devbroker import KafkaCluster
+cluster = KafkaCluster()
+cluster.start()
+{meanwhile}
+print(json.dumps({{"broker": cluster.node(1).pid, "folder": str(cluster.node(1).folder.parent),
+                   "supervisor": cluster._supervisor.pid}}), flush=True)
+time.sleep(600)
+"""
+
+
+def produce(cluster, topic, count, **options):
+    """The errors (None: delivered) of ``count`` messages, sent one by one."""
+    results = []
+    settings = {**cluster.client_options(), "linger.ms": 0, "log_level": 0, **ACKS_ALL, **options}
+    producer = confluent_kafka.Producer(settings)
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), on_delivery=lambda error, _: results.append(error))
+        producer.flush(30)
+    return results
+
+
+def read(cluster, topic):
+    """The values in a topic of one partition, read past the proxy."""
+    options = {**cluster.direct_options(), "group.id": "reader", "log_level": 0, "enable.partition.eof": True}
+    consumer = confluent_kafka.Consumer(options)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    values = []
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        values.append(message.value())
+    consumer.close()
+    return values
+
+
+def wait_until(condition, seconds=15):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+class TestOneNode(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster())
+        self.cluster = self.fixture.cluster
+
+    def test_what_is_produced_can_be_read(self):
+        topic = self.fixture.topic()
+        self.assertEqual([None] * 3, produce(self.cluster, topic, 3))
+        self.assertEqual([b"0", b"1", b"2"], read(self.cluster, topic))
+
+    def test_a_frozen_node_answers_nothing_and_goes_on_after_it_thaws(self):
+        topic = self.fixture.topic()
+        node = self.cluster.node(1)
+        node.freeze()
+        self.assertRaises(TransportError, self.cluster.admin.wait_for_brokers, 1, timeout=1)
+        self.assertTrue(node.running)
+        node.thaw()
+        self.assertEqual([None], produce(self.cluster, topic, 1))
+
+    def test_a_killed_node_keeps_its_data_and_its_port(self):
+        topic = self.fixture.topic()
+        produce(self.cluster, topic, 1)
+        node, servers = self.cluster.node(1), self.cluster.bootstrap_servers
+        node.kill()
+        self.assertFalse(node.running)
+        node.restart()
+        self.assertEqual(servers, self.cluster.bootstrap_servers)
+        self.assertEqual([b"0"], read(self.cluster, topic))
+
+    def test_a_topic_made_again_has_another_id(self):
+        admin = self.cluster.admin
+        topic = self.fixture.topic()
+        before = admin.topic_ids([topic, "no-such-topic"], timeout=10)
+        admin.delete_topic(topic)
+        self.cluster.create_topic(topic, 3)
+        after = admin.topic_ids([topic], timeout=10)
+        self.assertEqual([topic], list(before))
+        self.assertNotEqual(before, after)
+        self.assertEqual(3, admin.describe_topic(topic).partitions)
+
+    def test_a_topics_limit_can_be_asked_for_and_changed(self):
+        topic = self.fixture.topic(config={"max.message.bytes": "5000"})
+        self.assertEqual(5000, self.cluster.admin.topic_max_message_bytes(topic, timeout=10))
+        self.cluster.admin.set_topic_config(topic, {"max.message.bytes": "6000"})
+        self.assertTrue(wait_until(lambda: self.cluster.admin.topic_max_message_bytes(topic, timeout=10) == 6000))
+
+
+class TestNothingIsLeftBehind(base.BaseTestCase):
+    def start_parent(self, meanwhile=""):
+        parent = subprocess.Popen([sys.executable, "-c", PARENT.format(meanwhile=meanwhile)], stdout=subprocess.PIPE)
+        self.addCleanup(parent.wait)
+        self.addCleanup(parent.stdout.close)
+        self.addCleanup(parent.kill)
+        return parent, json.loads(parent.stdout.readline())
+
+    def assert_gone(self, started):
+        for process in (started["broker"], started["supervisor"]):
+            self.assertTrue(wait_until(lambda pid=process: not psutil.pid_exists(pid)), f"{process} is still there")
+        self.assertTrue(wait_until(lambda: not Path(started["folder"]).exists()), f"{started['folder']} is still there")
+
+    def test_when_the_parent_is_killed(self):
+        parent, started = self.start_parent()
+        self.assertTrue(psutil.pid_exists(started["broker"]))
+        parent.kill()
+        self.assert_gone(started)
+
+    def test_when_the_parent_is_killed_while_a_node_is_frozen(self):
+        parent, started = self.start_parent("cluster.node(1).freeze()")
+        parent.kill()
+        self.assert_gone(started)
+
+    def test_when_the_parent_is_killed_and_a_forked_child_of_it_lives_on(self):
+        parent, started = self.start_parent("import os; os.fork() or time.sleep(20) or os._exit(0)")
+        child = psutil.Process(parent.pid).children()
+        parent.kill()
+        self.assert_gone(started)
+        for process in child:
+            if process.is_running():
+                process.kill()
+
+    def test_when_the_process_that_owns_the_brokers_is_killed(self):
+        _, started = self.start_parent()
+        os.kill(started["supervisor"], signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: not psutil.pid_exists(started["broker"])))
+
+    def test_when_it_is_stopped(self):
+        with KafkaCluster() as cluster:
+            broker, folder = cluster.node(1).pid, cluster.node(1).folder
+        self.assertFalse(psutil.pid_exists(broker))
+        self.assertFalse(folder.exists())
+        cluster.stop()
+
+
+class TestStart(base.BaseTestCase):
+    def test_a_data_folder_keeps_its_data_and_refuses_another_purpose(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with KafkaCluster(data_dir=folder) as cluster:
+                cluster.create_topic("kept")
+                produce(cluster, "kept", 2)
+            with KafkaCluster(data_dir=folder) as cluster:
+                self.assertEqual([b"0", b"1"], read(cluster, "kept"))
+            refusal = self.assertRaises(InvalidCluster, KafkaCluster(data_dir=folder, sasl=True).start)
+            self.assertIn("sasl=False", str(refusal))
+
+    def test_a_port_that_somebody_listens_on_is_refused(self):
+        with socket.create_server((HOST, 0)) as other:
+            port = other.getsockname()[1]
+            refusal = self.assertRaises(PortTaken, KafkaCluster(port=port).start)
+        self.assertIn(str(port), str(refusal))
+
+    def test_a_broker_that_cannot_start_says_why(self):
+        cluster = KafkaCluster(config={"log.retention.hours": "never"})
+        self.assertIn("log.retention.hours", str(self.assertRaises(Exception, cluster.start)))
+
+
+class TestProxy(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(proxied=True))
+        self.cluster, self.proxy = self.fixture.cluster, self.fixture.proxy
+        self.topic = self.fixture.topic()
+        self.before = self.proxy.counters
+
+    def gained(self, counter):
+        return getattr(self.proxy.counters, counter) - getattr(self.before, counter)
+
+    def test_cut_answers_are_counted_and_idempotence_keeps_the_log_single(self):
+        fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
+        self.assertEqual([None] * 5, produce(self.cluster, self.topic, 5))
+        self.assertEqual(3, fault.taken)
+        self.assertEqual((3, 3), (self.gained("answers_lost"), self.gained("connections_cut")))
+        self.assertEqual(5, len(read(self.cluster, self.topic)))
+
+    def test_without_idempotence_a_cut_answer_doubles_the_message(self):
+        self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=1))
+        produce(self.cluster, self.topic, 1, **{"enable.idempotence": False})
+        self.assertEqual([b"0", b"0"], read(self.cluster, self.topic))
+
+    def test_a_request_that_is_cut_never_reaches_the_broker(self):
+        self.proxy.add(Fault.cut_request(ApiKey.PRODUCE, times=1))
+        produce(self.cluster, self.topic, 1, **{"enable.idempotence": False})
+        self.assertEqual([b"0"], read(self.cluster, self.topic))
+        self.assertEqual(1, self.gained("requests_lost"))
+
+    def test_a_dropped_answer_leaves_the_client_waiting_for_its_own_time_out(self):
+        self.proxy.add(Fault.drop_answer(ApiKey.PRODUCE, times=1))
+        started = time.monotonic()
+        self.assertEqual([None], produce(self.cluster, self.topic, 1, **{"socket.timeout.ms": 1000}))
+        self.assertGreater(time.monotonic() - started, 1.0)
+        self.assertEqual((1, 0), (self.gained("answers_lost"), self.gained("connections_cut")))
+        self.assertEqual([b"0"], read(self.cluster, self.topic))
+
+    def test_a_delayed_answer_comes_late_but_comes(self):
+        self.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=1.5, times=1))
+        started = time.monotonic()
+        self.assertEqual([None], produce(self.cluster, self.topic, 1))
+        self.assertGreater(time.monotonic() - started, 1.5)
+        self.assertEqual(1, self.gained("answers_delayed"))
+
+    def test_a_held_answer_comes_when_the_fault_is_removed(self):
+        held = self.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
+        settings = {**self.cluster.client_options(), "linger.ms": 0}
+        producer = confluent_kafka.Producer(settings)
+        producer.produce(self.topic, b"0")
+        self.assertTrue(wait_until(lambda: self.gained("answers_delayed") == 1))
+        self.assertEqual(1, producer.flush(0.2))
+        self.proxy.remove(held)
+        self.assertEqual(0, producer.flush(5))
+
+    def test_messages_without_acknowledgement_pass_a_fault_on_answers(self):
+        fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE))
+        produce(self.cluster, self.topic, 3, **{"enable.idempotence": False, **ACKS_0})
+        self.assertTrue(wait_until(lambda: len(read(self.cluster, self.topic)) == 3))
+        self.assertEqual(0, fault.taken)
+
+    def test_a_predicate_chooses_by_topic(self):
+        other = self.fixture.topic()
+        fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, where=lambda r: other.encode() in r.frame))
+        produce(self.cluster, self.topic, 2)
+        self.assertEqual(0, fault.taken)
+
+    def test_pipelined_answers_lost_by_chance_lose_and_double_nothing(self):
+        self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=7))
+        settings = {
+            **self.cluster.client_options(),
+            **ACKS_ALL,
+            "linger.ms": 0,
+            "batch.num.messages": 10,
+            "log_level": 0,
+        }
+        producer = confluent_kafka.Producer(settings)
+        for number in range(2000):
+            producer.produce(self.topic, str(number).encode())
+            producer.poll(0)
+        self.assertEqual(0, producer.flush(60))
+        self.assertGreater(self.gained("answers_lost"), 5)
+        self.assertEqual([str(number).encode() for number in range(2000)], read(self.cluster, self.topic))
+
+    def test_a_killed_node_refuses_through_its_proxy_and_comes_back(self):
+        self.cluster.node(1).kill()
+        client = Admin(self.cluster.client_options())
+        self.assertRaises(TransportError, client.wait_for_brokers, 1, timeout=0.5)
+        self.cluster.node(1).restart()
+        client.wait_for_brokers(1, timeout=30)
+
+
+class TestThreeNodes(base.BaseTestCase):
+    def test_a_cluster_survives_the_loss_of_one_node(self):
+        fixture = self.useFixture(KafkaClusterFixture(nodes=3))
+        topic = fixture.topic()
+        description = fixture.cluster.admin.describe_topic(topic)
+        self.assertEqual([1, 2, 3], sorted(description.replicas[0]))
+        leader = description.leaders[0]
+        fixture.cluster.node(leader).kill()
+        self.assertEqual([None] * 3, produce(fixture.cluster, topic, 3))
+        self.assertNotEqual(leader, fixture.cluster.admin.describe_topic(topic).leaders[0])
+        fixture.cluster.node(leader).restart()
+        self.assertTrue(wait_until(lambda: len(fixture.cluster.admin.describe_topic(topic).in_sync[0]) == 3, 30))
+
+
+class TestSecurity(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(tls=True, sasl=True, acl=True))
+        self.cluster = self.fixture.cluster
+
+    def test_a_password_over_tls_is_accepted(self):
+        self.assertEqual([None], produce(self.cluster, self.fixture.topic(), 1))
+
+    def test_a_wrong_password_is_told_from_a_silent_broker(self):
+        options = {**self.cluster.client_options("monasca"), "sasl.password": "wrong"}
+        self.assertRaises(AuthenticationError, Admin(options).wait_for_brokers, 1, timeout=2)
+
+    def test_a_wrong_authority_is_told_from_a_silent_broker(self):
+        wrong = {"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")}
+        client = Admin({**self.cluster.client_options("monasca"), **wrong})
+        self.assertRaises(AuthenticationError, client.wait_for_brokers, 1, timeout=2)
+
+    def test_nothing_is_allowed_that_was_not_granted(self):
+        topic = self.fixture.topic()
+        as_monasca = self.cluster.client_options("monasca")
+        (denied,) = produce(self.cluster, topic, 1, **as_monasca, **{"enable.idempotence": False})
+        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", denied.name())
+        write = Permission("User:monasca", "write", "topic", topic)
+        self.cluster.admin.allow(write)
+        self.assertEqual([None], produce(self.cluster, topic, 1, **as_monasca))
+        self.cluster.admin.revoke(write)
+        self.assertEqual(1, len(read(self.cluster, topic)))
+
+    def test_a_certificate_is_a_principal_too(self):
+        topic = self.fixture.topic()
+        self.cluster.admin.allow(Permission("User:monasca", "write", "topic", topic))
+        options = {**self.cluster.mutual_tls_options("monasca"), **ACKS_ALL}
+        producer = confluent_kafka.Producer(options)
+        producer.produce(topic, b"0")
+        self.assertEqual(0, producer.flush(10))
+
+
+class TestTlsAlone(base.BaseTestCase):
+    def test_a_client_that_trusts_the_authority_connects(self):
+        fixture = self.useFixture(KafkaClusterFixture(tls=True))
+        self.assertEqual("SSL", fixture.cluster.client_options()["security.protocol"])
+        self.assertEqual([None], produce(fixture.cluster, fixture.topic(), 1))
