@@ -8,6 +8,7 @@
     ├── MisuseError                 the caller's mistake: the only errors that `publish` raises
     │   ├── ClosedError             used after close
     │   ├── ForkedError             used in a child of the process that opened it
+    │   ├── WrongType               a topic, key or message of the wrong type
     │   └── InCallbackError         waiting inside a delivery callback, which would wait for itself
     ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
     │   ├── QueueFull               the budget was exhausted until the deadline
@@ -67,6 +68,10 @@ class ForkedError(MisuseError):
 
 class InCallbackError(MisuseError):
     """A delivery callback called something that waits for delivery callbacks."""
+
+
+class WrongType(MisuseError, TypeError):
+    """A topic, key or message is of the wrong type; nothing of the call was sent."""
 
 
 class DeliveryError(MessagingError):
@@ -215,7 +220,7 @@ class DeadLetterLimit(MessagingError):
     """More messages failed than the limit allows; the one that crossed it was neither dead-lettered nor committed."""
 
 
-class RetryLater(Exception):  # noqa: N818 - an instruction to the processor, not an error
+class RetryLater(Exception):
     """Raised by a handler: a dependency is away. The batch is offered again, for ever; nothing is dead-lettered.
 
     ``after``: seconds to wait; ``None`` leaves it to the retry policy's back-off.
@@ -226,7 +231,7 @@ class RetryLater(Exception):  # noqa: N818 - an instruction to the processor, no
         self.after = after
 
 
-class Poison(Exception):  # noqa: N818 - an instruction to the processor, not an error
+class Poison(Exception):
     """Raised by a handler: these messages can never be handled. They are dead-lettered at once, the rest goes on.
 
     ``indices``: positions within the batch that the handler was given; ``None`` means all of it.

@@ -103,16 +103,29 @@ class Pending:
     doubtful = False  # whether an attempt before this one may have been written
 
     def __call__(self, error: Any, message: RawMessage) -> None:
+        # The two common cases, written out; `Ledger.settle_answered` says the same of every case.
         ledger = self.ledger
-        if error is None and self.watchers is None and self.outcome is None:
-            self.outcome = _DELIVERED
-            del ledger.outstanding[self]
-            ledger.left_bytes += self.size
-            ledger.delivered += 1
-            if ledger.waiting_for_room:
-                ledger.offer_room()
-        else:
+        watchers = self.watchers
+        if error is not None or self.outcome is not None or (watchers and watchers[0].__class__ is not Latch):
             ledger.settle_answered(self, None if error is None else ledger.fault(error), message)
+            return
+        if watchers is None:
+            ledger.delivered += 1
+        elif watchers and not ledger.own_ids:
+            self.partition = message.partition()
+            self.offset = message.offset()
+        else:
+            ledger.settle_answered(self, None, message)
+            return
+        self.outcome = _DELIVERED
+        self.record = None
+        del ledger.outstanding[self]
+        ledger.left_bytes += self.size
+        if watchers:
+            for watcher in watchers:
+                watcher.settled(self)
+        if ledger.waiting_for_room:
+            ledger.offer_room()
 
     def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
         """What is known of it now."""
@@ -152,7 +165,7 @@ class Ledger:
         self.now = clock.monotonic()  # refreshed whenever the client is served: precise enough, and free in `send`
         self._clock = clock
         self._entry = threading.Lock()
-        self._own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
+        self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self._undelivered: list[Pending] = []  # sends that no flush has told of yet; they keep their room
         self._told_by_listener: deque[Pending] = deque(maxlen=_KEPT_AFTER_LISTENER)
         self._trouble_at = float("-inf")
@@ -210,7 +223,7 @@ class Ledger:
         attached: dict[Pending, Pending] = {}
         with self.serving:
             for pending in own:
-                first = self._own_ids.setdefault((pending.topic, pending.message_id or b""), pending)
+                first = self.own_ids.setdefault((pending.topic, pending.message_id or b""), pending)
                 if first is not pending:
                     first.watchers = (*(first.watchers or ()), *(pending.watchers or ()))
                     attached[pending] = first
@@ -219,7 +232,7 @@ class Ledger:
     def withdraw(self, pending: Pending) -> None:
         """Undo `attach` for a message that found no room and will not be sent."""
         with self.serving:
-            self._own_ids.pop((pending.topic, pending.message_id or b""), None)
+            self.own_ids.pop((pending.topic, pending.message_id or b""), None)
 
     # Outcomes
 
@@ -252,8 +265,8 @@ class Ledger:
     def _settle(self, pending: Pending, outcome: Outcome) -> None:
         if outcome is Outcome.FAILED and pending.doubtful:
             outcome = Outcome.UNKNOWN
-        if self._own_ids and pending.message_id is not None:
-            self._own_ids.pop((pending.topic, pending.message_id), None)
+        if self.own_ids and pending.message_id is not None:
+            self.own_ids.pop((pending.topic, pending.message_id), None)
         pending.outcome = outcome
         if outcome is _DELIVERED:
             pending.record = None
@@ -288,7 +301,7 @@ class Ledger:
         with self.serving:
             for pending in pendings:
                 if pending.outcome is None:
-                    pending.watchers = (*(pending.watchers or ()), latch)
+                    pending.watchers = (latch, *(pending.watchers or ()))
                     latch.left += 1
             latch.count_down()
         return latch

@@ -7,21 +7,21 @@ import dataclasses
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 from monasca_common.kafka.delivery import DeliveryListener, DeliveryReport, Outcome
+from monasca_common.kafka.drafts import PLAIN_OVERHEAD_BYTES, Drafts, latest
 from monasca_common.kafka.errors import (
     ClosedError,
     ConfigurationError,
     DeliveryAbandoned,
     DeliveryRefused,
-    MisuseError,
     QueueFull,
     TransportError,
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.identity import MessageIds
-from monasca_common.kafka.ledger import DoubtfulPending, Latch, Ledger, Pending
+from monasca_common.kafka.ledger import Ledger, Pending
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.pump import Pump
 from monasca_common.kafka.routes import OpenTransport, Routes
@@ -29,11 +29,6 @@ from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.base import ANY_PARTITION
 
-# What a record takes in a batch beyond its key, value and headers; generous, for it decides what is never sent.
-_BATCH_OVERHEAD_BYTES = 61 + 32
-_HEADER_OVERHEAD_BYTES = 10
-_ID_HEADER_BYTES = _HEADER_OVERHEAD_BYTES + len(MESSAGE_ID_HEADER) + 16
-_PLAIN_OVERHEAD_BYTES = _BATCH_OVERHEAD_BYTES + _ID_HEADER_BYTES
 _HELP_EVERY = 0x1FF  # a sender collects acknowledgements once in 512 messages
 _CLOSE_GRACE_SECONDS = 0.5
 
@@ -73,6 +68,7 @@ class KafkaProducer:
             budget_messages=settings.budget_messages,
             budget_bytes=settings.budget_bytes,
         )
+        self._drafts = Drafts(settings, self._ledger, self._ids)
         self._pump = Pump(self._ledger, transport.clock, self._routes.transports)
 
     def _opening(self, open_transport: OpenTransport) -> OpenTransport:
@@ -100,7 +96,7 @@ class KafkaProducer:
         """
         self._check("publish")
         self._ledger.tick()
-        latch, pendings, own = self._draft_bulk(topic, records, key, headers)
+        latch, pendings, own = self._drafts.bulk(topic, records, key, headers)
         deadline = self._deadline(timeout)
         if not pendings:
             return DeliveryReport(())
@@ -120,14 +116,14 @@ class KafkaProducer:
         """
         self._check("retry")
         deadline = self._deadline(timeout)
-        latest = [_latest(pending) for pending in report._pendings]
-        fresh = {pending: self._again(pending) for pending in dict.fromkeys(latest) if _worth_sending(pending)}
-        self._resend(list(fresh.items()), deadline)
-        current = [_latest(pending) for pending in latest]
-        for ledger in dict.fromkeys(pending.ledger for pending in current):
-            latch = ledger.watch(dict.fromkeys(pending for pending in current if pending.ledger is ledger))
+        pendings = [latest(pending) for pending in report._pendings]
+        again = {pending: self._drafts.again(pending) for pending in pendings if _worth_sending(pending)}
+        self._resend(again, deadline)
+        pendings = [latest(pending) for pending in pendings]
+        for ledger in {pending.ledger: None for pending in pendings}:
+            latch = ledger.watch({pending: None for pending in pendings if pending.ledger is ledger})
             self._pump.wait(latch, deadline - self._clock.monotonic())
-        return DeliveryReport(current, delivered_before=report._delivered_before)
+        return DeliveryReport(pendings, delivered_before=report._delivered_before)
 
     def send(
         self,
@@ -148,7 +144,7 @@ class KafkaProducer:
             return self._send(topic, record, key, on_delivery)
         ids = self._ids
         number = ids.count()
-        size = len(record) + _PLAIN_OVERHEAD_BYTES
+        size = len(record) + PLAIN_OVERHEAD_BYTES
         if key is not None:
             size += len(key)
         ledger = self._ledger
@@ -193,7 +189,7 @@ class KafkaProducer:
         self._guard.check()
         self._check_open("send")
         self._ledger.tick()
-        pending, own = self._draft(topic, record, key, ())
+        pending, own = self._drafts.one(topic, record, key)
         # An own id can be attached to, and then its settling must be looked at: () is not None.
         pending.watchers = None if on_delivery is None else (self._pump.listen(on_delivery),)
         if own and pending.watchers is None:
@@ -278,76 +274,13 @@ class KafkaProducer:
     ) -> None:
         self.close()
 
-    # Drafts: messages that are not in the book yet
-
-    def _draft_bulk(
-        self, topic: str, records: Iterable[bytes | Record], key: bytes | None, headers: Headers
-    ) -> tuple[Latch, list[Pending], list[Pending]]:
-        if isinstance(records, (bytes, bytearray, str, Record)):
-            _wrong_type("publish takes an iterable of bytes or Record", records)
-        drafts = [self._draft(topic, record, key, headers) for record in records]
-        latch = Latch(len(drafts))
-        watchers = (latch,)
-        for pending, _ in drafts:
-            pending.watchers = watchers
-        return latch, [pending for pending, _ in drafts], [pending for pending, own in drafts if own]
-
-    def _draft(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers) -> tuple[Pending, bool]:
-        """A message with its id, and whether that is the caller's own."""
-        message_id = None
-        extra = 0
-        if headers and record.__class__ is bytes:
-            record = Record(record)
-        if isinstance(record, Record):
-            record, message_id = _with_headers(record, headers)
-            key = record.key if record.key is not None else key
-            extra = sum(_HEADER_OVERHEAD_BYTES + len(name) + len(value or b"") for name, value in record.headers)
-            value = record.value
-        else:
-            value = record
-        if not isinstance(topic, str) or not isinstance(key, bytes | None) or not isinstance(value, bytes | None):
-            _wrong_type("a topic is str, a key and a value are bytes or None", value if key is None else key)
-        own = message_id is not None
-        if message_id is None and topic not in self.settings.topics_without_message_id:
-            message_id = self._ids.next()
-        size = (
-            len(value or b"") + len(key or b"") + extra + _PLAIN_OVERHEAD_BYTES + (len(message_id or b"") if own else 0)
-        )
-        return self._pending(Pending(), topic, record, key, message_id, size), own
-
-    def _pending(
-        self,
-        pending: Pending,
-        topic: str,
-        record: bytes | Record | None,
-        key: bytes | None,
-        message_id: bytes | None,
-        size: int,
-    ) -> Pending:
-        pending.ledger = self._ledger
-        pending.topic = topic
-        pending.record = record
-        pending.key = key
-        pending.message_id = message_id
-        pending.size = size
-        pending.queued_at = self._ledger.now
-        pending.watchers = pending.outcome = pending.successor = None
-        return pending
-
-    def _again(self, old: Pending) -> Pending:
-        kind = DoubtfulPending if old.outcome is Outcome.UNKNOWN else Pending
-        pending = self._pending(kind(), old.topic, old.record, old.key, old.message_id, old.size)
-        pending.watchers = ()
-        return pending
-
     # Into the book
 
-    def _resend(self, pairs: list[tuple[Pending, Pending]], deadline: float) -> None:
-        if not pairs:
-            return
-        fresh = [pending for _, pending in pairs]
+    def _resend(self, again: dict[Pending, Pending], deadline: float) -> None:
+        """``again``: a finished attempt -> the next one."""
+        fresh = list(again.values())
         attached = self._ledger.attach([pending for pending in fresh if pending.message_id is not None])
-        for old, pending in pairs:
+        for old, pending in again.items():
             old.successor = attached.get(pending, pending)
         fresh = [pending for pending in fresh if pending not in attached]
         size = sum(pending.size for pending in fresh)
@@ -417,38 +350,11 @@ class KafkaProducer:
         return fault
 
 
-def _latest(pending: Pending) -> Pending:
-    while pending.successor is not None:
-        pending = pending.successor
-    return pending
-
-
 def _worth_sending(pending: Pending) -> bool:
     """Not what is delivered, still on its way, or refused for what it is."""
     if pending.outcome is None or pending.outcome is Outcome.DELIVERED:
         return False
     return not (isinstance(pending.error, DeliveryRefused) and pending.error.permanent)
-
-
-def _with_headers(record: Record, common: Headers) -> tuple[Record, bytes | None]:
-    """The record with the bulk's headers before its own, and its own id, which may also come as a header."""
-    message_id = record.message_id
-    headers = (*common, *record.headers)
-    if any(name == MESSAGE_ID_HEADER for name, _ in headers):
-        carried = [value for name, value in headers if name == MESSAGE_ID_HEADER]
-        message_id = message_id if message_id is not None else carried[0]
-        headers = tuple(header for header in headers if header[0] != MESSAGE_ID_HEADER)
-    if headers != record.headers:
-        record = dataclasses.replace(record, headers=headers)
-    return record, message_id
-
-
-def _wrong_type(rule: str, given: object) -> NoReturn:
-    raise WrongType(f"{rule}, not {type(given).__name__}")
-
-
-class WrongType(MisuseError, TypeError):
-    """A message, key or topic of the wrong type."""
 
 
 def _forget_routes(producer: weakref.ref[KafkaProducer]) -> Any:

@@ -128,22 +128,18 @@ class Routes:
         if pending.size > route.max_bytes:
             self._refuse_size(route, pending)
             return
-        record = pending.record if isinstance(pending.record, Record) else Record(pending.record)
-        headers = list(record.headers)
+        record = pending.record
+        partition, timestamp_ms = ANY_PARTITION, 0
+        headers: list[tuple[str, bytes | None]] = []
         if pending.message_id is not None:
             headers.append((MESSAGE_ID_HEADER, pending.message_id))
-        partition = ANY_PARTITION if record.partition is None else record.partition
+        if isinstance(record, Record):
+            partition = ANY_PARTITION if record.partition is None else record.partition
+            timestamp_ms = record.timestamp_ms or 0
+            headers = [*record.headers, *headers]
+            record = record.value
         try:
-            route.produce(
-                pending.topic,
-                record.value,
-                pending.key,
-                partition,
-                pending,
-                pending,
-                record.timestamp_ms or 0,
-                headers,
-            )
+            route.produce(pending.topic, record, pending.key, partition, pending, pending, timestamp_ms, headers)
         except Exception as error:
             self.refused(route, pending, error)
 
