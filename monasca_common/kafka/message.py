@@ -115,6 +115,10 @@ class PartitionBatch:
         """The same partition and epoch, messages ``start`` to ``stop``."""
         return PartitionBatch(self.topic_partition, self.epoch, self._raw[start:stop])
 
+    def select(self, indices: Sequence[int]) -> PartitionBatch:
+        """The same partition and epoch, the messages at these ascending positions."""
+        return PartitionBatch(self.topic_partition, self.epoch, [self._raw[index] for index in indices])
+
     def __iter__(self) -> Iterator[Message]:
         return map(self.message, range(len(self._raw)))
 

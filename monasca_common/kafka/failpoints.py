@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Named places where a test can make this process fail: crash tests that strike where it hurts.
+
+A random ``kill -9`` almost never lands between an acknowledgement and its commit. A fail point does::
+
+    with failpoints.armed("processor.before_commit", "raise"): ...
+    MONASCA_FAIL_POINTS="processor.before_commit=kill@3;processor.after_poll=sleep:0.5" python service.py
+
+Actions: ``kill`` (SIGKILL to this process), ``raise`` (`FailPointReached`) and ``sleep:<seconds>``; ``@n`` waits for
+the n-th time the point is passed (``kill``, ``raise``: that time alone; ``sleep``: from then on).
+Unarmed, a fail point is one look at an empty dictionary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
+
+ENVIRONMENT_VARIABLE = "MONASCA_FAIL_POINTS"
+
+
+class FailPointReached(MessagingError):
+    """A test armed this fail point with ``raise``."""
+
+
+@dataclass(slots=True)
+class _Trap:
+    action: str
+    seconds: float
+    at: int
+    passed: int = 0
+
+
+_armed: dict[str, _Trap] = {}
+_lock = threading.Lock()
+
+
+def fail_point(name: str) -> None:
+    """Do what a test armed ``name`` with; nothing otherwise."""
+    if _armed:
+        _spring(name)
+
+
+def _spring(name: str) -> None:
+    with _lock:
+        trap = _armed.get(name)
+        if trap is None:
+            return
+        trap.passed += 1
+        due = trap.passed >= trap.at if trap.action == "sleep" else trap.passed == trap.at
+    if not due:
+        return
+    if trap.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if trap.action == "raise":
+        raise FailPointReached(f"fail point {name!r} was armed to raise")
+    time.sleep(trap.seconds)
+
+
+def arm(name: str, action: str) -> None:
+    """``action``: ``kill``, ``raise`` or ``sleep:<seconds>``, each optionally ``@n``."""
+    verb, _, at = action.partition("@")
+    verb, _, seconds = verb.partition(":")
+    try:
+        trap = _Trap(verb, float(seconds or 0), int(at or 1))
+    except ValueError:
+        trap = _Trap("", 0, 0)
+    if trap.action not in ("kill", "raise", "sleep") or trap.at < 1:
+        raise ConfigurationError(
+            f"fail point {name!r} has action {action!r}: use kill, raise or sleep:<seconds>, then @n"
+        )
+    _armed[name] = trap
+
+
+def disarm(name: str) -> None:
+    _armed.pop(name, None)
+
+
+@contextlib.contextmanager
+def armed(name: str, action: str) -> Iterator[None]:
+    """Arm ``name`` for the length of a block."""
+    arm(name, action)
+    try:
+        yield
+    finally:
+        disarm(name)
+
+
+def arm_from(text: str) -> None:
+    """Arm all of ``name=action;name=action``, as the environment variable has them."""
+    for entry in filter(None, text.split(";")):
+        name, _, action = entry.partition("=")
+        arm(name.strip(), action.strip())
+
+
+arm_from(os.environ.get(ENVIRONMENT_VARIABLE, ""))
