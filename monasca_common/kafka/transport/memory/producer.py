@@ -39,14 +39,14 @@ class _Flight(NamedTuple):
 class MemoryProducer(ProducerTransport):
     """A producer of the broker behind ``settings.connection.bootstrap_servers``.
 
-    What it sends it sends at once, within `produce`, each record alone; while the broker is unreachable it
-    queues. Keyless records go to the partitions in turn, where librdkafka draws lots: tests like it repeatable.
+    What it sends it sends at once, within `produce`, each record alone (so that ``batch_bytes`` bounds nothing
+    here); while the broker is unreachable it queues. Keyless records go to the partitions in turn, where
+    librdkafka draws lots: tests like it repeatable.
     """
 
     def __init__(self, settings: ProducerSettings, *, batch_bytes: int, on_error: OnError) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
         self.clock = self._broker.clock
-        self._batch_bytes = batch_bytes
         self._on_error = on_error
         self._queue: deque[tuple[MemoryMessage, DeliveryCallback]] = deque()
         self._flights: list[_Flight] = []
@@ -65,9 +65,9 @@ class MemoryProducer(ProducerTransport):
         key: bytes | None,
         partition: int,
         callback: DeliveryCallback,
-        on_delivery: DeliveryCallback,
-        timestamp_ms: int,
-        headers: Sequence[tuple[str, bytes | None]] | None,
+        on_delivery: DeliveryCallback | None = None,
+        timestamp_ms: int = 0,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
         message = MemoryMessage(topic, partition, value, key, headers, timestamp_ms or self.clock.time_ms())
         with self._broker.changed:
@@ -75,8 +75,6 @@ class MemoryProducer(ProducerTransport):
                 raise KafkaException(raw_error("_STATE", "the producer is closed"))
             if self._fatal is not None:
                 raise KafkaException(raw_error("_FATAL", str(self._fatal)))
-            if message.size() > self._batch_bytes:
-                raise KafkaException(raw_error("MSG_SIZE_TOO_LARGE"))
             self._queue.append((message, callback))
             self._undelivered += 1
             self._send()

@@ -6,8 +6,9 @@ from oslotest import base
 from monasca_common.kafka.errors import AuthorizationError, ClosedError, ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.base import BEGINNING, END, RawMessage
+from monasca_common.kafka.transport.base import BEGINNING, END
 from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryConsumer, MemoryProducer, VirtualClock
+from monasca_common.kafka.transport.memory.record import MemoryMessage
 
 TP = TopicPartition("t", 0)
 ANY = -1
@@ -58,7 +59,7 @@ class ReadingTest(ConsumerCase):
 
     def test_a_waiting_poll_returns_as_soon_as_there_is_a_message(self):
         self.consumer.assign({TP: 0})
-        found: list[RawMessage] = []
+        found: list[MemoryMessage] = []
         poller = threading.Thread(target=lambda: found.extend(self.consumer.poll(10, 1000)))
         poller.start()
         self.fill(1)

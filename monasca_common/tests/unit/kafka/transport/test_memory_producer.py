@@ -98,10 +98,6 @@ class ProduceTest(ProducerCase):
         self.assertEqual(["MSG_SIZE_TOO_LARGE", None], [error for error, _ in self.outcomes()])
         self.assertEqual(200, self.producer.max_message_bytes("t", 1))
 
-    def test_a_record_over_the_client_s_limit_is_refused_at_once(self):
-        error = self.assertRaises(KafkaException, self.produce, "t", b"x" * 1_000_001)
-        self.assertEqual("MSG_SIZE_TOO_LARGE", self.producer.fault(error).name)
-
     def test_the_limit_of_an_unknown_topic_is_a_transport_error(self):
         error = self.assertRaises(TransportError, self.producer.max_message_bytes, "nope", 1)
         self.assertEqual("UNKNOWN_TOPIC_OR_PART", error.name)

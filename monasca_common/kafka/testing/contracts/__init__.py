@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of producers and consumers: written once, run over every transport.
+
+A transport's own test module binds it::
+
+    class MyProducerTest(ProducerContract, MyCase): ...
+
+where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.cluster``, a `Cluster`. What a cluster
+cannot do it leaves out of its ``capabilities``: the tests that need it still run, and must fail.
+"""
+
+from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, Cluster, Member, needs
+from monasca_common.kafka.testing.contracts.consuming import ConsumerContract
+from monasca_common.kafka.testing.contracts.groups import GroupContract
+from monasca_common.kafka.testing.contracts.positions import PositionContract
+from monasca_common.kafka.testing.contracts.producing import ProducerContract
+from monasca_common.kafka.testing.contracts.transactions import TransactionContract
+
+__all__ = [
+    "PARTITIONS",
+    "Capability",
+    "Cluster",
+    "ConsumerContract",
+    "GroupContract",
+    "Member",
+    "PositionContract",
+    "ProducerContract",
+    "TransactionContract",
+    "needs",
+]

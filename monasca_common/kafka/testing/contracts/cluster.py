@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the contract asks of a cluster, whatever it is made of."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.rebalance import RebalanceListener
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+
+PARTITIONS = 4  # of every topic of the contract
+
+TestMethod = TypeVar("TestMethod", bound=Callable[[Any], None])
+
+
+class Capability(enum.Enum):
+    """What a cluster may lack. The value says what having it means."""
+
+    TOPIC_LIMITS = "tells a topic's max.message.bytes and enforces it"
+    TIME_INDEX = "finds offsets by time"
+    DELETE_RECORDS = "deletes records before an offset"
+    TOPIC_IDS = "tells a topic from one of the same name made later"
+    MORE_PARTITIONS = "adds partitions to a topic that is read"
+    LOST_ANSWERS = "loses answers to produce requests on demand"
+    OUTAGES = "can be away for a while"
+    TRANSACTIONS = "has transactions, and hides what is not committed"
+
+
+class Member(Protocol):
+    """A member of a group that owns something, in a process of its own or as good as."""
+
+    def kill(self) -> None:
+        """End it without a farewell."""
+        ...
+
+
+class Cluster(ABC):
+    """One transport and what its tests do behind its back. Closes at the end of a test what it opened.
+
+    ``patience_seconds``: how long a test waits for what must come. ``max_poll_interval_seconds``: the shortest that
+    the cluster allows. ``consumer_changes``: fields of `ConsumerSettings` for all consumers of this run.
+    """
+
+    capabilities: frozenset[Capability]
+    connection: ConnectionSettings
+    patience_seconds: float = 30.0
+    max_poll_interval_seconds: float = 10.0
+
+    def __init__(self, defer: Callable[..., object], **consumer_changes: Any) -> None:
+        """``defer``: the test's ``addCleanup``."""
+        self._defer = defer
+        self.consumer_changes: Mapping[str, Any] = consumer_changes
+
+    @property
+    def eager(self) -> bool:
+        """Whether a rebalance revokes everything from everybody."""
+        return self.consumer_changes.get("assignment_strategy") in ("range", "roundrobin")
+
+    def name(self, kind: str = "contract") -> str:
+        return f"{kind}-{uuid.uuid4().hex[:12]}"
+
+    def producer(self, **changes: Any) -> KafkaProducer:
+        """A producer; ``changes`` are fields of `ProducerSettings`."""
+        settings = ProducerSettings(**{"connection": self.connection, "linger_ms": 5, **changes})
+        producer = self.open_producer(settings)
+        self._defer(producer.close, 1.0)
+        return producer
+
+    def consumer(
+        self,
+        topic: str,
+        group: str,
+        *,
+        listener: RebalanceListener | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        **changes: Any,
+    ) -> KafkaConsumer:
+        """A consumer; ``changes`` are fields of `ConsumerSettings`."""
+        fields = {"connection": self.connection, "topics": (topic,), "group_id": group}
+        settings = ConsumerSettings(**{**fields, **self.consumer_changes, **changes})
+        consumer = self.open_consumer(settings, listener, partitions)
+        self._defer(consumer.close)
+        return consumer
+
+    def reader(self, topic: str, **changes: Any) -> KafkaConsumer:
+        """A consumer of all of a topic's partitions that is in nobody's group."""
+        partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        return self.consumer(topic, self.name("reader"), partitions=partitions, **changes)
+
+    @abstractmethod
+    def open_producer(self, settings: ProducerSettings) -> KafkaProducer: ...
+
+    @abstractmethod
+    def open_consumer(
+        self,
+        settings: ConsumerSettings,
+        listener: RebalanceListener | None,
+        partitions: Iterable[TopicPartition] | None,
+    ) -> KafkaConsumer: ...
+
+    @abstractmethod
+    def new_topic(self, *, max_message_bytes: int | None = None) -> str:
+        """A topic with `PARTITIONS` partitions and a name of its own."""
+
+    @abstractmethod
+    def new_member(self, topic: str, group: str) -> Member:
+        """A member of the group that has got partitions, and that this process does not have to poll."""
+
+    @abstractmethod
+    def outlive_poll_interval(self, consumer: KafkaConsumer) -> None:
+        """Have the group take the consumer's membership away because it did not poll."""
+
+    # What a cluster may lack.
+
+    def recreate_topic(self, topic: str) -> None:
+        raise _lacking(self, Capability.TOPIC_IDS)
+
+    def delete_records(self, partition: TopicPartition, before: int) -> None:
+        raise _lacking(self, Capability.DELETE_RECORDS)
+
+    def add_partition(self, topic: str) -> None:
+        raise _lacking(self, Capability.MORE_PARTITIONS)
+
+    def lose_produce_answers(self, count: int) -> None:
+        """Of the next so many produce requests the broker does what is asked, but its answer is lost."""
+        raise _lacking(self, Capability.LOST_ANSWERS)
+
+    def outage(self) -> AbstractContextManager[None]:
+        """Within it the cluster can be reached, but answers nothing."""
+        raise _lacking(self, Capability.OUTAGES)
+
+
+def _lacking(cluster: Cluster, capability: Capability) -> NotImplementedError:
+    return NotImplementedError(f"{type(cluster).__name__} is not one that {capability.value}")
+
+
+def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:
+    """For a test that only some clusters can pass: on the others it is run, and must fail."""
+
+    def decorate(test: TestMethod) -> TestMethod:
+        @functools.wraps(test)
+        def run(self: Any) -> None:
+            if capability in self.cluster.capabilities:
+                test(self)
+                return
+            self.cluster.patience_seconds = min(self.cluster.patience_seconds, 3.0)
+            failure = _failure_of(test, self)
+            if failure is None:
+                self.fail(f"passes on a {type(self.cluster).__name__}, which declares no {capability.name}: declare it")
+            self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def _failure_of(test: Callable[[Any], None], case: Any) -> Exception | None:
+    try:
+        test(case)
+    except Exception as failure:
+        return failure
+    return None

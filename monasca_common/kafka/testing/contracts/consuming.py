@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of `KafkaConsumer`, alone in its group: batches, commits, where a group starts, being closed."""
+
+from __future__ import annotations
+
+import datetime
+
+from monasca_common.kafka.errors import ClosedError
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing.contracts.cluster import Capability, needs
+from monasca_common.kafka.testing.contracts.scenario import Scenario
+
+
+class ConsumerContract(Scenario):
+    def test_a_batch_has_a_column_for_everything_of_a_message(self) -> None:
+        topic = self.cluster.new_topic()
+        self.publish(
+            topic,
+            [Record(b"%d" % n, b"k%d" % n, (("h", b"%d" % n),), 1000 + n, partition=1) for n in range(3)],
+            topics_without_message_id=frozenset({topic}),
+        )
+        consumer = self.cluster.consumer(topic, self.cluster.name())
+        parts = [part for batch in self.await_batches(consumer, 3) for part in batch.partitions]
+        self.assertEqual({TopicPartition(topic, 1)}, {part.topic_partition for part in parts})
+        self.assertEqual(1, len({part.epoch for part in parts}))
+        self.assertEqual([0, 1, 2], [offset for part in parts for offset in part.offsets])
+        self.assertEqual([b"0", b"1", b"2"], [value for part in parts for value in part.values])
+        self.assertEqual([b"k0", b"k1", b"k2"], [key for part in parts for key in part.keys])
+        self.assertEqual([1000, 1001, 1002], [at for part in parts for at in part.timestamps])
+        self.assertEqual(
+            [(("h", b"%d" % n),) for n in range(3)], [headers for part in parts for headers in part.headers]
+        )
+        self.assertEqual(3, parts[-1].next_offset)
+
+    def test_a_message_without_an_id_is_known_by_its_place(self) -> None:
+        topic = self.cluster.new_topic()
+        self.publish(topic, [Record(b"v", partition=2)], topics_without_message_id=frozenset({topic}))
+        [message] = self.log(topic)
+        self.assertEqual(f"{topic}/2/0".encode(), message.message_id)
+
+    def test_a_poll_returns_no_more_than_it_is_asked_for(self) -> None:
+        topic = self.cluster.new_topic()
+        self.fill(topic, 5)
+        consumer = self.cluster.consumer(topic, self.cluster.name())
+        sizes: list[int] = []
+        for _ in self.attempts(lambda: f"batches of {sizes}"):
+            if sum(sizes) == 20:
+                break
+            sizes.append(len(consumer.poll(max_messages=3, timeout=0.05)))
+        self.assertLessEqual(max(sizes), 3)
+
+    def test_an_empty_topic_gives_empty_batches_without_errors(self) -> None:
+        consumer = self.cluster.consumer(self.cluster.new_topic(), self.cluster.name())
+        self.settle(consumer, until=self.own(consumer, 4))
+        batch = consumer.poll(timeout=0.01)
+        self.assertEqual((0, (), ()), (len(batch), batch.partitions, batch.errors))
+
+    def test_chosen_partitions_are_read_and_no_others(self) -> None:
+        topic = self.cluster.new_topic()
+        self.fill(topic, 2)
+        chosen = [TopicPartition(topic, 1), TopicPartition(topic, 3)]
+        consumer = self.cluster.consumer(topic, self.cluster.name(), partitions=chosen)
+        self.assertEqual([1, 1, 3, 3], sorted(message.partition for message in self.read(consumer, 4)))
+        self.assertEqual(set(chosen), consumer.assignment())
+
+    def test_what_is_committed_is_not_read_again_and_what_is_not_is(self) -> None:
+        topic, group = self.cluster.new_topic(), self.cluster.name()
+        self.publish(topic, [Record(b"%d" % n, partition=0) for n in range(6)])
+        with self.cluster.consumer(topic, group) as first:
+            batches = self.await_batches(first, 6)
+            results = first.commit({TopicPartition(topic, 0): 4})
+            self.assertTrue(results[TopicPartition(topic, 0)].committed)
+            self.assertEqual(6, batches[-1].partitions[-1].next_offset)
+        with self.cluster.consumer(topic, group) as second:
+            self.assertEqual([b"4", b"5"], [message.value for message in self.read(second, 2)])
+
+    def test_committing_a_batch_commits_all_of_it(self) -> None:
+        topic, group = self.cluster.new_topic(), self.cluster.name()
+        self.fill(topic, 3)
+        with self.cluster.consumer(topic, group) as first:
+            for batch in self.await_batches(first, 12):
+                results = first.commit(batch)
+                self.assertEqual({part.topic_partition for part in batch.partitions}, set(results))
+                self.assertTrue(all(result.committed for result in results.values()))
+        self.publish(topic, [Record(b"new", partition=0)])
+        with self.cluster.consumer(topic, group) as second:
+            self.assertEqual([b"new"], [message.value for message in self.read(second, 1)])
+
+    def test_committing_an_empty_batch_is_nothing(self) -> None:
+        consumer = self.cluster.consumer(self.cluster.new_topic(), self.cluster.name())
+        self.settle(consumer, until=self.own(consumer, 4))
+        self.assertEqual({}, dict(consumer.commit(consumer.poll(timeout=0.01))))
+
+    def test_a_commit_may_go_backwards_when_its_owner_says_so(self) -> None:
+        topic, group = self.cluster.new_topic(), self.cluster.name()
+        self.publish(topic, [Record(b"%d" % n, partition=0) for n in range(3)])
+        consumer = self.cluster.consumer(topic, group)
+        for batch in self.await_batches(consumer, 3):
+            consumer.commit(batch)
+        consumer.commit({TopicPartition(topic, 0): 1})
+        consumer.seek_to_committed([TopicPartition(topic, 0)])
+        self.assertEqual([b"1", b"2"], [message.value for message in self.read(consumer, 2)])
+
+    def test_a_new_group_starts_at_the_earliest(self) -> None:
+        topic = self.cluster.new_topic()
+        self.fill(topic, 1)
+        consumer = self.cluster.consumer(topic, self.cluster.name())
+        self.assertEqual(4, len(self.read(consumer, 4)))
+
+    def test_a_start_at_latest_is_committed_at_once_so_that_a_crash_skips_nothing(self) -> None:
+        topic, group = self.cluster.new_topic(), self.cluster.name()
+        self.fill(topic, 2)
+        with self.cluster.consumer(topic, group, start="latest") as first:
+            self.settle(first, until=self.own(first, 4))
+        self.publish(topic, [Record(b"between", partition=3)])
+        with self.cluster.consumer(topic, group, start="latest") as second:
+            self.assertEqual([b"between"], [message.value for message in self.read(second, 1)])
+
+    @needs(Capability.TIME_INDEX)
+    def test_a_start_at_a_time_reads_what_is_not_older(self) -> None:
+        topic = self.cluster.new_topic()
+        self.fill(topic, 3)
+        moment = datetime.datetime.fromtimestamp(2, datetime.UTC).isoformat()
+        consumer = self.cluster.consumer(topic, self.cluster.name(), start=moment)
+        self.assertEqual({2000, 3000}, {message.timestamp_ms for message in self.read(consumer, 8)})
+
+    def test_closing_twice_is_fine(self) -> None:
+        consumer = self.cluster.consumer(self.cluster.new_topic(), self.cluster.name())
+        self.settle(consumer, until=self.own(consumer, 4))
+        consumer.close()
+        consumer.close()
+
+    def test_a_closed_consumer_refuses_everything_but_closing(self) -> None:
+        topic = self.cluster.new_topic()
+        consumer = self.cluster.consumer(topic, self.cluster.name())
+        self.settle(consumer, until=self.own(consumer, 4))
+        consumer.close()
+        partition = TopicPartition(topic, 0)
+        self.assertRaises(ClosedError, consumer.poll)
+        self.assertRaises(ClosedError, consumer.commit, {partition: 0})
+        self.assertRaises(ClosedError, consumer.seek, partition, 0)
+        self.assertRaises(ClosedError, consumer.pause, [partition])
+        self.assertRaises(ClosedError, consumer.assignment)
+
+    def test_a_consumer_that_was_never_used_closes(self) -> None:
+        self.cluster.consumer(self.cluster.new_topic(), self.cluster.name()).close()

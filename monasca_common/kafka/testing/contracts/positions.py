@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of a consumer's positions: seeking, pausing, and offsets that the log does not have."""
+
+from __future__ import annotations
+
+import time
+
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.errors import MisuseError, OffsetOutOfRange, TopicRecreated
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing.contracts.cluster import Capability, needs
+from monasca_common.kafka.testing.contracts.scenario import Scenario
+
+
+class PositionContract(Scenario):
+    def filled(self, count: int = 5) -> tuple[TopicPartition, KafkaConsumer]:
+        """A partition with ``count`` messages, and a consumer that owns it and has read all of it."""
+        topic = self.cluster.new_topic()
+        self.publish(topic, [Record(b"%d" % n, partition=0, timestamp_ms=(n + 1) * 1000) for n in range(count)])
+        consumer = self.cluster.consumer(topic, self.cluster.name(), topic_check_seconds=0.1)
+        self.read(consumer, count)
+        return TopicPartition(topic, 0), consumer
+
+    def values(self, consumer: KafkaConsumer, count: int) -> list[bytes | None]:
+        return [message.value for message in self.read(consumer, count)]
+
+    def test_the_position_is_what_will_be_read_next(self) -> None:
+        partition, consumer = self.filled(5)
+        self.assertEqual(5, consumer.position(partition))
+        consumer.seek(partition, 2)
+        self.assertEqual(2, consumer.position(partition))
+        self.values(consumer, 3)
+        self.assertEqual(5, consumer.position(partition))
+        self.assertIsNone(consumer.position(TopicPartition(partition.topic, 99)))
+
+    def test_seeking_to_an_offset_reads_from_there(self) -> None:
+        partition, consumer = self.filled(5)
+        consumer.seek(partition, 3)
+        self.assertEqual([b"3", b"4"], self.values(consumer, 2))
+
+    def test_seeking_to_both_ends(self) -> None:
+        partition, consumer = self.filled(3)
+        self.assertEqual(0, consumer.seek_to_beginning()[partition])
+        self.assertEqual([b"0", b"1", b"2"], self.values(consumer, 3))
+        consumer.seek(partition, 0)
+        self.assertEqual(3, consumer.seek_to_end([partition])[partition])
+        self.publish(partition.topic, [Record(b"new", partition=0)])
+        self.assertEqual([b"new"], self.values(consumer, 1))
+
+    @needs(Capability.TIME_INDEX)
+    def test_seeking_to_a_time_reads_the_first_that_is_not_older(self) -> None:
+        partition, consumer = self.filled(5)
+        self.assertEqual({partition: 3}, consumer.seek_to_time({partition: 3500}))
+        self.assertEqual([b"3", b"4"], self.values(consumer, 2))
+
+    @needs(Capability.TIME_INDEX)
+    def test_seeking_to_a_time_that_has_not_come_is_seeking_to_the_end(self) -> None:
+        partition, consumer = self.filled(5)
+        self.assertEqual({partition: 5}, consumer.seek_to_time({partition: 9000}))
+        self.publish(partition.topic, [Record(b"new", partition=0)])
+        self.assertEqual([b"new"], self.values(consumer, 1))
+
+    def test_seeking_what_is_not_owned_is_misuse(self) -> None:
+        partition, consumer = self.filled(1)
+        self.assertRaises(MisuseError, consumer.seek, TopicPartition(partition.topic, 99), 0)
+
+    def test_a_paused_partition_waits_and_the_others_go_on(self) -> None:
+        partition, consumer = self.filled(1)
+        consumer.pause([partition])
+        self.publish(partition.topic, [Record(b"held", partition=0), Record(b"free", partition=1)])
+        self.assertEqual([b"free"], self.values(consumer, 1))
+        self.assertEqual(0, len(consumer.poll(timeout=0.1)))
+        consumer.resume([partition])
+        self.assertEqual([b"held"], self.values(consumer, 1))
+
+    def test_the_lag_is_what_is_left_to_read(self) -> None:
+        partition, consumer = self.filled(5)
+        self.assertEqual(0, consumer.lag(5.0)[partition])
+        consumer.pause([partition])
+        consumer.seek(partition, 2)
+        self.assertEqual(3, consumer.lag(5.0)[partition])
+
+    def test_an_offset_beyond_the_log_is_an_error_that_names_it(self) -> None:
+        partition, consumer = self.filled(2)
+        consumer.seek(partition, 1000)
+        error = self.await_error(consumer, OffsetOutOfRange)
+        assert isinstance(error, OffsetOutOfRange)
+        self.assertEqual((partition, 1000), (error.partition, error.offset))
+
+    def test_a_partition_out_of_range_stays_silent_until_it_is_sought(self) -> None:
+        partition, consumer = self.filled(2)
+        consumer.seek(partition, 1000)
+        self.await_error(consumer, OffsetOutOfRange)
+        self.publish(partition.topic, [Record(b"other", partition=1)])
+        self.assertEqual([b"other"], self.values(consumer, 1))
+        consumer.seek(partition, 1)
+        self.assertEqual([b"1"], self.values(consumer, 1))
+
+    @needs(Capability.DELETE_RECORDS)
+    def test_records_deleted_before_they_were_read_are_an_error_and_no_silent_jump(self) -> None:
+        partition, consumer = self.filled(5)
+        self.cluster.delete_records(partition, before=4)
+        consumer.seek(partition, 1)
+        error = self.await_error(consumer, OffsetOutOfRange)
+        assert isinstance(error, OffsetOutOfRange)
+        self.assertEqual((partition, 1), (error.partition, error.offset))
+        self.assertEqual(4, consumer.seek_to_beginning([partition])[partition])
+        self.assertEqual([b"4"], self.values(consumer, 1))
+
+    @needs(Capability.DELETE_RECORDS)
+    def test_a_group_whose_commit_is_out_of_range_is_told_so_when_it_starts(self) -> None:
+        topic, group = self.cluster.new_topic(), self.cluster.name()
+        partition = TopicPartition(topic, 0)
+        self.publish(topic, [Record(b"%d" % n, partition=0) for n in range(5)])
+        with self.cluster.consumer(topic, group) as consumer:
+            self.read(consumer, 5)
+            consumer.commit({partition: 2})
+        self.cluster.delete_records(partition, before=4)
+        error = self.await_error(self.cluster.consumer(topic, group), OffsetOutOfRange)
+        assert isinstance(error, OffsetOutOfRange)
+        self.assertEqual(2, error.offset)
+
+    @needs(Capability.TOPIC_IDS)
+    def test_a_topic_made_again_stops_its_readers_and_their_commits(self) -> None:
+        partition, consumer = self.filled(3)
+        self.settle(consumer, until=self.own(consumer, 4))
+        # The topic's first identity is taken down in the background; it cannot be compared before.
+        self.settle_for(0.5, consumer)
+        self.cluster.recreate_topic(partition.topic)
+        error = self.await_recreated(consumer)
+        self.assertEqual(partition.topic, error.topic)
+        self.assertRaises(TopicRecreated, consumer.poll)
+
+    def settle_for(self, seconds: float, consumer: KafkaConsumer) -> None:
+        end = time.monotonic() + seconds
+        self.settle(consumer, until=lambda: time.monotonic() > end)
+
+    def await_recreated(self, consumer: KafkaConsumer) -> TopicRecreated:
+        try:
+            for _ in self.attempts(lambda: "the reader was not stopped"):
+                consumer.poll(timeout=0.05)
+        except TopicRecreated as error:
+            return error
+        raise AssertionError("unreachable")

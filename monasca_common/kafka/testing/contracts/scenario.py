@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few verbs that the contracts are written with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.delivery import DeliveryReport
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
+from monasca_common.kafka.testing.contracts.cluster import Cluster
+
+if TYPE_CHECKING:
+    from testtools import TestCase
+else:
+    # The contracts are mixed into a test case of the binding's; alone they must not be collected.
+    TestCase = object
+
+_SLICE_SECONDS = 0.05
+
+
+class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
+    """Base of the contracts. The binding's ``setUp`` sets ``cluster``."""
+
+    cluster: Cluster
+
+    def publish(self, topic: str, records: Iterable[bytes | Record], **changes: Any) -> DeliveryReport:
+        """Publish with a producer of its own; everything must be delivered."""
+        producer = self.cluster.producer(**changes)
+        report = producer.publish(topic, list(records), timeout=self.cluster.patience_seconds)
+        report.raise_for_undelivered()
+        producer.close()
+        return report
+
+    def fill(self, topic: str, count: int) -> None:
+        """``count`` messages 0, 1, … in each partition; their timestamps are 1000, 2000, …"""
+        self.publish(
+            topic,
+            [
+                Record(b"%d" % number, partition=partition, timestamp_ms=(number + 1) * 1000)
+                for partition in range(4)
+                for number in range(count)
+            ],
+        )
+
+    def await_batches(self, consumer: KafkaConsumer, count: int) -> list[Batch]:
+        """Poll until ``count`` messages are there; errors are failures, but for those that pass by themselves."""
+        batches: list[Batch] = []
+        for _ in self.attempts(lambda: f"{sum(map(len, batches))} of {count} messages came"):
+            if sum(map(len, batches)) >= count:
+                break
+            batch = consumer.poll(timeout=_SLICE_SECONDS)
+            self.raise_for_errors(batch)
+            if batch.partitions:
+                batches.append(batch)
+        return batches
+
+    def read(self, consumer: KafkaConsumer, count: int) -> list[Message]:
+        return [message for batch in self.await_batches(consumer, count) for message in batch]
+
+    def log(self, topic: str) -> list[Message]:
+        """Everything that the topic holds."""
+        with self.cluster.reader(topic) as reader:
+            ends, begins = reader.seek_to_end(), reader.seek_to_beginning()
+            return self.read(reader, sum(ends.values()) - sum(begins.values()))
+
+    def await_error(self, consumer: KafkaConsumer, kind: type[Exception]) -> Exception:
+        """Poll until an error of this kind comes; nothing else may."""
+        found: list[Exception] = []
+        for _ in self.attempts(lambda: f"no {kind.__name__} came"):
+            batch = consumer.poll(timeout=_SLICE_SECONDS)
+            found = [error for error in batch.errors if isinstance(error, kind)]
+            if found:
+                break
+            self.raise_for_errors(batch)
+        return found[0]
+
+    def settle(self, *consumers: KafkaConsumer, until: Callable[[], bool]) -> list[Message]:
+        """Poll all of them in turn until the condition holds; what they read meanwhile."""
+        messages: list[Message] = []
+        for _ in self.attempts(lambda: f"they own {[sorted(consumer.assignment()) for consumer in consumers]}"):
+            if until():
+                break
+            for consumer in consumers:
+                batch = consumer.poll(timeout=_SLICE_SECONDS)
+                self.raise_for_errors(batch)
+                messages.extend(batch)
+        return messages
+
+    def own(self, consumer: KafkaConsumer, count: int) -> Callable[[], bool]:
+        """Condition: it owns so many partitions."""
+        return lambda: len(consumer.assignment()) == count
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for number in range(4)]
+
+    def attempts(self, found: Callable[[], str]) -> Iterator[None]:
+        """Turns of a loop; the test fails with what was ``found`` when patience is at its end."""
+        deadline = time.monotonic() + self.cluster.patience_seconds
+        while time.monotonic() < deadline:
+            yield
+        self.fail(f"after {self.cluster.patience_seconds} s: {found()}")
+
+    @staticmethod
+    def raise_for_errors(batch: Batch) -> None:
+        for error in batch.errors:
+            if not isinstance(error, RetriableError):
+                raise error

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of transactions: outputs and inputs count together, or not at all."""
+
+from __future__ import annotations
+
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.testing.contracts.cluster import Capability, needs
+from monasca_common.kafka.testing.contracts.scenario import Scenario
+
+
+class Interruption(Exception):
+    """What a transaction is broken off with."""
+
+
+class TransactionContract(Scenario):
+    def transactional(self) -> KafkaProducer:
+        return self.cluster.producer(transactional_id=self.cluster.name("transactional"))
+
+    def values(self, topic: str, count: int) -> list[bytes | None]:
+        """The first ``count`` committed values; what is hidden shows as less, or as others."""
+        with self.cluster.reader(topic) as reader:
+            reader.seek_to_beginning()
+            return [message.value for message in self.read(reader, count)]
+
+    @needs(Capability.TRANSACTIONS)
+    def test_what_is_committed_is_seen(self) -> None:
+        topic = self.cluster.new_topic()
+        with self.transactional().transaction() as transaction:
+            transaction.send(topic, b"1", key=b"k")
+            transaction.send(topic, b"2", key=b"k")
+        self.assertEqual([b"1", b"2"], self.values(topic, 2))
+
+    @needs(Capability.TRANSACTIONS)
+    def test_what_is_aborted_is_never_seen(self) -> None:
+        topic = self.cluster.new_topic()
+        producer = self.transactional()
+        try:
+            with producer.transaction() as transaction:
+                transaction.send(topic, b"aborted", key=b"k")
+                raise Interruption
+        except Interruption:
+            pass
+        with producer.transaction() as transaction:
+            transaction.send(topic, b"committed", key=b"k")
+        self.assertEqual([b"committed"], self.values(topic, 1))
+
+    @needs(Capability.TRANSACTIONS)
+    def test_inputs_are_committed_with_the_outputs(self) -> None:
+        source, sink, group = self.cluster.new_topic(), self.cluster.new_topic(), self.cluster.name()
+        self.publish(source, [Record(b"in", partition=0)])
+        consumer = self.cluster.consumer(source, group)
+        [batch] = self.await_batches(consumer, 1)
+        with self.transactional().transaction() as transaction:
+            transaction.send(sink, b"out")
+            transaction.commit_offsets(consumer, batch)
+        self.assertEqual([b"out"], self.values(sink, 1))
+        consumer.close()
+        self.publish(source, [Record(b"next", partition=0)])
+        again = self.cluster.consumer(source, group)
+        self.assertEqual([b"next"], [message.value for message in self.read(again, 1)])
+
+    @needs(Capability.TRANSACTIONS)
+    def test_an_abort_reads_the_inputs_again(self) -> None:
+        source, sink, group = self.cluster.new_topic(), self.cluster.new_topic(), self.cluster.name()
+        self.publish(source, [Record(b"in", partition=0)])
+        consumer = self.cluster.consumer(source, group)
+        [batch] = self.await_batches(consumer, 1)
+        try:
+            with self.transactional().transaction() as transaction:
+                transaction.send(sink, b"out")
+                transaction.commit_offsets(consumer, batch)
+                raise Interruption
+        except Interruption:
+            pass
+        self.assertEqual([b"in"], [message.value for message in self.read(consumer, 1)])

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract over the memory transport."""
+
+import contextlib
+import threading
+from typing import ClassVar
+
+from oslotest import base
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.testing import MemoryKafka, contracts
+from monasca_common.kafka.testing.contracts import PARTITIONS, Capability
+from monasca_common.kafka.transport.memory import LoseAnswer
+from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES
+
+
+class MemoryMember:
+    """A member on a thread of its own; being killed is an error in its poll."""
+
+    def __init__(self, broker, consumer):
+        self._broker = broker
+        self._group = consumer.settings.group_id
+        self._consumer = consumer
+        self._owns = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._owns.wait(10)
+
+    def _run(self):
+        with contextlib.suppress(TransportError):
+            while True:
+                self._consumer.poll(timeout=0.02)
+                if self._consumer.assignment():
+                    self._owns.set()
+
+    def kill(self):
+        self._broker.kill_member(self._group, self._broker.members(self._group)[0].member_id)
+        self._thread.join(10)
+
+
+class MemoryCluster(contracts.Cluster):
+    capabilities = frozenset(Capability) - {Capability.TRANSACTIONS}
+    patience_seconds = 5.0
+
+    def __init__(self, kafka, defer, **consumer_changes):
+        super().__init__(defer, **consumer_changes)
+        self.broker = kafka.broker
+        self.connection = kafka.connection()
+
+    def open_producer(self, settings):
+        return plugins.memory_producer(settings)
+
+    def open_consumer(self, settings, listener, partitions):
+        return plugins.memory_consumer(settings, listener=listener, partitions=partitions)
+
+    def new_topic(self, *, max_message_bytes=None):
+        topic = self.name()
+        self.broker.create_topic(topic, PARTITIONS, max_message_bytes=max_message_bytes or KAFKA_MAX_MESSAGE_BYTES)
+        return topic
+
+    def new_member(self, topic, group):
+        return MemoryMember(self.broker, self.consumer(topic, group))
+
+    def outlive_poll_interval(self, consumer):
+        group = consumer.settings.group_id
+        self.broker.expire_member(group, self.broker.members(group)[0].member_id)
+
+    def recreate_topic(self, topic):
+        self.broker.delete_topic(topic)
+        self.broker.create_topic(topic, PARTITIONS)
+
+    def delete_records(self, partition, before):
+        self.broker.delete_records(*partition, before=before)
+
+    def add_partition(self, topic):
+        self.broker.add_partitions(topic, 1)
+
+    def lose_produce_answers(self, count):
+        self.broker.inject("produce", LoseAnswer(0.05), count=count)
+
+    @contextlib.contextmanager
+    def outage(self):
+        self.broker.disconnect()
+        try:
+            yield
+        finally:
+            self.broker.reconnect()
+
+
+class MemoryCase(base.BaseTestCase):
+    cluster: contracts.Cluster
+    consumer_changes: ClassVar[dict[str, str]] = {}
+
+    def setUp(self):
+        self.cluster = MemoryCluster(self.useFixture(MemoryKafka()), self.addCleanup, **self.consumer_changes)
+        super().setUp()
+
+
+class MemoryProducerTest(contracts.ProducerContract, MemoryCase):
+    pass
+
+
+class MemoryConsumerTest(contracts.ConsumerContract, MemoryCase):
+    pass
+
+
+class MemoryPositionTest(contracts.PositionContract, MemoryCase):
+    pass
+
+
+class MemoryGroupTest(contracts.GroupContract, MemoryCase):
+    pass
+
+
+class EagerMemoryGroupTest(contracts.GroupContract, MemoryCase):
+    consumer_changes: ClassVar = {"assignment_strategy": "range"}
+
+
+class MemoryTransactionTest(contracts.TransactionContract, MemoryCase):
+    pass
