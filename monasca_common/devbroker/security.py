@@ -14,7 +14,7 @@ DEFAULT_USERS: Mapping[str, str] = MappingProxyType({ADMIN: "admin-secret", "mon
 _MECHANISM = "SCRAM-SHA-512"
 _LOGIN = "org.apache.kafka.common.security.{module} required {options};"
 # Brokers among themselves, where there is an authorizer: on the loopback address, not for clients.
-_INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"  # nosec B105
+_INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
 
 
 @dataclass(frozen=True, slots=True)

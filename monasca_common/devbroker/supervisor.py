@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ class Supervisor:
 
     def __init__(self, *, remove: Sequence[str | Path] = ()) -> None:
         self._lock = threading.Lock()
+        self._remove = tuple(remove)
         # -I and -S: no site packages, no environment, hence a quick start. A session of its own: Ctrl-C in a
         # terminal reaches this program alone, which then stops the brokers in order.
         self._child = subprocess.Popen(
@@ -62,6 +64,8 @@ class Supervisor:
             for pipe in (self._child.stdin, self._child.stdout):
                 if pipe is not None:
                     pipe.close()
+        for folder in self._remove:  # still there when the child was killed
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._lock:

@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import confluent_kafka
 import psutil
 from oslotest import base
 
-from monasca_common.devbroker import ApiKey, Fault, InvalidCluster, KafkaCluster, PortTaken
+from monasca_common.devbroker import ApiKey, BrokerFailed, Fault, InvalidCluster, KafkaCluster, PortTaken
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import AuthenticationError, TransportError
@@ -122,7 +123,9 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
         self.addCleanup(parent.wait)
         self.addCleanup(parent.stdout.close)
         self.addCleanup(parent.kill)
-        return parent, json.loads(parent.stdout.readline())
+        started = json.loads(parent.stdout.readline())
+        self.addCleanup(shutil.rmtree, started["folder"], ignore_errors=True)
+        return parent, started
 
     def assert_gone(self, started):
         for process in (started["broker"], started["supervisor"]):
@@ -181,7 +184,7 @@ class TestStart(base.BaseTestCase):
 
     def test_a_broker_that_cannot_start_says_why(self):
         cluster = KafkaCluster(config={"log.retention.hours": "never"})
-        self.assertIn("log.retention.hours", str(self.assertRaises(Exception, cluster.start)))
+        self.assertIn("log.retention.hours", str(self.assertRaises(BrokerFailed, cluster.start)))
 
 
 class TestProxy(base.BaseTestCase):

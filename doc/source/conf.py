@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Sphinx makes the documentation. Its warnings are errors."""
+
+extensions = ["openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"]
+
+project = "monasca-common"
+copyright = "Monasca contributors"  # noqa: A001 - Sphinx's name for it
+root_doc = "index"
+exclude_patterns: list[str] = []
+
+html_theme = "openstackdocs"
+pygments_style = "native"
+openstackdocs_repo_name = "openstack/monasca-common"
+openstackdocs_auto_name = False
+openstackdocs_bug_project = "monasca-common"
+openstackdocs_bug_tag = ""
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"

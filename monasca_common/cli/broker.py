@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common broker start``: a real Kafka until Ctrl-C."""
+
+import argparse
+import contextlib
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cliff.command import Command
+
+from monasca_common.devbroker import DevBrokerError, KafkaCluster
+from monasca_common.devbroker.fetch import KAFKA_VERSION
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_DEFAULT_PORT = 9092
+_WATCH_SECONDS = 0.5
+USER = "monasca"
+
+
+class BrokerStart(Command):
+    """Start a real Apache Kafka on this machine and run it until Ctrl-C.
+
+    It needs Java 17 or newer. Kafka's jars (44 MB) are fetched the first time and kept in the user's cache.
+    Clients connect on the loopback address only. Topics are created when they are first used. Not for production.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--nodes",
+            type=int,
+            choices=(1, 3),
+            default=1,
+            help="how many brokers; with 3 every topic is held three times and one may fail (default: 1)",
+        )
+        parser.add_argument(
+            "--port",
+            type=_port,
+            default=_DEFAULT_PORT,
+            metavar="P",
+            help="where clients connect; three nodes take P, P+1 and P+2; 0 chooses free ones (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--data-dir",
+            type=Path,
+            metavar="D",
+            help="keep the data in this folder for the next start; without it they are removed at the end",
+        )
+        parser.add_argument("--tls", action="store_true", help="encrypt; a certificate authority is made for it")
+        parser.add_argument(
+            "--sasl",
+            action="store_true",
+            help=f"ask for a password (SCRAM-SHA-512); the users are admin and {USER}",
+        )
+        parser.add_argument(
+            "--json",
+            action="store_true",
+            help="print one line of JSON in place of text: bootstrap_servers, kafka_version, pids, client, service",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serve until a signal: 0. A start that fails, or a broker that ends by itself: 1."""
+        cluster = KafkaCluster(
+            parsed_args.nodes,
+            data_dir=parsed_args.data_dir,
+            port=parsed_args.port or None,
+            tls=parsed_args.tls,
+            sasl=parsed_args.sasl,
+            config={"auto.create.topics.enable": "true"},
+        )
+        try:
+            with _stopped_by_signals(), cluster:
+                self._announce(cluster, as_json=parsed_args.json)
+                return self._watch(cluster)
+        except _Stopped:
+            return 0
+        except DevBrokerError as error:
+            self._complain(str(error))
+            return 1
+
+    def _watch(self, cluster: KafkaCluster) -> int:
+        """Until a node ends by itself, which is the only way to return; a signal raises."""
+        while all(node.running for node in cluster.nodes):
+            time.sleep(_WATCH_SECONDS)
+        for node in cluster.nodes:
+            if not node.running:
+                self._complain(f"node {node.id} ended by itself; its log ends with\n{node.log_tail()}")
+        return 1
+
+    def _announce(self, cluster: KafkaCluster, *, as_json: bool) -> None:
+        text = json.dumps(description(cluster)) if as_json else instructions(cluster)
+        self.app.stdout.write(text + "\n")
+        self.app.stdout.flush()
+
+    def _complain(self, text: str) -> None:
+        self.app.stderr.write(f"monasca-common broker start: {text}\n")
+
+
+def description(cluster: KafkaCluster) -> dict[str, Any]:
+    """What ``--json`` prints. ``client`` has librdkafka's options, ``service`` those of ``[kafka]``."""
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "kafka_version": KAFKA_VERSION,
+        "pids": [node.pid for node in cluster.nodes],
+        "client": cluster.client_options(USER),
+        "service": service_options(cluster),
+    }
+
+
+def instructions(cluster: KafkaCluster) -> str:
+    """What is printed for a person: ready to paste."""
+    nodes = len(cluster.nodes)
+    client = cluster.client_options(USER)
+    secured = (f"-X {name}={value}" for name, value in client.items() if name != "bootstrap.servers")
+    return "\n".join(
+        [
+            f"Apache Kafka {KAFKA_VERSION} is running: {nodes} node{'s' if nodes > 1 else ''}, Ctrl-C stops it.",
+            "",
+            "For a service (oslo.config):",
+            "",
+            "  [kafka]",
+            *(f"  {name} = {value}" for name, value in service_options(cluster).items()),
+            "",
+            "For any client of librdkafka:",
+            "",
+            *(f"  {name}={value}" for name, value in client.items()),
+            "",
+            "With kcat:",
+            "",
+            "  " + " ".join(["kcat", "-b", cluster.bootstrap_servers, *secured, "-L"]),
+        ]
+    )
+
+
+def service_options(cluster: KafkaCluster) -> dict[str, str]:
+    """The options of the group ``[kafka]`` that lead to this cluster."""
+    client = cluster.client_options(USER)
+    names = {
+        "bootstrap.servers": "bootstrap_servers",
+        "security.protocol": "security_protocol",
+        "sasl.mechanism": "sasl_mechanism",
+        "sasl.username": "sasl_username",
+        "sasl.password": "sasl_password",
+        "ssl.ca.location": "tls_ca_file",
+        "ssl.certificate.location": "tls_certificate_file",
+        "ssl.key.location": "tls_key_file",
+    }
+    options = {names[name]: value.replace("$", "$$") for name, value in client.items()}
+    if cluster.security.sasl and not cluster.security.tls:
+        options["allow_insecure_credentials"] = "true"  # refused otherwise, and rightly
+    return options
+
+
+class _Stopped(BaseException):
+    """A signal asked for the end, during the start or later."""
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """Raise `_Stopped` at the first signal; further ones do not disturb the stop."""
+
+    def handle(*_: object) -> None:
+        for signum in _STOP_SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+        raise _Stopped
+
+    before = {signum: signal.signal(signum, handle) for signum in _STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65533:
+        raise argparse.ArgumentTypeError(f"{port} is no port: give 1 to 65533, or 0 for a free one")
+    return port

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``monasca-common``: each subcommand is a class of its own, found by entry point."""
+
+import importlib.metadata
+import sys
+from collections.abc import Sequence
+
+from cliff.app import App
+from cliff.commandmanager import CommandManager
+
+COMMANDS = "monasca_common.cli"
+
+
+class MonascaCommon(App):
+    """Tools around the Kafka messaging layer of Monasca-like services."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            description="Tools around the Kafka messaging layer of Monasca-like services.",
+            version=importlib.metadata.version("monasca-common"),
+            command_manager=CommandManager(COMMANDS),
+            deferred_help=True,
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; its exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    return int(MonascaCommon().run(list(sys.argv[1:] if argv is None else argv)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How Sphinx makes the release notes."""
+
+extensions = ["openstackdocstheme", "reno.sphinxext"]
+
+project = "monasca-common release notes"
+copyright = "Monasca contributors"  # noqa: A001 - Sphinx's name for it
+root_doc = "index"
+
+html_theme = "openstackdocs"
+openstackdocs_repo_name = "openstack/monasca-common"
+openstackdocs_auto_name = False
+openstackdocs_bug_project = "monasca-common"
+openstackdocs_bug_tag = "releasenotes"

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Count the tests in the result streams of a run, and say so in one line: ``N passed, N failed, N skipped``.
+
+A folder holds ``<suite>.subunit`` and ``<suite>.status`` (the exit status of stestr) of each suite.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import subunit
+import testtools
+
+_PASSED = ("success", "xfail")
+_SKIPPED = ("skip",)
+
+
+def main() -> int:
+    """0 when nothing failed; where CI is true, skipping is failing."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--passed", type=int, default=0, help="checks that passed beside the tests")
+    parser.add_argument("--failed", type=int, default=0, help="checks that failed beside the tests")
+    arguments = parser.parse_args()
+    total = Counter(passed=arguments.passed, failed=arguments.failed)
+    for stream in sorted(arguments.results.glob("*.subunit")):
+        total += count(stream, int(stream.with_suffix(".status").read_text()))
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    skips_fail = os.environ.get("CI") == "true"
+    return 1 if total["failed"] or (skips_fail and total["skipped"]) else 0
+
+
+def count(stream: Path, status: int) -> Counter[str]:
+    """The tests of one suite by outcome. A run that broke off, or ran nothing, is one failure more."""
+    outcomes: Counter[str] = Counter()
+
+    def note(test: dict[str, Any]) -> None:
+        if test["status"] in _PASSED:
+            outcomes["passed"] += 1
+        elif test["status"] in _SKIPPED:
+            outcomes["skipped"] += 1
+        elif test["status"] != "exists":
+            outcomes["failed"] += 1
+            print(f"FAILED: {test['id']}", file=sys.stderr)
+
+    result = testtools.StreamToDict(note)
+    result.startTestRun()
+    with stream.open("rb") as source:
+        subunit.ByteStreamToStreamResult(source, non_subunit_name="stdout").run(result)
+    result.stopTestRun()
+    if (status != 0 and not outcomes["failed"]) or not outcomes:
+        print(f"FAILED: the {stream.stem} tests did not run to their end (exit status {status})", file=sys.stderr)
+        outcomes["failed"] += 1
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Sets everything up and runs every check and every test. The last line is "N passed, N failed, N skipped".
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+    cat <<'EOF'
+Usage: bash tools/run_tests.sh [--unit] [--help]
+
+Creates .venv when it is missing, installs the tested versions, fetches Kafka's jars once, runs ruff, mypy,
+import-linter, bandit, reno, sphinx and the unit and functional tests, and ends with one line:
+
+    N passed, N failed, N skipped
+
+A check counts as one. The exit status is 0 when nothing failed. With CI=true a skip is a failure.
+
+  --unit   unit tests only: no checks, no Java, no broker
+  --help   this text
+
+Environment:
+  CONCURRENCY   test processes at once (default 2)
+  PYTHON        the Python to make .venv with (default python3.11, else python3)
+
+Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer.
+EOF
+}
+
+only_unit=false
+for argument in "$@"; do
+    case "$argument" in
+        --unit) only_unit=true ;;
+        --help | -h) usage; exit 0 ;;
+        *) echo "run_tests.sh: unknown argument '$argument'; --help names the known ones" >&2; exit 2 ;;
+    esac
+done
+
+say() { printf '\n== %s\n' "$*"; }
+
+# pbr asks git for the version; in an unpacked archive, or a checkout of another user, git does not answer.
+set_version() {
+    if ! git rev-parse HEAD >/dev/null 2>&1; then
+        export PBR_VERSION="${PBR_VERSION:-0.0.1}"
+    fi
+}
+
+make_environment() {
+    if [[ ! -x .venv/bin/python ]]; then
+        local python
+        python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}"
+        if [[ -z "$python" ]] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            echo "run_tests.sh: Python 3.11 or newer is needed: install it, or name it in PYTHON" >&2
+            exit 1
+        fi
+        say "making .venv with $python"
+        "$python" -m venv .venv
+    fi
+    local wanted
+    wanted="$(cat upper-constraints.txt requirements.txt setup.cfg pyproject.toml | sha256sum)"
+    if [[ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]]; then
+        say "installing the tested versions"
+        .venv/bin/python -m pip install --quiet -c upper-constraints.txt -e '.[devbroker,test,lint,docs]'
+        echo "$wanted" > .venv/installed
+    fi
+    export PATH="$PWD/.venv/bin:$PATH"
+}
+
+install_java() {
+    if command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]]; then
+        return
+    fi
+    if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing Java"
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless
+    fi
+}
+
+failed_checks=0
+passed_checks=0
+
+check() {
+    local name="$1"
+    shift
+    say "$name"
+    if "$@"; then
+        passed_checks=$((passed_checks + 1))
+    else
+        failed_checks=$((failed_checks + 1))
+        echo "FAILED: $name" >&2
+    fi
+}
+
+# Runs the tests in one folder; what stestr knows of them afterwards is counted by count_tests.py.
+results="$(mktemp -d)"
+trap 'rm -rf "$results"' EXIT
+
+run_suite() {
+    local name="$1" status=0
+    say "$name tests"
+    OS_TEST_PATH="./monasca_common/tests/$name" stestr run --concurrency "${CONCURRENCY:-2}" --suppress-attachments \
+        || status=$?
+    stestr last --subunit > "$results/$name.subunit" 2>/dev/null || true
+    echo "$status" > "$results/$name.status"
+}
+
+set_version
+make_environment
+if [[ "$only_unit" == false ]]; then
+    install_java
+    check "fetch Kafka's jars" python -c 'from monasca_common.devbroker.jars import kafka_jars; print(kafka_jars())'
+    check "ruff check" ruff check .
+    check "ruff format" ruff format --check .
+    check "mypy" mypy
+    check "import-linter" lint-imports
+    check "bandit" bandit --quiet --recursive --configfile pyproject.toml monasca_common
+    check "reno" reno lint
+    check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
+fi
+run_suite unit
+if [[ "$only_unit" == false ]]; then
+    run_suite functional
+fi
+say "result"
+python tools/count_tests.py "$results" --passed "$passed_checks" --failed "$failed_checks"
