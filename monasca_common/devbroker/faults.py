@@ -101,7 +101,7 @@ class ActiveFault:
         self.taken = 0
         self.removed = asyncio.Event()  # set in the proxy's loop: ends every delay of this fault
         self._matched = 0
-        self._random = random.Random(fault.seed)  # nosec B311
+        self._random = random.Random(fault.seed)
 
     def takes(self, request: Request) -> bool:
         """Whether this request is one of those; counts it if so."""
