@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Protocol
 
 from monasca_common.kafka.clock import Clock
@@ -55,7 +56,7 @@ class Latch:
 
     def count_down(self) -> None:
         self.left -= 1
-        if self.left == 0:
+        if self.left == 0 and self.lock.locked():
             self.lock.release()
 
     @property
@@ -103,15 +104,17 @@ class Pending:
     doubtful = False  # whether an attempt before this one may have been written
 
     def __call__(self, error: Any, message: RawMessage) -> None:
-        # The two common cases, written out; `Ledger.settle_answered` says the same of every case.
+        # The two common cases, a send and a message of a bulk, are written out; `Ledger.settle_answered` has them all.
         ledger = self.ledger
         watchers = self.watchers
-        if error is not None or self.outcome is not None or (watchers and watchers[0].__class__ is not Latch):
+        if error is not None or self.outcome is not None:
             ledger.settle_answered(self, None if error is None else ledger.fault(error), message)
             return
+        latch = None
         if watchers is None:
             ledger.delivered += 1
-        elif watchers and not ledger.own_ids:
+        elif len(watchers) == 1 and watchers[0].__class__ is Latch and not ledger.own_ids:
+            latch = watchers[0]
             self.partition = message.partition()
             self.offset = message.offset()
         else:
@@ -121,9 +124,10 @@ class Pending:
         self.record = None
         del ledger.outstanding[self]
         ledger.left_bytes += self.size
-        if watchers:
-            for watcher in watchers:
-                watcher.settled(self)
+        if latch is not None:
+            latch.left -= 1
+            if not latch.left:
+                ledger.opened.append(latch)
         if ledger.waiting_for_room:
             ledger.offer_room()
 
@@ -156,6 +160,7 @@ class Ledger:
         # the language: the budget would be off by a message, no outcome would.
         self.entered_bytes = 0
         self.left_bytes = 0
+        self.opened: list[Latch] = []  # by callbacks, since serving began
         self.delivered = 0  # sends that no flush has told of yet
         self.waiting_for_room: list[tuple[int, int, Latch]] = []
         self.last_error: TransportError | None = None
@@ -185,33 +190,46 @@ class Ledger:
     def ever_fits(self, messages: int, size: int) -> bool:
         return messages <= self.budget_messages and size <= self.budget_bytes
 
-    def admit(self, pendings: Sequence[Pending], size: int) -> Latch | None:
-        """Reserve room for all and enter them; without room, a latch that opens when there is some."""
+    def enter(self, pendings: Sequence[Pending], size: int) -> bool:
+        """Reserve room for all of them and enter them, or do nothing."""
         with self._entry:
             if not self.fits(len(pendings), size):
-                latch = Latch(1)
-                self.waiting_for_room.append((len(pendings), size, latch))
-                if not self.fits(len(pendings), size):
-                    return latch
-                self.waiting_for_room.pop()  # room was made between the two looks, and nobody saw us waiting
+                return False
             self.entered_bytes += size
-            self.outstanding.update(dict.fromkeys(pendings))
-            return None
+            self.outstanding.update(zip(pendings, repeat(None)))
+            return True
+
+    def ask_for_room(self, messages: int, size: int) -> Latch:
+        """A latch that opens when there is room for this much."""
+        latch = Latch(1)
+        with self._entry:
+            self.waiting_for_room.append((messages, size, latch))
+        if self.fits(messages, size):
+            self.offer_room()  # it was made between the caller's look and ours, when nobody was seen waiting
+        return latch
+
+    def open_latches(self) -> None:
+        """Wake the callers whose bulks are settled, all at once after serving: woken one by one they would contend
+        with the remaining callbacks. Under the ``serving`` lock."""
+        while self.opened:
+            lock = self.opened.pop().lock
+            if lock.locked():
+                lock.release()
 
     def offer_room(self) -> None:
         """Wake those who wait for room, once a quarter is free: one at a time would be a thread switch a message."""
         with self._entry:
-            crowded = not self.fits(self.budget_messages // 4, self.budget_bytes // 4)
+            crowded = bool(self.outstanding) and not self.fits(self.budget_messages // 4, self.budget_bytes // 4)
             still_waiting = []
             for waiter in self.waiting_for_room:
                 messages, size, latch = waiter
-                if self.fits(messages, size) and not (crowded and self.outstanding):
+                if self.fits(messages, size) and not crowded:
                     latch.count_down()
                 else:
                     still_waiting.append(waiter)
             self.waiting_for_room = still_waiting
 
-    def stop_waiting_for_room(self, latch: Latch) -> None:
+    def stop_asking(self, latch: Latch) -> None:
         with self._entry:
             self.waiting_for_room = [waiter for waiter in self.waiting_for_room if waiter[2] is not latch]
 

@@ -96,17 +96,17 @@ class KafkaProducer:
         """
         self._check("publish")
         self._ledger.tick()
-        latch, pendings, own = self._drafts.bulk(topic, records, key, headers)
         deadline = self._deadline(timeout)
-        if not pendings:
-            return DeliveryReport(())
-        attached = self._ledger.attach(own) if own else {}
-        fresh = [pending for pending in pendings if pending not in attached] if attached else pendings
-        size = sum(pending.size for pending in fresh)
-        if self._admit(fresh, size, deadline):
-            self._routes.launch(topic, fresh)
-        else:
-            self._ledger.settle(fresh, Outcome.FAILED, self._queue_full(len(fresh), size))
+        with self._pump.entering():
+            latch, pendings, own = self._drafts.bulk(topic, records, key, headers)
+            attached = self._ledger.attach(own) if own else {}
+            fresh = [pending for pending in pendings if pending not in attached] if attached else pendings
+            size = sum([pending.size for pending in fresh])
+            entered = self._ledger.enter(fresh, size)
+            if entered:
+                self._routes.launch(topic, fresh)
+        if not entered:
+            self._launch_with_room(topic, fresh, size, deadline)
         self._pump.wait(latch, deadline - self._clock.monotonic())
         return DeliveryReport([attached.get(pending, pending) for pending in pendings] if attached else pendings)
 
@@ -293,18 +293,23 @@ class KafkaProducer:
         for topic, pendings in by_topic.items():
             self._routes.launch(topic, pendings)
 
+    def _launch_with_room(self, topic: str, pendings: Sequence[Pending], size: int, deadline: float) -> None:
+        if self._admit(pendings, size, deadline):
+            self._routes.launch(topic, pendings)
+        else:
+            self._ledger.settle(pendings, Outcome.FAILED, self._queue_full(len(pendings), size))
+
     def _admit(self, pendings: Sequence[Pending], size: int, deadline: float) -> bool:
         """Enter messages into the book, waiting for room until the deadline; whether there was any."""
         if not self._ledger.ever_fits(len(pendings), size):
             return False
-        while True:
-            full = self._ledger.admit(pendings, size)
-            if full is None:
-                return True
-            opened = self._pump.wait(full, deadline - self._clock.monotonic())
-            self._ledger.stop_waiting_for_room(full)
+        while not self._ledger.enter(pendings, size):
+            room = self._ledger.ask_for_room(len(pendings), size)
+            opened = self._pump.wait(room, deadline - self._clock.monotonic())
+            self._ledger.stop_asking(room)
             if not opened:
-                return False
+                return self._ledger.enter(pendings, size)
+        return True
 
     def _queue_full(self, messages: int, size: int) -> QueueFull:
         return QueueFull(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.delivery import Delivery, DeliveryListener
@@ -24,6 +25,7 @@ LOG = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 1.0  # client-wide errors are noticed at least this often
 _BUSY_SECONDS = 0.005  # acknowledgements of sends are collected this often
+_HOLD_ON_SECONDS = 0.001
 _FLUSH_SLICE_SECONDS = 0.005  # how long one waiter may keep the others from serving
 
 
@@ -36,8 +38,10 @@ class Pump:
         self._transports = transports
         self._serving = ledger.serving
         self._wake = threading.Event()
-        self._waiting = 0
-        self._waiting_guard = threading.Lock()
+        self._guard = threading.Lock()
+        self._waiting: dict[Latch, None] = {}
+        self._entering = 0
+        self._all_entered = threading.Event()
         self._due: deque[tuple[DeliveryListener, Delivery]] = deque()
         self._stopping = False
         self._served = False
@@ -60,35 +64,61 @@ class Pump:
             try:
                 self._poll()
             finally:
+                self._ledger.open_latches()
                 self._serving.release()
 
+    @contextmanager
+    def entering(self) -> Iterator[None]:
+        """Around the making of a bulk: who serves holds on for it, since its acknowledgements would fight the making
+        for the interpreter, one hand-over a message."""
+        with self._guard:
+            self._entering += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._entering -= 1
+                if not self._entering:
+                    self._all_entered.set()
+
     def wait(self, latch: Latch, timeout: float) -> bool:
-        """Serve, or let others serve, until the latch opens; whether it did within ``timeout`` seconds."""
+        """Serve, or let another caller serve, until the latch opens; whether it did within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
-        with self._waiting_guard:
-            self._waiting += 1
+        self._waiting[latch] = None
+        heir = False
         try:
             while not latch.open:
                 remaining = deadline - self._clock.monotonic()
                 if remaining <= 0:
                     return False
-                self._serve_or_sleep(latch, remaining)
+                if self._serving.acquire(blocking=heir, timeout=remaining if heir else -1):
+                    self._serve(remaining)
+                elif self._clock.wait(latch.lock, remaining):
+                    heir = True  # woken to serve in another's place, or because it is open
             return True
         finally:
-            with self._waiting_guard:
-                self._waiting -= 1
+            self._waiting.pop(latch, None)
+            self._appoint_heir()
 
-    def _serve_or_sleep(self, latch: Latch, remaining: float) -> None:
-        # A lone waiter serves by itself; several are served by the thread, or one would be held up by the others.
-        if self._waiting == 1 and self._serving.acquire(blocking=False):
-            try:
-                self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
-            finally:
-                self._serving.release()
-        else:
-            self._wake.set()
-            if self._clock.wait(latch.lock, remaining):
-                latch.lock.release()
+    def _serve(self, remaining: float) -> None:
+        try:
+            if self._entering:
+                self._all_entered.clear()
+                if self._entering:
+                    self._all_entered.wait(_HOLD_ON_SECONDS)
+            self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
+        finally:
+            self._ledger.open_latches()
+            self._serving.release()
+
+    def _appoint_heir(self) -> None:
+        """Whoever leaves wakes one of those who still wait: somebody must serve."""
+        with self._guard:
+            for latch in list(self._waiting):
+                if not latch.open:
+                    if latch.lock.locked():
+                        latch.lock.release()
+                    return
 
     def listen(self, listener: DeliveryListener) -> ListenerWatcher:
         return ListenerWatcher(listener, self._due, self._wake)
@@ -110,17 +140,11 @@ class Pump:
         self._call_listeners()
 
     def _turn(self) -> None:
-        if self._waiting and self._serving.acquire(blocking=False):
-            try:
-                self._flush(_FLUSH_SLICE_SECONDS)
-            finally:
-                self._serving.release()
-        else:
-            self._served = False
-            self._sleep()
-            # Busy senders collect by themselves; a second collector only fights them for the interpreter.
-            if not self._served:
-                self.help()
+        self._served = False
+        self._sleep()
+        # Busy senders and waiters serve by themselves; another would only fight them for the interpreter.
+        if not self._served:
+            self.help()
         self._call_listeners()
 
     def _sleep(self) -> None:
@@ -140,6 +164,7 @@ class Pump:
         self._ledger.tick()
 
     def _flush(self, timeout: float) -> None:
+        self._served = True
         transports = self._transports()
         for transport in transports:
             transport.flush(timeout / len(transports))

@@ -75,8 +75,7 @@ class Routes:
                 if route is None:
                     self._wait_for_limit(topic, pendings)
                     return
-        for pending in pendings:
-            self._produce(route, pending)
+        self._produce(route, pendings)
 
     def _wait_for_limit(self, topic: str, pendings: Iterable[Pending]) -> None:
         if topic in self._waiting:
@@ -92,8 +91,7 @@ class Routes:
             if limit is None or self._closed.is_set():
                 return  # `abandon` has settled them
             route = self._route(topic, limit)
-            for pending in waiting:
-                self._produce(route, pending)
+            self._produce(route, waiting)
             self.ready[topic] = route
 
     def _ask(self, topic: str) -> int | None:
@@ -124,24 +122,23 @@ class Routes:
         with_ids = topic not in self._settings.topics_without_message_id
         return Route(transport, transport.produce, limit, with_ids, transport.clock.monotonic())
 
-    def _produce(self, route: Route, pending: Pending) -> None:
-        if pending.size > route.max_bytes:
-            self._refuse_size(route, pending)
-            return
-        record = pending.record
-        partition, timestamp_ms = ANY_PARTITION, 0
-        headers: list[tuple[str, bytes | None]] = []
-        if pending.message_id is not None:
-            headers.append((MESSAGE_ID_HEADER, pending.message_id))
-        if isinstance(record, Record):
-            partition = ANY_PARTITION if record.partition is None else record.partition
-            timestamp_ms = record.timestamp_ms or 0
-            headers = [*record.headers, *headers]
-            record = record.value
-        try:
-            route.produce(pending.topic, record, pending.key, partition, pending, pending, timestamp_ms, headers)
-        except Exception as error:
-            self.refused(route, pending, error)
+    def _produce(self, route: Route, pendings: Iterable[Pending]) -> None:
+        for pending in pendings:
+            if pending.size > route.max_bytes:
+                self._refuse_size(route, pending)
+                continue
+            value, message_id = pending.record, pending.message_id
+            partition, timestamp_ms = ANY_PARTITION, 0
+            headers: list[tuple[str, bytes | None]] = [] if message_id is None else [(MESSAGE_ID_HEADER, message_id)]
+            if isinstance(value, Record):
+                partition = ANY_PARTITION if value.partition is None else value.partition
+                timestamp_ms = value.timestamp_ms or 0
+                headers[:0] = value.headers
+                value = value.value
+            try:
+                route.produce(pending.topic, value, pending.key, partition, pending, pending, timestamp_ms, headers)
+            except Exception as error:
+                self.refused(route, pending, error)
 
     def refused(self, route: Route, pending: Pending, error: Exception) -> None:
         """``produce`` raised: the client did not take the message, so it is surely not in the log."""

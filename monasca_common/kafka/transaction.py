@@ -31,7 +31,7 @@ class TransactionalConsumer(Protocol):
 
     def group_metadata(self) -> Any: ...
 
-    def seek_to_committed(self) -> None:
+    def seek_to_committed(self) -> object:
         """Read again what was not committed."""
         ...
 
