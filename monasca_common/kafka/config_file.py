@@ -38,18 +38,23 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
     present, registered = _present(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group)):
         for option in sorted(present[name] - registered[name]):
-            _check_name(name, option, registered[name])
+            _check_name(name, option, registered)
     ours = {KAFKA_GROUP, group, *CONSUMER_GROUPS, *registered}
     for name in sorted(section for section in present if section.startswith(KAFKA_GROUP) and section not in ours):
         LOG.warning("Nobody reads the configuration group [%s]%s", name, _suggestion(name, ours))
 
 
-def _check_name(group: str, option: str, known: Iterable[str]) -> None:
+def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:
     old = legacy.find(group, option)
+    if old is None and option in registered[KAFKA_GROUP]:
+        raise ConfigurationError(
+            f"{option} in group [{group}] is the same for all producers and consumers of a configuration: move it to "
+            f"[{KAFKA_GROUP}]"
+        )
     if old is None:
         raise ConfigurationError(
-            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, known)}: correct its name or "
-            "remove it. (A service's own options are registered before its producers and consumers are loaded.)"
+            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered[group])}: correct "
+            "its name or remove it. (A service registers its own options before it loads producers and consumers.)"
         )
     if old.fate is legacy.Fate.IGNORED:
         LOG.warning("[%s] %s is ignored: %s", group, option, old.note)

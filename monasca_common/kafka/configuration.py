@@ -49,18 +49,21 @@ class OptionReader:
         return self._read(KAFKA_GROUP, name)
 
     def text(self, name: str) -> str | None:
-        """A value that is unset when it is empty, which is how a group sheds what ``[kafka]`` says."""
+        """Like indexing, an empty value being none."""
         return self[name] or None
 
-    def raw_options(self, name: str) -> Mapping[str, str]:
-        """Those of ``[kafka]``, and the group's own on top of them."""
+    def own_text(self, name: str) -> str | None:
+        return self.own(name) or None
+
+    def raw_options(self, name: str, *groups: str) -> Mapping[str, str]:
+        """Those of the groups, each on top of the one before."""
         merged: dict[str, str] = {}
-        for group in dict.fromkeys((KAFKA_GROUP, self.group)):
+        for group in groups:
             merged |= guarded_options.parse(self._read(group, name) or (), option=name, group=group)
         return MappingProxyType(merged)
 
     def error(self, name: str, rule: str) -> ConfigurationError:
-        return ConfigurationError(f"{name} in group [{self.group}] {rule}")
+        return _error(self.group, name, rule)
 
     def _read(self, group: str, name: str) -> Any:
         # Raised outside of the handler: the original error may quote the value, and would be its context.
@@ -91,19 +94,19 @@ def producer_settings(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Produce
 
     ``group``: the consumer whose servers to write to, which is where its dead letters go.
     """
-    read, tuning = OptionReader(conf, group), OptionReader(conf, KAFKA_GROUP)
+    read = OptionReader(conf, group)
     return ProducerSettings(
         connection=_connection(read),
-        compression=tuning["compression"],
-        linger_ms=tuning["linger_ms"],
-        publish_timeout_seconds=tuning["publish_timeout_seconds"],
-        budget_messages=tuning["budget_messages"],
-        budget_bytes=tuning["budget_bytes"],
-        max_message_bytes=tuning["max_message_bytes"],
-        transactional_id=tuning.text("transactional_id"),
-        transaction_timeout_seconds=tuning["transaction_timeout_seconds"],
-        topics_without_message_id=frozenset(_topics(tuning, "topics_without_message_id")),
-        options=tuning.raw_options("producer_options"),
+        compression=read.of_kafka("compression"),
+        linger_ms=read.of_kafka("linger_ms"),
+        publish_timeout_seconds=read.of_kafka("publish_timeout_seconds"),
+        budget_messages=read.of_kafka("budget_messages"),
+        budget_bytes=read.of_kafka("budget_bytes"),
+        max_message_bytes=read.of_kafka("max_message_bytes"),
+        transactional_id=read.of_kafka("transactional_id") or None,
+        transaction_timeout_seconds=read.of_kafka("transaction_timeout_seconds"),
+        topics_without_message_id=frozenset(_topics(read, KAFKA_GROUP, "topics_without_message_id")),
+        options=read.raw_options("producer_options", KAFKA_GROUP),
     )
 
 
@@ -114,7 +117,7 @@ def consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
             f"[{KAFKA_GROUP}] describes no consumer: give the consumer a group of its own, such as [kafka_metrics]"
         )
     read = OptionReader(conf, group)
-    topics = _topics(read, "topic")
+    topics = _topics(read, group, "topic")
     if not topics:
         raise read.error("topic", "is not set: name the topic to read")
     if not read.own("group_id"):
@@ -127,7 +130,7 @@ def consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
         group_protocol=read["group_protocol"],
         assignment_strategy=read["assignment_strategy"],
         session_timeout_seconds=read["session_timeout_seconds"],
-        group_instance_id=read.own("group_instance_id") or None,
+        group_instance_id=read.own_text("group_instance_id"),
         start=_start(read),
         batch_size=read["batch_size"],
         max_wait_time_seconds=read["max_wait_time_seconds"],
@@ -138,28 +141,35 @@ def consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSettings:
         max_uncommitted_messages=read["max_uncommitted_messages"],
         buffer_bytes=read["buffer_bytes"],
         dead_letter_topic=_dead_letter_topic(read, topics),
-        options=read.raw_options("consumer_options"),
+        options=read.raw_options("consumer_options", KAFKA_GROUP, group),
     )
 
 
 def _connection(read: OptionReader) -> ConnectionSettings:
-    security = SecurityOptions(
-        group=read.group,
-        security_protocol=read["security_protocol"],
-        allow_insecure_credentials=read["allow_insecure_credentials"],
-        sasl_mechanism=read.text("sasl_mechanism"),
-        sasl_username=read.text("sasl_username"),
-        sasl_password=read.text("sasl_password"),
-        tls_ca_file=read.text("tls_ca_file"),
-        tls_certificate_file=read.text("tls_certificate_file"),
-        tls_key_file=read.text("tls_key_file"),
-        tls_key_password=read.text("tls_key_password"),
-    )
     return ConnectionSettings(
         bootstrap_servers=bootstrap_servers(read["bootstrap_servers"] or (), where=f"group [{read.group}]"),
         driver=read.of_kafka("driver"),
         client_id=read["client_id"],
-        security=security.checked(),
+        security=_security(read).checked(),
+    )
+
+
+def _security(read: OptionReader) -> SecurityOptions:
+    protocol = read["security_protocol"].upper()
+    # A group that leaves TLS or credentials of [kafka] aside need not unset what belongs to them.
+    tls = read.text if protocol.endswith("SSL") else read.own_text
+    sasl = read.text if protocol.startswith("SASL_") else read.own_text
+    return SecurityOptions(
+        group=read.group,
+        security_protocol=protocol,
+        allow_insecure_credentials=read["allow_insecure_credentials"],
+        sasl_mechanism=sasl("sasl_mechanism"),
+        sasl_username=sasl("sasl_username"),
+        sasl_password=sasl("sasl_password"),
+        tls_ca_file=tls("tls_ca_file"),
+        tls_certificate_file=tls("tls_certificate_file"),
+        tls_key_file=tls("tls_key_file"),
+        tls_key_password=tls("tls_key_password"),
     )
 
 
@@ -180,16 +190,18 @@ def bootstrap_servers(brokers: Sequence[str], *, where: str) -> str:
     return ",".join(brokers)
 
 
-def _topics(read: OptionReader, name: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(read.own(name) or ()))
-    for topic in topics:
+def _topics(read: OptionReader, group: str, name: str) -> tuple[str, ...]:
+    names = read.of_kafka(name) if group == KAFKA_GROUP else read.own(name)
+    for topic in names or ():
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise read.error(name, f"names {topic!r}: a topic has 1 to 249 letters, digits, dots, dashes, underscores")
-    return topics
+            raise _error(
+                group, name, f"names {topic!r}: a topic has 1 to 249 letters, digits, dots, dashes, underscores"
+            )
+    return tuple(dict.fromkeys(names or ()))
 
 
 def _dead_letter_topic(read: OptionReader, topics: tuple[str, ...]) -> str | None:
-    name: str | None = read.own("dead_letter_topic") or None
+    name = read.own_text("dead_letter_topic")
     if name is not None and not _TOPIC.fullmatch(name):
         raise read.error("dead_letter_topic", f"is {name!r}: a topic has letters, digits, dots, dashes, underscores")
     loops = set(topics) & ({name} if name else {topic + DEAD_LETTER_SUFFIX for topic in topics})
@@ -227,3 +239,7 @@ def _start(read: OptionReader) -> str:
     if time.tzinfo is None:
         time = time.replace(tzinfo=datetime.UTC)
     return time.astimezone(datetime.UTC).isoformat()
+
+
+def _error(group: str, name: str, rule: str) -> ConfigurationError:
+    return ConfigurationError(f"{name} in group [{group}] {rule}")

@@ -60,13 +60,22 @@ _CONNECTION = [
     cfg.StrOpt(
         "security_protocol",
         default="PLAINTEXT",
-        choices=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        choices=[
+            ("PLAINTEXT", "neither TLS nor credentials"),
+            ("SSL", "TLS; a certificate of this client where brokers ask for one"),
+            ("SASL_PLAINTEXT", "credentials that everybody on the way can read"),
+            ("SASL_SSL", "credentials within TLS"),
+        ],
         ignore_case=True,
         help="How to talk to brokers. SASL_PLAINTEXT also needs allow_insecure_credentials.",
     ),
     cfg.StrOpt(
         "sasl_mechanism",
-        choices=["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"],
+        choices=[
+            ("PLAIN", "the broker is told the password"),
+            ("SCRAM-SHA-256", "the broker is shown that the password is known"),
+            ("SCRAM-SHA-512", "the same with a longer hash"),
+        ],
         ignore_case=True,
         help="How to log in, where security_protocol is SASL_SSL or SASL_PLAINTEXT.",
     ),
@@ -94,7 +103,13 @@ _PRODUCER = [
     cfg.StrOpt(
         "compression",
         default="lz4",
-        choices=["none", "gzip", "snappy", "lz4", "zstd"],
+        choices=[
+            ("none", "not at all"),
+            ("gzip", "small and slow"),
+            ("snappy", "fast"),
+            ("lz4", "fast"),
+            ("zstd", "small and fast; needs brokers of version 2.1"),
+        ],
         help="How batches of messages are compressed.",
     ),
     cfg.IntOpt(
@@ -158,12 +173,19 @@ _CONSUMER = [
     cfg.StrOpt(
         "group_protocol",
         default="classic",
-        choices=["classic", "consumer"],
-        help="How members of a group share partitions: classic, or consumer (KIP-848, Kafka 4.0 and later).",
+        choices=[
+            ("classic", "the members agree among themselves"),
+            ("consumer", "the brokers decide (KIP-848, Kafka 4.0 and later)"),
+        ],
+        help="How the members of a group share its partitions.",
     ),
     cfg.StrOpt(
         "assignment_strategy",
-        choices=["cooperative-sticky", "range", "roundrobin"],
+        choices=[
+            ("cooperative-sticky", "only what must move stops"),
+            ("range", "everything stops; partitions of the same number go to the same member"),
+            ("roundrobin", "everything stops; partitions are dealt out in turn"),
+        ],
         help="Who gets which partition, with group_protocol classic. Unset: cooperative-sticky.",
     ),
     cfg.FloatOpt(
@@ -209,8 +231,11 @@ _CONSUMER = [
     cfg.StrOpt(
         "isolation_level",
         default="read_committed",
-        choices=["read_committed", "read_uncommitted"],
-        help="Whether messages of aborted and unfinished transactions are hidden.",
+        choices=[
+            ("read_committed", "hides messages of aborted and of unfinished transactions"),
+            ("read_uncommitted", "shows everything"),
+        ],
+        help="Which messages of transactions are read.",
     ),
     cfg.FloatOpt(
         "topic_check_seconds",
@@ -301,8 +326,8 @@ def _own_options(group: str) -> list[cfg.Opt]:
 def _inherited(option: cfg.Opt) -> cfg.Opt:
     """The same option for a consumer's group, where ``None`` stands for what ``[kafka]`` says."""
     twin = copy.copy(option)
-    twin.default = None
-    twin.sample_default = f"the value of [{KAFKA_GROUP}] {option.name}"
+    twin.default = twin.sample_default = None
+    twin.help = f"{option.help} Inherited from [{KAFKA_GROUP}]."
     return twin
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 from collections.abc import Iterable
@@ -74,7 +75,7 @@ def load_serializer(name: str) -> Serializer:
     return _factory(SERIALIZERS, name, option="serializer")()  # type: ignore[no-any-return]
 
 
-# The drivers' factories. They import a client only when it is asked for.
+# The drivers' factories. Each imports what it needs when it is called, so that importing this package stays cheap.
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
@@ -125,12 +126,10 @@ def memory_consumer(
 def _factory(namespace: str, name: str, *, option: str) -> Any:
     manager: Any = None
     broken: list[BaseException] = []
-    try:
+    with contextlib.suppress(NoMatches):
         manager = driver.DriverManager(
             namespace, name, on_load_failure_callback=lambda _manager, _plugin, error: broken.append(error)
         )
-    except NoMatches:
-        pass
     if manager is None:
         raise _no_plugin(namespace, name, option, broken) from (broken[0] if broken else None)
     return manager.driver

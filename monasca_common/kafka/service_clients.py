@@ -36,6 +36,7 @@ class ServiceProducer:
 
     def __init__(self, producer: KafkaProducer) -> None:
         self._producer = producer
+        self._clock = SystemClock()
         self._lock = threading.Lock()
         self._promised: list[DeliveryReport] = []  # told as "going to be delivered", and not yet seen to be
 
@@ -65,11 +66,17 @@ class ServiceProducer:
 
     def close(self, timeout: float | None = None) -> None:
         """Wait up to ``timeout`` seconds for what is on its way; what is then left is logged, and may be lost."""
-        self._keep_promises(timeout)
+        deadline = self._clock.monotonic() + (
+            self._producer.settings.publish_timeout_seconds if timeout is None else timeout
+        )
+        # Twice: the first waits for what is on its way, the second sends again what then has failed.
+        for _ in range(2):
+            self._keep_promises(max(0.0, deadline - self._clock.monotonic()))
         left = sum(len(report.failed) + len(report.unknown) for report in self._promised)
         if left:
             LOG.error("%d messages were not confirmed when the producer was closed", left)
-        self._producer.close(timeout)
+        self._promised = []
+        self._producer.close(max(0.0, deadline - self._clock.monotonic()))
 
     def __enter__(self) -> ServiceProducer:
         return self
@@ -88,7 +95,7 @@ class ServiceProducer:
             self._promised.append(report)
         return len(report.unknown)
 
-    def _keep_promises(self, timeout: float | None = 0) -> None:
+    def _keep_promises(self, timeout: float = 0) -> None:
         """What was promised and has failed since is sent again, under its id."""
         if not self._promised:
             return

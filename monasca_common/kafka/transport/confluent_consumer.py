@@ -21,7 +21,7 @@ from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCallbacks
 from monasca_common.kafka.transport.faults import translate
 from monasca_common.kafka.transport.librdkafka_options import connection_options, consumer_options
-from monasca_common.kafka.transport.refused_options import naming_refused_options
+from monasca_common.kafka.transport.refused_options import make_client
 
 # confluent-kafka 2.16 lets one thread at a time into a consumer, where librdkafka takes any: a commit by another
 # thread would wait until a poll is over, and a held commit would hold the polls. Who presents the same identity
@@ -55,8 +55,8 @@ class ConfluentConsumer(ConsumerTransport):
         self._admin_options = connection_options(settings.connection)
         self._admin_lock = threading.Lock()
         self._guard = ForkGuard("KafkaConsumer")
-        with naming_refused_options("consumer_options"):
-            self._client = Consumer({**consumer_options(settings), "error_cb": self._heard})
+        options = {**consumer_options(settings), "error_cb": self._heard}
+        self._client = make_client("consumer_options", lambda: Consumer(options))
         self._guard.pin(self._client)
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:

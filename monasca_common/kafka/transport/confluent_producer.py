@@ -19,6 +19,7 @@ from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ProducerTransport
 from monasca_common.kafka.transport.faults import translate
 from monasca_common.kafka.transport.librdkafka_options import connection_options, producer_options
+from monasca_common.kafka.transport.refused_options import make_client
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class ConfluentProducer(ProducerTransport):
         options["batch.size"] = batch_bytes
         # Always: a wrong password shows nowhere else.
         options["error_cb"] = self._heard
-        self._client = Producer(options, logger=LOG)
+        self._client = make_client("producer_options", lambda: Producer(options, logger=LOG))
         self.produce = self._client.produce  # type: ignore[method-assign]  # no Python frame between `send` and C
 
     def produce(self, *arguments: Any) -> None:

@@ -3,31 +3,29 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import TypeVar
 
 from confluent_kafka import KafkaException
 
 from monasca_common.kafka.errors import ConfigurationError
 
+T = TypeVar("T")
+
 _QUOTED_VALUE = re.compile(r'value (".*"|\S+) (?=for |is )', re.DOTALL)
 
 
-@contextlib.contextmanager
-def naming_refused_options(option: str) -> Iterator[None]:
-    """Around the making of a client: a refusal becomes a `ConfigurationError`.
+def make_client(option: str, make: Callable[[], T]) -> T:
+    """What ``make`` returns; raises `ConfigurationError` where librdkafka refuses an option.
 
     ``option``: where further options of this client come from, ``producer_options`` or ``consumer_options``.
     """
-    refused = None
     try:
-        yield
+        return make()
     except KafkaException as error:
         reason = _QUOTED_VALUE.sub("value ", error.args[0].str().strip())
-        refused = ConfigurationError(
-            f"librdkafka refuses what {option} or the options on TLS and SASL say: {reason}; correct that option"
-        )
     # Outside of the handler, so that the client's own text, which may quote a value, is no part of the traceback.
-    if refused is not None:
-        raise refused
+    raise ConfigurationError(
+        f"librdkafka refuses what {option} or the options on TLS and SASL say: {reason}; correct that option"
+    )

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that read configuration files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import textwrap
+
+from oslo_config import cfg
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError
+
+
+class ConfigurationTestCase(base.BaseTestCase):
+    def path_of(self, text: str) -> str:
+        """A file with this text, gone after the test."""
+        handle, path = tempfile.mkstemp(suffix=".conf", text=True)
+        self.addCleanup(os.unlink, path)
+        with os.fdopen(handle, "w") as file:
+            file.write(textwrap.dedent(text))
+        return path
+
+    def configured(self, text: str) -> cfg.ConfigOpts:
+        return self.read(self.path_of(text))
+
+    def read(self, path: str) -> cfg.ConfigOpts:
+        conf = cfg.ConfigOpts()
+        conf(["--config-file", path], project="monasca-common-tests", default_config_dirs=[])
+        return conf
+
+    def with_kafka(self, *lines: str, **groups: str) -> cfg.ConfigOpts:
+        """``[kafka]`` with brokers and these lines, and further groups given as text."""
+        sections = ["[kafka]", "bootstrap_servers = kafka.example.org:9092", *lines]
+        for name, text in groups.items():
+            sections += [f"[{name}]", text]
+        return self.configured("\n".join(sections) + "\n")
+
+    def refused(self, call, *arguments, **named) -> str:
+        """What the `ConfigurationError` that this call raises says."""
+        return str(self.assertRaises(ConfigurationError, call, *arguments, **named))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON from strangers: what is accepted means what it says, and what is refused is never quoted."""
+
+from __future__ import annotations
+
+import json
+import string
+import traceback
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError, SerializationError
+from monasca_common.kafka.serialization.json import JsonSerializer
+
+# Colons, quotes, backslashes and digits: what the look for repeated keys and for long numbers might trip over.
+TEXT = st.text(
+    alphabet=st.sampled_from(':"\\{}[],09ae \u00e9\u20ac\U0001f600') | st.characters(exclude_categories=["Cs"])
+)
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXT,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def escaped(text: str) -> str:
+    """The same JSON string with every character written as an escape."""
+    units = text.encode("utf-16-be")
+    return '"' + "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)) + '"'
+
+
+class JsonTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.serializer = JsonSerializer()
+
+    def refusal(self, data: bytes, serializer: JsonSerializer | None = None) -> str:
+        error = self.assertRaises(SerializationError, (serializer or self.serializer).loads, data)
+        self.assertIsNone(error.__cause__)
+        self.assertIsNone(error.__context__)
+        return str(error)
+
+    def test_the_content_type_is_told_in_a_header(self):
+        self.assertEqual((("content-type", b"application/json"),), self.serializer.headers)
+
+    @settings(max_examples=300, deadline=None)
+    @given(VALUES)
+    def test_what_is_written_is_read_back(self, value):
+        self.assertEqual(value, self.serializer.loads(self.serializer.dumps(value)))
+
+    @settings(max_examples=300, deadline=None)
+    @given(VALUES, st.booleans())
+    def test_what_other_writers_wrote_is_read(self, value, ascii_only):
+        self.assertEqual(value, self.serializer.loads(json.dumps(value, ensure_ascii=ascii_only).encode()))
+
+    @settings(max_examples=300, deadline=None)
+    @given(TEXT, TEXT, VALUES, st.booleans(), st.booleans())
+    def test_a_key_that_comes_twice_is_refused_however_it_is_written(self, key, decoy, value, escape_key, escape_decoy):
+        second = escaped(key) if escape_key else json.dumps(key)
+        text = escaped(decoy) if escape_decoy else json.dumps(decoy)
+        document = f"[{{{json.dumps(key)}: {json.dumps(value)}, {second}: {text}}}, {text}]"
+
+        self.assertEqual("JSON with the same key twice in one object", self.refusal(document.encode()))
+
+    def test_an_escaped_colon_does_not_make_up_for_a_repeated_key(self):
+        self.assertIn("same key twice", self.refusal(b'{"a":1,"a":"\\u003a"}'))
+        self.assertIn("same key twice", self.refusal(b'{"a":1,"a":"\\u003A"}'))
+
+    def test_an_escaped_colon_alone_is_fine(self):
+        self.assertEqual({"a": ":"}, self.serializer.loads(b'{"a":"\\u003a"}'))
+
+    def test_the_same_key_in_several_objects_is_fine(self):
+        self.assertEqual([{"a": {"a": 1}}, {"a": 2}], self.serializer.loads(b'[{"a":{"a":1}},{"a":2}]'))
+
+    def test_integers_end_at_64_bits(self):
+        for text in ("18446744073709551615", "-9223372036854775808"):
+            self.assertEqual(int(text), self.serializer.loads(text.encode()))
+        for text in ("18446744073709551616", "-9223372036854775809", "[1" + "0" * 300 + "]"):
+            self.assertIn("beyond 64 bits", self.refusal(text.encode()))
+        self.refusal(b"9" * 100_000)
+
+    @given(st.integers())
+    def test_an_integer_is_read_exactly_or_refused(self, number):
+        for factor in (1, 2**70):
+            try:
+                self.assertEqual(number * factor, self.serializer.loads(str(number * factor).encode()))
+            except SerializationError:
+                self.assertFalse(-(2**63) <= number * factor < 2**64)
+
+    def test_long_numbers_in_strings_and_fractions_are_fine(self):
+        for value in ("1" * 40, 0.1234567890123456789):
+            self.assertEqual(value, self.serializer.loads(json.dumps(value).encode()))
+        self.assertEqual(1 / 3, self.serializer.loads(b"0.33333333333333333333333333333333"))
+
+    def test_what_is_no_number_in_json_is_refused(self):
+        for text in (b"NaN", b"[Infinity]", b"-Infinity", b"1e999", b"01", b"+1", b".5"):
+            self.assertIn("not JSON", self.refusal(text))
+
+    def test_lone_surrogates_and_broken_text_are_refused(self):
+        for text in (b'"\\ud800"', b'"\\udc00x"', b'{"\\ud800":1}', b'"\xff"', b'"\xed\xa0\x80"'):
+            self.assertIn("not JSON", self.refusal(text))
+
+    def test_depth_is_limited_exactly(self):
+        for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+            inner = b"1"
+            self.assertIsNotNone(self.serializer.loads(opening * 64 + inner + closing * 64))
+            self.assertIn("more than 64", self.refusal(opening * 65 + inner + closing * 65))
+            self.refusal(opening * 100_000 + inner + closing * 100_000)
+
+    def test_a_wide_document_is_not_deep(self):
+        wide = [{"a": [1]} for _ in range(1000)]
+
+        self.assertEqual(wide, self.serializer.loads(json.dumps(wide).encode()))
+
+    def test_size_is_limited(self):
+        small = JsonSerializer(max_bytes=10)
+
+        self.assertEqual("12345678", small.loads(b'"12345678"'))
+        self.assertIn("11 bytes is over the limit of 10 bytes", self.refusal(b'"123456789"', small))
+
+    def test_a_limit_of_depth_that_cannot_hold_is_refused(self):
+        self.assertRaises(ConfigurationError, JsonSerializer, max_depth=1000)
+
+    @settings(max_examples=500, deadline=None)
+    @given(st.binary(max_size=60) | st.text(alphabet='{}[]":,\\u0123eE.-+tfn', max_size=60).map(str.encode))
+    def test_any_bytes_are_read_as_the_standard_library_reads_them_or_refused(self, data):
+        try:
+            value = self.serializer.loads(data)
+        except SerializationError:
+            return
+        self.assertEqual(json.loads(data), value)
+
+    def test_no_payload_is_quoted(self):
+        for data in (b'{"sesame":', b'{"sesame":1,"sesame":2}', b'["sesame", NaN]', b'"sesame\\ud800"', b"sesame"):
+            error = self.assertRaises(SerializationError, self.serializer.loads, data)
+            self.assertNotIn("sesame", "".join(traceback.format_exception(error)))
+            self.assertFalse(hasattr(error, "doc"))
+
+    def test_what_json_cannot_say_is_not_written(self):
+        for value in ({1: 2}, {"a": {1}}, 2**64, "\ud800", float("nan"), [None, float("inf")], {"a": (float("nan"),)}):
+            self.assertRaises(SerializationError, self.serializer.dumps, value)
+
+    def test_none_is_written(self):
+        self.assertEqual(b'{"a":null,"b":[1.5]}', self.serializer.dumps({"a": None, "b": [1.5]}))
+
+    def test_every_printable_character_survives(self):
+        self.assertEqual(string.printable, self.serializer.loads(self.serializer.dumps(string.printable)))

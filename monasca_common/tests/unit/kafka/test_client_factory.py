@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signatures of old over the memory transport: what services call, and what they are told."""
+
+from __future__ import annotations
+
+import pathlib
+
+from oslotest import base
+
+from monasca_common.kafka.client_factory import get_kafka_consumer, get_kafka_producer
+from monasca_common.kafka.errors import ConfigurationError, TransportError, UndeliveredError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import Delay, Fail, VirtualClock
+
+URL = ["memory://memory:9092"]
+TOPIC = "metrics"
+MIGRATION = pathlib.Path(__file__).parents[4] / "doc" / "source" / "user" / "migration.rst"
+
+
+class FactoryTestCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryKafka())
+        self.memory.broker.create_topic(TOPIC, 1)
+
+    def producer(self, **config):
+        producer = get_kafka_producer(URL, **config)
+        self.addCleanup(producer.close, 0)
+        return producer
+
+    def consumer(self, **named):
+        consumer = get_kafka_consumer(URL, "group", TOPIC, **named)
+        self.addCleanup(consumer.close)
+        return consumer
+
+    def log(self) -> list[tuple[bytes | None, bytes | None]]:
+        return [(record.key, record.value) for record in self.memory.broker.records(TOPIC)]
+
+
+class ServiceProducerTest(FactoryTestCase):
+    def test_everything_delivered_leaves_nothing_unconfirmed(self):
+        self.assertEqual(0, self.producer().publish(TOPIC, ["one", b"two"], key="k"))
+
+        self.assertEqual([(b"k", b"one"), (b"k", b"two")], self.log())
+
+    def test_a_single_message_is_a_bulk_of_one(self):
+        self.producer().publish(TOPIC, "über")
+
+        self.assertEqual([(None, "über".encode())], self.log())
+
+    def test_what_is_still_queued_is_counted_and_arrives_once(self):
+        self.memory.broker.inject("produce", Delay(0.1), count=2)
+        producer = self.producer()
+
+        self.assertEqual(2, producer.publish(TOPIC, ["one", "two"], timeout=0.01))
+
+        producer.close(5)
+        self.assertEqual([b"one", b"two"], [value for _, value in self.log()])
+
+    def test_what_failed_is_raised_and_can_be_retried(self):
+        self.memory.broker.inject("produce", Fail("POLICY_VIOLATION"))
+        producer = self.producer()
+
+        error = self.assertRaises(UndeliveredError, producer.publish, TOPIC, ["one"])
+
+        self.assertEqual(1, len(error.report.failed))
+        self.assertEqual(0, producer.retry(error.report))
+        self.assertEqual([(None, b"one")], self.log())
+
+    def test_a_message_that_was_promised_and_failed_later_is_sent_again(self):
+        self.memory.broker.inject("produce", Fail("POLICY_VIOLATION", seconds=0.1))
+        producer = self.producer()
+        self.assertEqual(1, producer.publish(TOPIC, ["one"], timeout=0.01))
+
+        producer.close(5)
+
+        self.assertEqual([(None, b"one")], self.log())
+
+    def test_options_of_librdkafka_are_taken_by_their_names(self):
+        producer = self.producer(**{"queue.buffering.max.messages": 1000, "linger.ms": 20, "compression.type": "zstd"})
+
+        settings = producer._producer.settings
+        self.assertEqual((1000, 20, "zstd"), (settings.budget_messages, settings.linger_ms, settings.compression))
+
+    def test_options_that_would_undo_a_guarantee_are_refused(self):
+        for config in ({"acks": 1}, {"enable.idempotence": False}, {"message.timeout.ms": 1000}):
+            error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **config)
+            self.assertIn(next(iter(config)), str(error))
+
+    def test_credentials_need_tls(self):
+        config = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a"}
+
+        error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **config, **{"sasl.password": "hush"})
+
+        self.assertIn("SASL_PLAINTEXT", str(error))
+        self.assertNotIn("hush", str(error))
+
+
+class ServiceConsumerTest(FactoryTestCase):
+    def filled(self, *values: str) -> None:
+        self.producer().publish(TOPIC, list(values), key="k")
+
+    def test_messages_are_iterated(self):
+        self.filled("one", "two")
+        consumer = self.consumer()
+
+        message = next(consumer)
+
+        self.assertEqual(
+            (b"k", b"one", 0, 0, TOPIC),
+            (message.key(), message.value(), message.offset(), message.partition(), message.topic()),
+        )
+        self.assertEqual(1, next(iter(consumer)).offset())
+
+    def test_what_was_given_out_is_committed_and_no_more(self):
+        self.filled("one", "two", "three")
+        consumer = self.consumer()
+        for _, message in zip(range(2), consumer, strict=False):
+            last = message
+
+        consumer.commit()
+
+        self.assertEqual(1, last.offset())
+        self.assertEqual({TopicPartition(TOPIC, 0): 2}, self.memory.broker.committed("group"))
+
+    def test_nothing_is_committed_unasked(self):
+        self.filled("one", "two")
+        with self.consumer() as consumer:
+            next(consumer)
+            next(consumer)
+
+        self.assertEqual({TopicPartition(TOPIC, 0): 0}, self.memory.broker.committed("group"))
+
+    def test_the_commit_callback_comes_when_the_interval_is_over(self):
+        clock = VirtualClock()
+        memory = self.useFixture(MemoryKafka(clock=clock))
+        memory.broker.create_topic(TOPIC, 1)
+        self.filled("one", "two", "three")
+        called = []
+        consumer = self.consumer(commit_callback=lambda: called.append(True), max_commit_interval=30)
+        consumer._clock = clock
+        consumer._committed_at = clock.monotonic()
+        next(consumer)
+        self.assertEqual([], called)
+
+        clock.advance(31)
+        next(consumer)
+        next(consumer)
+
+        self.assertEqual([True], called)
+
+    def test_the_repartition_callback_can_commit_before_partitions_go(self):
+        self.filled("one", "two")
+        told = []
+
+        def before_they_go(consumer, partitions):
+            told.extend(partitions)
+            consumer.commit()
+
+        consumer = get_kafka_consumer(URL, "group", TOPIC, repartition_callback=before_they_go)
+        next(consumer)
+
+        consumer.close()
+
+        self.assertEqual([TopicPartition(TOPIC, 0)], told)
+        self.assertEqual({TopicPartition(TOPIC, 0): 1}, self.memory.broker.committed("group"))
+
+    def test_a_refused_commit_is_raised(self):
+        self.filled("one")
+        consumer = self.consumer()
+        next(consumer)
+        self.memory.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"))
+
+        self.assertRaises(TransportError, consumer.commit)
+
+
+class FactoryArgumentsTest(base.BaseTestCase):
+    def test_the_legacy_client_is_refused_with_the_page_on_migration(self):
+        for make in (
+            lambda: get_kafka_producer(["kafka:9092"], use_legacy_client=True),
+            lambda: get_kafka_producer(["kafka:9092"], True),
+            lambda: get_kafka_consumer(["kafka:9092"], "group", TOPIC, ["zookeeper:2181"], "/path", True),
+        ):
+            error = self.assertRaises(ConfigurationError, make)
+            self.assertIn("doc/source/user/migration.rst", str(error))
+        self.assertTrue(MIGRATION.exists())
+
+    def test_brokers_are_checked(self):
+        self.assertRaises(ConfigurationError, get_kafka_producer, [])
+        self.assertRaises(ConfigurationError, get_kafka_consumer, ["kafka:none"], "group", TOPIC)
+
+    def test_a_number_that_is_none_is_named(self):
+        error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **{"linger.ms": "soon"})
+
+        self.assertIn("linger.ms='soon'", str(error))

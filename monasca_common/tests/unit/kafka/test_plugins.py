@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producers, consumers and serializers by name, on the memory driver."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from monasca_common import kafka
+from monasca_common.kafka import plugins
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+TOPIC = "metrics"
+
+
+class PluginsTest(ConfigurationTestCase):
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryKafka())
+        self.memory.broker.create_topic(TOPIC, 1)
+
+    def on_memory(self, *lines: str, **groups: str):
+        brokers = f"bootstrap_servers = {self.memory.bootstrap_servers}"
+        sections = ["[kafka]", brokers, "driver = memory", *lines]
+        for name, text in groups.items():
+            sections += [f"[{name}]", text]
+        return self.configured("\n".join(sections) + "\n")
+
+    def test_a_producer_and_a_consumer_of_one_configuration_meet(self):
+        conf = self.on_memory()
+
+        with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_metrics") as consumer:
+            producer.publish(TOPIC, [b"one", b"two"]).raise_for_undelivered()
+            self.assertEqual([b"one", b"two"], [message.value for message in consumer.poll()])
+
+    def test_a_consumer_reads_chosen_partitions(self):
+        conf = self.on_memory()
+        chosen = [TopicPartition(TOPIC, 0)]
+
+        with kafka.load_consumer(conf, "kafka_metrics", partitions=chosen) as consumer:
+            consumer.poll(timeout=0)
+            self.assertEqual(set(chosen), consumer.assignment())
+
+    def test_a_consumer_tells_its_listener(self):
+        told = []
+
+        class Listener(kafka.RebalanceListener):
+            def assigned(self, partitions):
+                told.extend(partitions)
+
+        with kafka.load_consumer(self.on_memory(), "kafka_metrics", listener=Listener()) as consumer:
+            consumer.poll(timeout=0)
+
+        self.assertEqual([TopicPartition(TOPIC, 0)], told)
+
+    def test_an_unknown_driver_is_refused_with_the_known_ones(self):
+        conf = self.with_kafka("driver = rabbit")
+
+        for said in (
+            self.refused(kafka.load_producer, conf),
+            self.refused(kafka.load_consumer, conf, "kafka_metrics"),
+        ):
+            self.assertIn("driver=rabbit is not known: use one of kafka, memory", said)
+
+    def test_an_unknown_serializer_is_refused_with_the_known_ones(self):
+        self.assertIn("json, raw", self.refused(kafka.load_serializer, "pickle"))
+
+    def test_a_dotted_path_is_no_name(self):
+        self.refused(kafka.load_serializer, "monasca_common.kafka.serialization.json:JsonSerializer")
+
+    def test_serializers_are_loaded_by_name(self):
+        self.assertEqual("application/json", kafka.load_serializer("json").content_type)
+        self.assertEqual("application/octet-stream", kafka.load_serializer("raw").content_type)
+
+    def test_memory_has_no_cluster_to_administer(self):
+        self.assertIn("driver=memory", self.refused(kafka.load_admin, self.on_memory()))
+
+    def test_the_dead_letters_of_a_consumer_go_to_its_servers(self):
+        conf = self.configured(
+            f"[kafka]\ndriver = memory\n[kafka_metrics]\nbootstrap_servers = {self.memory.bootstrap_servers}\n"
+        )
+
+        with kafka.load_producer(conf, "kafka_metrics") as producer:
+            self.assertEqual(self.memory.bootstrap_servers, producer.settings.connection.bootstrap_servers)
+
+    def test_the_drivers_of_the_entry_points_exist(self):
+        for namespace in (plugins.PRODUCERS, plugins.CONSUMERS):
+            for name in ("kafka", "memory"):
+                self.assertTrue(callable(plugins._factory(namespace, name, option="driver")))
+
+
+class PackageTest(ConfigurationTestCase):
+    def test_every_public_name_exists_and_is_told(self):
+        self.assertEqual(sorted(kafka.__all__), list(kafka.__all__))
+        for name in kafka.__all__:
+            self.assertIsNotNone(getattr(kafka, name))
+        for name in (
+            "Record",
+            "Message",
+            "Batch",
+            "TopicPartition",
+            "KafkaProducer",
+            "KafkaConsumer",
+            "Processor",
+            "RetryPolicy",
+            "RebalanceListener",
+            "load_producer",
+            "load_consumer",
+            "load_admin",
+            "load_serializer",
+        ):
+            self.assertIn(name, kafka.__all__)
+
+    def test_every_error_is_public(self):
+        for name, value in vars(kafka.errors).items():
+            if isinstance(value, type) and issubclass(value, Exception):
+                self.assertIn(name, kafka.__all__)
+
+    def test_importing_the_package_imports_no_client(self):
+        code = "import sys, monasca_common.kafka; sys.exit('confluent_kafka' in sys.modules)"
+
+        self.assertEqual(0, subprocess.run([sys.executable, "-c", code], timeout=60).returncode)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passwords with every awkward character reach the client and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from monasca_common.kafka.configuration import consumer_settings, producer_settings
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.options import register
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+SASL = ("security_protocol = SASL_SSL", "sasl_mechanism = PLAIN", "sasl_username = alice")
+
+
+class SecretsTest(ConfigurationTestCase):
+    def secured(self, password: str, *lines: str, **groups: str):
+        return self.with_kafka(*SASL, f"sasl_password = {password}", *lines, **groups)
+
+    def test_a_password_may_hold_commas_equals_signs_quotes_and_doubled_dollars(self):
+        conf = self.secured("""a,b=c:d "e' $$f\\$g #h""")
+
+        security = producer_settings(conf).connection.security
+
+        self.assertEqual("""a,b=c:d "e' $f$g #h""", security["sasl.password"])
+        self.assertEqual("alice", security["sasl.username"])
+
+    def test_an_option_may_hold_commas_and_doubled_dollars(self):
+        conf = self.with_kafka("producer_options = broker.address.family=v4,$$x=1")
+
+        self.assertEqual({"broker.address.family": "v4,$x=1"}, dict(producer_settings(conf).options))
+
+    def test_a_single_dollar_is_refused_without_quoting_what_follows(self):
+        # The second would silently become the client id, the third is what oslo.config quotes in its error.
+        for password in ("hush$", "hush$client_id", "hush$sesame", "hush${kafka.driver}", "hush$$$sesame"):
+            conf = self.secured(password)
+
+            error = self.assertRaises(ConfigurationError, producer_settings, conf)
+
+            self.assertIn("sasl_password in group [kafka]", str(error))
+            self.assertIn("$$", str(error))
+            shown = "".join(traceback.format_exception(error)) + repr(error.__context__)
+            self.assertNotIn("hush", shown)
+            self.assertNotIn("sesame", shown)
+
+    def test_a_single_dollar_in_further_options_is_refused_too(self):
+        conf = self.with_kafka("consumer_options = debug=sesame$street")
+
+        said = self.refused(consumer_settings, conf, "kafka_metrics")
+
+        self.assertIn("consumer_options in group [kafka]", said)
+        self.assertNotIn("street", said)
+
+    def test_settings_do_not_show_secrets(self):
+        conf = self.secured("hush,hush", "producer_options = debug=hush", "consumer_options = debug=hush")
+
+        self.assertNotIn("hush", repr(producer_settings(conf)))
+        self.assertNotIn("hush", repr(consumer_settings(conf, "kafka_metrics")))
+
+    def test_log_opt_values_shows_no_secret(self):
+        conf = self.secured(
+            "hush,hu$$sh",
+            "tls_key_password = hush",
+            "producer_options = debug=hush",
+            kafka_metrics="sasl_password = hush\nconsumer_options = debug=hush\n",
+        )
+        producer_settings(conf)
+        consumer_settings(conf, "kafka_metrics")
+
+        with self.assertLogs("options", "DEBUG") as logs:
+            conf.log_opt_values(logging.getLogger("options"), logging.DEBUG)
+
+        self.assertNotIn("hush", "\n".join(logs.output))
+        self.assertIn("kafka.linger_ms", "\n".join(logs.output))
+
+    def test_log_opt_values_quotes_no_secret_with_a_single_dollar_either(self):
+        conf = self.secured("hush$sesame")
+        register(conf)
+
+        try:
+            conf.log_opt_values(logging.getLogger("options"), logging.DEBUG)
+        except Exception as error:
+            self.assertNotIn("sesame", "".join(traceback.format_exception(error)))
+        else:
+            self.fail("a single $ went unnoticed")
+
+    def test_nothing_is_logged_of_secrets_while_settings_are_made(self):
+        with self.assertLogs(level="DEBUG") as logs:
+            logging.getLogger("sentinel").debug("something must be logged")
+            producer_settings(self.secured("hush"))
+
+        self.assertNotIn("hush", "\n".join(logs.output))
+
+    def test_a_line_that_is_no_option_is_refused_without_being_quoted(self):
+        said = self.refused(producer_settings, self.with_kafka("producer_options = hush"))
+
+        self.assertIn("producer_options in group [kafka], line 1", said)
+        self.assertNotIn("hush", said)
+
+
+class SecurityTest(ConfigurationTestCase):
+    def test_credentials_without_tls_are_refused(self):
+        conf = self.with_kafka("security_protocol = SASL_PLAINTEXT", *SASL[1:], "sasl_password = hush")
+
+        said = self.refused(producer_settings, conf)
+
+        self.assertIn("security_protocol in group [kafka] SASL_PLAINTEXT sends credentials", said)
+        self.assertNotIn("hush", said)
+
+    def test_credentials_without_tls_are_sent_if_an_option_says_so(self):
+        conf = self.with_kafka(
+            "security_protocol = SASL_PLAINTEXT", *SASL[1:], "sasl_password = x", "allow_insecure_credentials = true"
+        )
+
+        self.assertEqual("sasl_plaintext", producer_settings(conf).connection.security["security.protocol"])
+
+    def test_credentials_that_nobody_asks_for_are_refused(self):
+        for protocol in ("PLAINTEXT", "SSL"):
+            said = self.refused(
+                producer_settings, self.with_kafka(f"security_protocol = {protocol}", "sasl_username = x")
+            )
+            self.assertIn(f"sasl_username in group [kafka] has no effect with security_protocol={protocol}", said)
+
+    def test_missing_credentials_are_named(self):
+        for missing in ("sasl_mechanism", "sasl_username", "sasl_password"):
+            lines = [line for line in (*SASL, "sasl_password = x") if not line.startswith(missing)]
+            self.assertIn(missing, self.refused(producer_settings, self.with_kafka(*lines)))
+
+    def test_a_consumer_without_credentials_inherits_none(self):
+        conf = self.with_kafka(
+            *SASL,
+            "sasl_password = x",
+            f"tls_ca_file = {self.path_of('')}",
+            kafka_metrics="security_protocol = PLAINTEXT",
+        )
+
+        security = consumer_settings(conf, "kafka_metrics").connection.security
+
+        self.assertEqual({"security.protocol": "plaintext"}, dict(security))
+
+    def test_files_of_tls_must_exist(self):
+        for option in ("tls_ca_file", "tls_certificate_file", "tls_key_file"):
+            said = self.refused(
+                producer_settings, self.with_kafka("security_protocol = SSL", f"{option} = /nowhere.pem")
+            )
+            self.assertIn(f"{option} in group [kafka] names a file that does not exist: /nowhere.pem", said)
+
+    def test_a_certificate_and_its_key_go_together(self):
+        pem = self.path_of("")
+        conf = self.with_kafka("security_protocol = SSL", f"tls_certificate_file = {pem}")
+
+        self.assertIn("tls_key_file in group [kafka] is missing", self.refused(producer_settings, conf))
+
+    def test_files_of_tls_have_no_effect_without_it(self):
+        conf = self.with_kafka(f"tls_ca_file = {self.path_of('')}")
+
+        self.assertIn("tls_ca_file in group [kafka] has no effect", self.refused(producer_settings, conf))
+
+    def test_tls_reaches_the_client_by_its_names(self):
+        pem = self.path_of("")
+        conf = self.with_kafka(
+            "security_protocol = ssl",
+            f"tls_ca_file = {pem}",
+            f"tls_certificate_file = {pem}",
+            f"tls_key_file = {pem}",
+            "tls_key_password = hush",
+        )
+
+        self.assertEqual(
+            {
+                "security.protocol": "ssl",
+                "ssl.ca.location": pem,
+                "ssl.certificate.location": pem,
+                "ssl.key.location": pem,
+                "ssl.key.password": "hush",
+            },
+            dict(producer_settings(conf).connection.security),
+        )

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dictionaries that clients are made of, and that librdkafka takes every one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.kafka.transport.librdkafka_options import connection_options, consumer_options, producer_options
+from monasca_common.kafka.transport.refused_options import make_client
+
+CONNECTION = ConnectionSettings("127.0.0.1:1", client_id="tests", security={"security.protocol": "plaintext"})
+QUIET = {"log_level": 0}  # nobody answers at this address
+PRODUCER = ProducerSettings(CONNECTION)
+CONSUMER = ConsumerSettings(CONNECTION, ("metrics",), "group")
+
+
+class ProducerOptionsTest(base.BaseTestCase):
+    def test_a_producer_is_safe_by_default(self):
+        options = producer_options(PRODUCER)
+
+        safe = {
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": 0,
+            "partitioner": "murmur2_random",
+            "compression.type": "lz4",
+        }
+        self.assertEqual(safe, {name: options[name] for name in safe})
+        self.assertTrue(5 <= int(str(options["linger.ms"])) <= 50)
+
+    def test_a_transactional_producer_leaves_the_message_time_out_alone(self):
+        options = producer_options(dataclasses.replace(PRODUCER, transactional_id="t", transaction_timeout_seconds=30))
+
+        self.assertNotIn("message.timeout.ms", options)
+        self.assertEqual(("t", 30_000), (options["transactional.id"], options["transaction.timeout.ms"]))
+
+    def test_the_clients_queue_is_larger_than_the_budget(self):
+        options = producer_options(dataclasses.replace(PRODUCER, budget_messages=10, budget_bytes=1024 * 1024))
+
+        self.assertGreater(options["queue.buffering.max.messages"], 10)
+        self.assertGreater(options["queue.buffering.max.kbytes"], 1024)
+
+    def test_further_options_do_not_replace_those_that_are_set(self):
+        raw = {"acks": "0", "client.id": "other", "statistics.interval.ms": "1000"}
+        options = producer_options(dataclasses.replace(PRODUCER, options=raw))
+
+        self.assertEqual(
+            ("all", "tests", "1000"), (options["acks"], options["client.id"], options["statistics.interval.ms"])
+        )
+
+    def test_librdkafka_takes_every_variant(self):
+        for changes in (
+            {},
+            {"transactional_id": "t"},
+            {"budget_messages": 10_000_000, "budget_bytes": 64 * 1024**3},
+            {"budget_messages": 1, "budget_bytes": 1024 * 1024},
+            {"compression": "zstd", "linger_ms": 0},
+        ):
+            confluent_kafka.Producer({**QUIET, **producer_options(dataclasses.replace(PRODUCER, **changes))})
+
+
+class ConsumerOptionsTest(base.BaseTestCase):
+    def test_a_consumer_decides_about_offsets_itself(self):
+        options = consumer_options(CONSUMER)
+
+        own = {
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": False,
+            "fetch.queue.backoff.ms": 10,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "isolation.level": "read_committed",
+        }
+        self.assertEqual(own, {name: options[name] for name in own})
+
+    def test_what_is_fetched_ahead_is_bounded(self):
+        options = consumer_options(dataclasses.replace(CONSUMER, buffer_bytes=8 * 1024 * 1024))
+
+        self.assertEqual(
+            (8 * 1024, 8 * 1024 * 1024), (options["queued.max.messages.kbytes"], options["fetch.max.bytes"])
+        )
+
+    def test_with_kip_848_nothing_is_said_that_brokers_decide(self):
+        options = consumer_options(dataclasses.replace(CONSUMER, group_protocol="consumer"))
+
+        self.assertEqual("consumer", options["group.protocol"])
+        for name in ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms"):
+            self.assertNotIn(name, options)
+
+    def test_a_session_never_outlasts_the_poll_interval(self):
+        options = consumer_options(dataclasses.replace(CONSUMER, max_poll_interval_seconds=6))
+
+        self.assertEqual(
+            (6000, 6000, 2000),
+            (options["max.poll.interval.ms"], options["session.timeout.ms"], options["heartbeat.interval.ms"]),
+        )
+
+    def test_librdkafka_takes_every_variant(self):
+        for changes in (
+            {},
+            {"group_protocol": "consumer"},
+            {"group_protocol": "consumer", "max_poll_interval_seconds": 1.0},
+            {"max_poll_interval_seconds": 1.0},
+            {"session_timeout_seconds": 0.5},
+            {"assignment_strategy": "range", "group_instance_id": "one"},
+            {"buffer_bytes": 1024 * 1024},
+            {"buffer_bytes": 2048 * 1024 * 1024 - 1024},
+            {"isolation_level": "read_uncommitted"},
+        ):
+            confluent_kafka.Consumer({**QUIET, **consumer_options(dataclasses.replace(CONSUMER, **changes))}).close()
+
+    def test_a_connection_alone_is_enough_for_an_administrator(self):
+        expected = {"bootstrap.servers": "127.0.0.1:1", "client.id": "tests", "security.protocol": "plaintext"}
+
+        self.assertEqual(expected, {name: connection_options(CONNECTION)[name] for name in expected})
+
+
+class RefusedOptionsTest(base.BaseTestCase):
+    def refusal_of(self, name: str, value: str) -> str:
+        options = {"bootstrap.servers": "127.0.0.1:1", name: value}
+        error = self.assertRaises(
+            ConfigurationError, make_client, "producer_options", lambda: confluent_kafka.Producer(options)
+        )
+        self.assertIsNone(error.__context__)
+        return str(error)
+
+    def test_an_unknown_option_is_named(self):
+        self.assertIn('"lingerr.ms"', self.refusal_of("lingerr.ms", "3"))
+
+    def test_a_refused_value_is_not_quoted(self):
+        for name, value in (
+            ("compression.type", 'hu"sh" for x'),
+            ("socket.timeout.ms", "999999999"),
+            ("broker.address.family", "hush"),
+            ("socket.keepalive.enable", "hush"),
+        ):
+            said = self.refusal_of(name, value)
+            self.assertIn("producer_options", said)
+            self.assertNotIn(value, said)
+            self.assertNotIn("sh", said.replace("shared", ""))
