@@ -35,9 +35,11 @@ from monasca_common.kafka.errors import (
     TransactionError,
     TransportError,
     UndeliveredError,
+    WrongType,
 )
 from monasca_common.kafka.message import Batch, Headers, Message, PartitionBatch, Record, TopicPartition
 from monasca_common.kafka.plugins import load_admin, load_consumer, load_producer, load_serializer
+from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.retry import RetryPolicy
@@ -73,6 +75,7 @@ __all__ = [
     "OffsetOutOfRange",
     "PartitionBatch",
     "Poison",
+    "Processor",
     "QueueFull",
     "RebalanceListener",
     "Record",
@@ -86,6 +89,7 @@ __all__ = [
     "TransactionError",
     "TransportError",
     "UndeliveredError",
+    "WrongType",
     "load_admin",
     "load_consumer",
     "load_producer",
