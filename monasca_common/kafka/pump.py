@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who serves the client. One at a time, and whoever waits does it: a sender in passing, a waiter for as long as
-it waits, and the pump's own thread for everybody else.
+"""Who serves the client, that is, runs its callbacks. One thread at a time: a sender in passing, a caller that
+waits for as long as it waits, and the pump's own thread when neither is there.
 
-Serving on the caller's thread is what makes `send` twice as fast as with a thread alone (each acknowledgement
-would cost a hand-over of the interpreter lock). Users' listeners still run on the pump's thread only, so they
-never run inside somebody's `send`, under locks the caller may hold.
+A thread alone would halve the speed: every acknowledgement would cost a hand-over of the interpreter lock. Users'
+listeners run on the pump's thread only, so never inside somebody's `send`, under locks that the caller holds.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 1.0  # client-wide errors are noticed at least this often
 _BUSY_SECONDS = 0.005  # acknowledgements of sends are collected this often
-_HOLD_ON_SECONDS = 0.001
+_ENTER_SECONDS = 0.001  # how long who serves waits for those who are about to wait as well
 _FLUSH_SLICE_SECONDS = 0.005  # how long one waiter may keep the others from serving
 
 
@@ -66,11 +65,13 @@ class Pump:
             finally:
                 self._ledger.open_latches()
                 self._serving.release()
+            if self._waiting:
+                self._appoint_heir()
 
     @contextmanager
     def entering(self) -> Iterator[None]:
-        """Around the making of a bulk: who serves holds on for it, since its acknowledgements would fight the making
-        for the interpreter, one hand-over a message."""
+        """Around the making of a bulk: who serves waits for it, since each acknowledgement would take the interpreter
+        from the maker, and give it back."""
         with self._guard:
             self._entering += 1
         try:
@@ -90,29 +91,36 @@ class Pump:
             while not latch.open:
                 remaining = deadline - self._clock.monotonic()
                 if remaining <= 0:
+                    self._wake.set()  # from here on its answer is the thread's to collect
                     return False
                 if self._serving.acquire(blocking=heir, timeout=remaining if heir else -1):
-                    self._serve(remaining)
+                    self._serve(latch, remaining)
+                    heir = False
                 elif self._clock.wait(latch.lock, remaining):
                     heir = True  # woken to serve in another's place, or because it is open
             return True
         finally:
-            self._waiting.pop(latch, None)
+            del self._waiting[latch]
             self._appoint_heir()
 
-    def _serve(self, remaining: float) -> None:
+    def _serve(self, latch: Latch, remaining: float) -> None:
+        """With the ``serving`` lock held, which it gives back."""
         try:
-            if self._entering:
-                self._all_entered.clear()
-                if self._entering:
-                    self._all_entered.wait(_HOLD_ON_SECONDS)
-            self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
+            if not latch.open:
+                self._let_others_enter()
+                self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
         finally:
             self._ledger.open_latches()
             self._serving.release()
 
+    def _let_others_enter(self) -> None:
+        if self._entering:
+            self._all_entered.clear()
+            if self._entering:
+                self._all_entered.wait(_ENTER_SECONDS)
+
     def _appoint_heir(self) -> None:
-        """Whoever leaves wakes one of those who still wait: somebody must serve."""
+        """Whoever stops serving wakes one of those who still wait: somebody must serve."""
         with self._guard:
             for latch in list(self._waiting):
                 if not latch.open:
