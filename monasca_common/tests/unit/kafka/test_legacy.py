@@ -136,3 +136,4 @@ class LegacyTableTest(ConfigurationTestCase):
         text = DOCUMENTED.read_text()
         for old in legacy.OLD_OPTIONS:
             self.assertIn(f"``{old.name}``", text)
+            self.assertIn(old.note, text)
