@@ -5,9 +5,10 @@ One thread carries every connection. What no fault takes passes as it came, in o
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from monasca_common.devbroker.errors import DevBrokerError
@@ -45,6 +46,7 @@ class KafkaProxy:
         self._faults = FaultBook()
         self._counters = Counters()
         self._links: set[Link] = set()
+        self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -118,13 +120,20 @@ class KafkaProxy:
                 await asyncio.start_server(self._carrier(route), HOST, route.listen, limit=_BUFFER_BYTES)
             )
 
-    def _carrier(self, route: Route) -> Any:
-        async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
-            except OSError:  # the node is down: so is its proxy, as far as a client can tell
-                writer.close()
-                return
+    def _carrier(self, route: Route) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]:
+        def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            # A task of our own: asyncio logs an error for one of its own that is cancelled.
+            connection = asyncio.ensure_future(self._carry(route, reader, writer))
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
+            connection.add_done_callback(lambda _: writer.close())  # even of one cancelled before it began
+
+        return carry
+
+    async def _carry(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A node that is down has a proxy that is down, as far as a client can tell: the connection closes.
+        with contextlib.suppress(OSError):
+            upstream = await asyncio.open_connection(HOST, route.target, limit=_BUFFER_BYTES)
             link = Link(route.node, (reader, writer), upstream, self._faults, self._counters)
             self._links.add(link)
             try:
@@ -132,14 +141,12 @@ class KafkaProxy:
             finally:
                 self._links.discard(link)
 
-        return carry
-
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
         self._servers.clear()
-        for link in self._links:
-            link.cut()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=_STOP_SECONDS / 2)
+        connections = tuple(self._connections)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)  # one turn of the loop, in which sockets are closed
