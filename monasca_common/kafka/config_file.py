@@ -18,7 +18,7 @@ from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
 
 LOG = logging.getLogger(__name__)
 
-_ENVIRONMENT = re.compile(r"OS_(KAFKA\w*?)__(\w+)")
+_ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
@@ -35,12 +35,14 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
 
     Old names without effect are logged. Raises `ConfigurationError` for one that nobody ever had.
     """
-    present, registered = _present(conf), _registered(conf)
-    for name in dict.fromkeys((KAFKA_GROUP, group)):
-        for option in sorted(present[name] - registered[name]):
+    in_files, registered = _in_files(conf), _registered(conf)
+    for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
+        for option in sorted(in_files[name] - registered[name]):
             _check_name(name, option, registered)
-    ours = {KAFKA_GROUP, group, *CONSUMER_GROUPS, *registered}
-    for name in sorted(section for section in present if section.startswith(KAFKA_GROUP) and section not in ours):
+    for variable in filter(_ENVIRONMENT.fullmatch, os.environ):
+        _check_variable(conf, variable)
+    ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
+    for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
         LOG.warning("Nobody reads the configuration group [%s]%s", name, _suggestion(name, ours))
 
 
@@ -60,17 +62,23 @@ def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> 
         LOG.warning("[%s] %s is ignored: %s", group, option, old.note)
 
 
-def _present(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
+def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
+    """oslo.config reads ``OS_<GROUP>__<NAME>``, under the options' names of today alone."""
+    group, _, option = variable.removeprefix("OS_").lower().partition("__")
+    if group in conf and option not in conf[group]:
+        raise ConfigurationError(
+            f"{variable} in the environment: [{group}] has no option {option!r}{_suggestion(option, conf[group])}: "
+            "correct the variable's name or remove it"
+        )
+
+
+def _in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
     # oslo.config has no public way to ask which names its files hold.
-    present: dict[str, set[str]] = defaultdict(set)
+    names: dict[str, set[str]] = defaultdict(set)
     for sections in conf._namespace._normalized if conf._namespace else ():
         for section, options in sections.items():
-            present[section].update(options)
-    for variable in os.environ:
-        match = _ENVIRONMENT.fullmatch(variable)
-        if match:
-            present[match[1].lower()].add(match[2].lower())
-    return present
+            names[section].update(options)
+    return names
 
 
 def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
@@ -78,10 +86,10 @@ def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
     names: dict[str, set[str]] = defaultdict(set)
     for info, group in conf._all_opt_infos():
         option = info["opt"]
-        home = group.name if group else "DEFAULT"
+        home = group.name.lower() if group else "default"
         names[home] |= {option.dest, option.name}
         for former in option.deprecated_opts:
-            names[former.group or home].add(former.name or option.dest)
+            names[(former.group or home).lower()].add(former.name or option.dest)
     return names
 
 

@@ -191,6 +191,15 @@ class OptionNamesTest(ConfigurationTestCase):
         with mock.patch.dict(os.environ, {"OS_KAFKA__LINGERMS": "3"}):
             self.assertIn("'lingerms'", self.refused(producer_settings, self.with_kafka()))
 
+    def test_an_old_name_in_the_environment_is_an_error_for_it_would_be_ignored(self):
+        with mock.patch.dict(os.environ, {"OS_KAFKA__URI": "kafka:9092"}):
+            self.assertIn("OS_KAFKA__URI", self.refused(producer_settings, self.with_kafka()))
+
+    def test_a_group_may_be_written_in_capitals(self):
+        conf = self.with_kafka(Billing="topic = usage\ngroup_id = billing\nbatch_sise = 1\n")
+
+        self.assertIn("'batch_sise'", self.refused(consumer_settings, conf, "Billing"))
+
     def test_the_environment_configures_too(self):
         with mock.patch.dict(os.environ, {"OS_KAFKA__LINGER_MS": "33"}):
             self.assertEqual(33, producer_settings(self.with_kafka()).linger_ms)
