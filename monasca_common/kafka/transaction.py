@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monasca_common.kafka.delivery import DeliveryListener
 from monasca_common.kafka.errors import (
+    ConsumerError,
     FatalError,
     FencedError,
     RetriableError,
     TransactionError,
     TransportError,
 )
-from monasca_common.kafka.message import Batch, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.message import Batch, Record, TopicPartition
 from monasca_common.kafka.transport.base import ProducerTransport
 
 if TYPE_CHECKING:
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 class TransactionalConsumer(Protocol):
     """What a transaction asks of a consumer."""
 
-    def is_current(self, part: PartitionBatch) -> bool:
-        """Whether the assignment that the part was read under still holds."""
+    def next_offsets(self, what: Batch) -> Mapping[TopicPartition, int]:
+        """What a commit of all of ``what`` says. Raises a `ConsumerError` if an assignment of it is over."""
         ...
 
     def group_metadata(self) -> Any: ...
@@ -99,11 +100,10 @@ class Transaction:
         self._commit_until_answered()
 
     def _offsets(self, consumer: TransactionalConsumer, batch: Batch) -> Mapping[TopicPartition, int]:
-        for part in batch.partitions:
-            if not consumer.is_current(part):
-                where = f"{part.topic_partition.topic}/{part.topic_partition.partition}"
-                raise TransactionError(f"partition {where} was revoked during the transaction; it was aborted")
-        return {part.topic_partition: part.next_offset for part in batch.partitions}
+        try:
+            return consumer.next_offsets(batch)
+        except ConsumerError as stale:
+            raise TransactionError(f"aborted, its inputs are no longer ours: {stale}") from stale
 
     def _commit_until_answered(self) -> None:
         """A commit whose answer is late must be asked for again: it may already have happened."""
