@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+import importlib.metadata
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli.main import COMMANDS, main
+
+
+class TestCommandLine(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
+
+    def text(self, stream):
+        stream.seek(0)
+        return stream.read()
+
+    def test_every_command_loads_and_says_what_it_does(self):
+        for command in importlib.metadata.entry_points(group=COMMANDS):
+            self.assertTrue((command.load().__doc__ or "").strip(), command.name)
+
+    def test_help_names_every_option_of_broker_start(self):
+        self.assertEqual(0, main(["broker", "start", "--help"]))
+        shown = self.text(self.out)
+        for option in ("--nodes", "--port", "--data-dir", "--tls", "--sasl", "--json"):
+            self.assertIn(option, shown)
+
+    def test_wrong_usage_is_status_2(self):
+        for arguments in (["--nodes", "2"], ["--port", "70000"], ["--port", "kafka"]):
+            error = self.assertRaises(SystemExit, main, ["broker", "start", *arguments])
+            self.assertEqual(2, error.code)
+
+    def test_a_start_that_fails_is_status_1_and_one_line_without_a_traceback(self):
+        empty = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(fixtures.EnvironmentVariable("PATH", empty))
+        self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME"))
+        self.assertEqual(1, main(["broker", "start"]))
+        shown = self.text(self.err)
+        self.assertIn("install Java 17", shown)
+        self.assertNotIn("Traceback", shown)

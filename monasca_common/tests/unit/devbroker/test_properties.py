@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+from oslotest import base
+
+from monasca_common.devbroker import InvalidCluster, KafkaCluster
+from monasca_common.devbroker.properties import NodePorts, node_properties, render
+from monasca_common.devbroker.security import Security
+
+ONE = NodePorts(client=1, internal=2, controller=3, mutual_tls=4, advertised=5)
+CERTIFICATES = Path("/certificates")
+
+
+def properties(nodes=1, **security):
+    ports = [ONE] * nodes
+    return node_properties(nodes, ports, Security(**security), Path("/data/node"), CERTIFICATES)
+
+
+class TestNodeProperties(base.BaseTestCase):
+    def test_clients_are_told_the_advertised_port_and_brokers_are_not(self):
+        found = properties()
+        self.assertEqual("CLIENT://127.0.0.1:1,INTERNAL://127.0.0.1:2,CONTROLLER://127.0.0.1:3", found["listeners"])
+        self.assertEqual("CLIENT://127.0.0.1:5,INTERNAL://127.0.0.1:2", found["advertised.listeners"])
+        self.assertEqual("INTERNAL", found["inter.broker.listener.name"])
+
+    def test_of_three_nodes_one_may_be_away(self):
+        three, one = properties(nodes=3), properties()
+        for name in ("default.replication.factor", "offsets.topic.replication.factor"):
+            self.assertEqual(("3", "1"), (three[name], one[name]))
+        for name in ("min.insync.replicas", "transaction.state.log.min.isr"):
+            self.assertEqual(("2", "1"), (three[name], one[name]))
+        self.assertEqual(3, len(three["controller.quorum.voters"].split(",")))
+
+    def test_a_backslash_survives_the_file(self):
+        self.assertEqual("name=a\\\\b\n", render({"name": "a\\b"}))
+
+
+class TestSecurity(base.BaseTestCase):
+    def test_the_protocol_of_each_combination(self):
+        for tls, sasl, protocol in (
+            (False, False, "PLAINTEXT"),
+            (True, False, "SSL"),
+            (False, True, "SASL_PLAINTEXT"),
+            (True, True, "SASL_SSL"),
+        ):
+            self.assertIn(f"CLIENT:{protocol}", properties(tls=tls, sasl=sasl)["listener.security.protocol.map"])
+
+    def test_passwords_and_encryption_together_give_a_second_listener_for_certificates(self):
+        both = properties(tls=True, sasl=True)
+        self.assertIn("MTLS://127.0.0.1:4", both["listeners"])
+        self.assertEqual("required", both["listener.name.mtls.ssl.client.auth"])
+
+    def test_with_acls_brokers_log_in_to_each_other(self):
+        found = properties(sasl=True, acl=True)
+        self.assertIn("INTERNAL:SASL_PLAINTEXT", found["listener.security.protocol.map"])
+        self.assertEqual("User:admin;User:internal", found["super.users"])
+        self.assertEqual("false", found["allow.everyone.if.no.acl.found"])
+
+    def test_acls_need_somebody_to_be_known(self):
+        self.assertRaises(InvalidCluster, Security, acl=True)
+
+    def test_there_is_always_an_admin(self):
+        security = Security(sasl=True, users={"alice": "wonder"})
+        self.assertEqual({"alice", "admin"}, set(security.users))
+        self.assertIn("SCRAM-SHA-512=[name=alice,password=wonder]", security.format_arguments())
+
+    def test_an_unknown_user_is_refused_with_the_known_ones(self):
+        refusal = self.assertRaises(InvalidCluster, Security(sasl=True).client_options, "bob", CERTIFICATES)
+        self.assertIn("admin, monasca", str(refusal))
+
+    def test_passwords_do_not_show(self):
+        self.assertNotIn("wonder", repr(Security(sasl=True, users={"alice": "wonder"})))
+
+
+class TestKafkaCluster(base.BaseTestCase):
+    def test_what_cannot_work_is_refused_at_once(self):
+        self.assertRaises(InvalidCluster, KafkaCluster, 2)
+        self.assertRaises(InvalidCluster, KafkaCluster, tls=True, proxied=True)
+        self.assertRaises(InvalidCluster, KafkaCluster, acl=True)
+
+    def test_before_the_start_it_says_so(self):
+        cluster = KafkaCluster()
+        self.assertIn("start()", str(self.assertRaises(InvalidCluster, lambda: cluster.bootstrap_servers)))
+        cluster.stop()
