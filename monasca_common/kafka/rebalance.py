@@ -139,6 +139,8 @@ class Rebalancer:
 
     def _find_starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """A position of each partition; those without one are to be asked for again."""
+        if not partitions:
+            return {}
         chosen = self._ask("assigned", list(partitions))
         positions = {} if chosen is _RAISED else {tp: chosen[tp] for tp in partitions if tp in (chosen or ())}
         rest = [tp for tp in partitions if tp not in positions]

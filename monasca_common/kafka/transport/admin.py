@@ -156,6 +156,13 @@ class Admin:
                     raise
         return ids
 
+    def partition_count(self, topic: str, timeout: float = 10.0) -> int:
+        """How many partitions a topic has, from metadata alone; raises `TransportError` when it does not exist."""
+        known = self._metadata(topic=topic, timeout=timeout).topics[topic]
+        if known.error is not None:
+            raise translate(known.error)
+        return len(known.partitions)
+
     def topic_max_message_bytes(self, topic: str, timeout: float) -> int:
         """The topic's ``max.message.bytes``: the limit of a whole record batch as the broker stores it."""
         resource = ConfigResource(ResourceType.TOPIC, topic)

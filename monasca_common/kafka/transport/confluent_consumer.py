@@ -173,18 +173,12 @@ class ConfluentConsumer(ConsumerTransport):
         return found
 
     def partition_count(self, topic: str, timeout: float) -> int:
-        with self._calling():
-            known = self._client.list_topics(topic, timeout=timeout).topics[topic]
-        if known.error is not None:
-            raise translate(known.error)
-        return len(known.partitions)
+        # Not by the consumer's own list_topics: called within a rebalance callback, as this is, that leaves the
+        # client without its state, and the next callback of the same poll aborts the process.
+        return self._ask_admin().partition_count(topic, timeout)
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        with self._admin_lock:
-            if self._admin is None:
-                self._admin = Admin(self._admin_options)
-                self._guard.pin(self._admin)
-        return self._admin.topic_ids(topics, timeout)
+        return self._ask_admin().topic_ids(topics, timeout)
 
     def group_metadata(self) -> Any:
         with self._calling():
@@ -194,6 +188,13 @@ class ConfluentConsumer(ConsumerTransport):
         with self._calling():
             self._client.close()
         self._guard.unpin()
+
+    def _ask_admin(self) -> Admin:
+        with self._admin_lock:
+            if self._admin is None:
+                self._admin = Admin(self._admin_options)
+                self._guard.pin(self._admin)
+            return self._admin
 
     def _heard(self, error: KafkaError) -> None:
         if self.on_error is not None:
