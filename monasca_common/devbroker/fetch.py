@@ -98,7 +98,7 @@ def _downloaded_ivy(cache: Path) -> Path:
         "Installing Maven instead is quicker."
     )
     with tempfile.TemporaryDirectory(prefix="pyspark-", dir=cache) as download:
-        command = [sys.executable, "-m", "pip", "download", _PYSPARK, "--no-deps", "--no-build-isolation"]
+        command = [sys.executable, "-m", "pip", "download", _PYSPARK, "--no-deps"]
         status = subprocess.run([*command, "--dest", download], stdout=sys.stderr, check=False).returncode
         packages = list(Path(download).iterdir())
         if status != 0 or not packages:
