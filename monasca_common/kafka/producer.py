@@ -70,6 +70,7 @@ class KafkaProducer:
         )
         self._drafts = Drafts(settings, self._ledger, self._ids)
         self._pump = Pump(self._ledger, transport.clock, self._routes.transports)
+        self._routes.on_launch = self._pump.wake
 
     def _opening(self, open_transport: OpenTransport) -> OpenTransport:
         def opened(batch_bytes: int, on_error: Any) -> Any:

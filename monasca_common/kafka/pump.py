@@ -94,21 +94,26 @@ class Pump:
                     self._wake.set()  # from here on its answer is the thread's to collect
                     return False
                 if self._serving.acquire(blocking=heir, timeout=remaining if heir else -1):
-                    self._serve(latch, remaining)
+                    idle = not self._serve(latch, remaining)
                     heir = False
-                elif self._clock.wait(latch.lock, remaining):
-                    heir = True  # woken to serve in another's place, or because it is open
+                    if idle and not latch.open:
+                        # Nothing is with the client: the message waits for its topic's limit, or for room.
+                        self._clock.wait(latch.lock, min(_BUSY_SECONDS, remaining))
+                else:
+                    # Woken to serve in another's place, or because it is open.
+                    heir = self._clock.wait(latch.lock, remaining)
             return True
         finally:
             del self._waiting[latch]
             self._appoint_heir()
 
-    def _serve(self, latch: Latch, remaining: float) -> None:
-        """With the ``serving`` lock held, which it gives back."""
+    def _serve(self, latch: Latch, remaining: float) -> bool:
+        """With the ``serving`` lock held, which it gives back; whether the client has anything left to do."""
         try:
-            if not latch.open:
-                self._let_others_enter()
-                self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
+            if latch.open:
+                return False
+            self._let_others_enter()
+            return self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
         finally:
             self._ledger.open_latches()
             self._serving.release()
@@ -171,12 +176,12 @@ class Pump:
             transport.poll(0)
         self._ledger.tick()
 
-    def _flush(self, timeout: float) -> None:
+    def _flush(self, timeout: float) -> bool:
         self._served = True
         transports = self._transports()
-        for transport in transports:
-            transport.flush(timeout / len(transports))
+        left = sum([transport.flush(timeout / len(transports)) for transport in transports])
         self._ledger.tick()
+        return left > 0
 
     def _call_listeners(self) -> None:
         while self._due:

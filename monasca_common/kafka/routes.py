@@ -50,6 +50,7 @@ class Routes:
         self, settings: ProducerSettings, open_transport: OpenTransport, on_error: Callable[[TransportError], None]
     ) -> None:
         self.ready: dict[str, Route] = {}
+        self.on_launch: Callable[[], None] = lambda: None  # called when what waited for a limit went to its client
         self._settings = settings
         self._open_transport = open_transport
         self._on_error = on_error
@@ -93,6 +94,7 @@ class Routes:
             route = self._route(topic, limit)
             self._produce(route, waiting)
             self.ready[topic] = route
+        self.on_launch()
 
     def _ask(self, topic: str) -> int | None:
         fallback = self._settings.max_message_bytes
