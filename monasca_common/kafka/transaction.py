@@ -121,6 +121,8 @@ class Transaction:
 
     def _abort(self) -> None:
         try:
+            # What still waits for its topic's limit would be handed over later, into the next transaction.
+            self._producer.flush(self._seconds)
             self._transport.abort_transaction(self._seconds)
         finally:
             for consumer, _ in self._inputs:
