@@ -76,7 +76,7 @@ class Drafts:
         """The same message under the same id, for another attempt."""
         kind = DoubtfulPending if old.outcome is Outcome.UNKNOWN else Pending
         pending = self._pending(kind(), old.topic, old.record, old.key, old.message_id, old.size)
-        pending.watchers = ()
+        pending.watchers = (Latch(1),)  # `retry` tells of it, however early it is settled; no flush does
         return pending
 
     def _new_id(self, topic: str) -> bytes | None:

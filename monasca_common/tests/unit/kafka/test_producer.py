@@ -172,6 +172,15 @@ class RetryTest(ProducerCase):
         self.assertEqual({b"a", b"b"}, set(self.values()))
         self.assertEqual(2, len(self.values()))
 
+    def test_what_a_retry_tells_no_flush_tells_again(self):
+        producer = self.producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=3)
+        report = producer.publish("t", [b"a", b"b"])
+        report = producer.retry(report)
+        self.assertEqual((1, 1), (report.delivered_count, len(report.failed)))
+        flushed = producer.flush()
+        self.assertEqual((0, ()), (flushed.delivered_count, flushed.failed + flushed.unknown))
+
     def test_what_is_still_queued_is_attached_to_and_not_produced_again(self):
         producer = self.warm_producer()
         self.broker.disconnect()
