@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monasca_common.kafka.delivery import DeliveryListener
 from monasca_common.kafka.errors import (
-    ConsumerError,
     FatalError,
     FencedError,
     RetriableError,
+    StaleCommit,
     TransactionError,
     TransportError,
 )
 from monasca_common.kafka.message import Batch, Record, TopicPartition
+from monasca_common.kafka.offsets import Progress
 from monasca_common.kafka.transport.base import ProducerTransport
 
 if TYPE_CHECKING:
     from monasca_common.kafka.producer import KafkaProducer
 
 
-class TransactionalConsumer(Protocol):
-    """What a transaction asks of a consumer."""
+Inputs = Batch | Mapping[TopicPartition, Progress]
 
-    def next_offsets(self, what: Batch) -> Mapping[TopicPartition, int]:
-        """What a commit of all of ``what`` says. Raises a `ConsumerError` if an assignment of it is over."""
+
+class TransactionalConsumer(Protocol):
+    """What a transaction asks of a consumer: `KafkaConsumer` has it."""
+
+    def next_offsets(self, what: Inputs) -> Mapping[TopicPartition, int]:
+        """Raises `StaleCommit` if a partition was revoked since the messages were polled."""
         ...
 
     def group_metadata(self) -> Any: ...
@@ -49,7 +53,7 @@ class Transaction:
         self._producer = producer
         self._transport = transport
         self._seconds = producer.settings.transaction_timeout_seconds
-        self._inputs: list[tuple[TransactionalConsumer, Batch]] = []
+        self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
 
     def send(
         self,
@@ -62,9 +66,9 @@ class Transaction:
         """As `KafkaProducer.send`; readers of committed data see it once the block has been left."""
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
-    def commit_offsets(self, consumer: TransactionalConsumer, batch: Batch) -> None:
-        """All of ``batch`` counts as read by ``consumer`` if, and only if, the transaction commits."""
-        self._inputs.append((consumer, batch))
+    def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs) -> None:
+        """All of a batch (or this much progress) counts as read by ``consumer`` if the transaction commits."""
+        self._inputs.append((consumer, inputs))
 
     def __enter__(self) -> Transaction:
         self._transport.begin_transaction()
@@ -80,10 +84,11 @@ class Transaction:
             self._commit()
         except (FencedError, FatalError):
             raise
-        except (TransactionError, TransportError) as failure:
+        except TransactionError:
             self._abort()
-            if isinstance(failure, TransactionError):
-                raise
+            raise
+        except (StaleCommit, TransportError) as failure:
+            self._abort()
             raise TransactionError(f"the transaction was aborted: {failure}") from failure
 
     def _commit(self) -> None:
@@ -94,16 +99,9 @@ class Transaction:
                 f"{len(report.failed + report.unknown)} messages of the transaction were not delivered; "
                 f"the first: {first.error}"
             )
-        for consumer, batch in self._inputs:
-            offsets = self._offsets(consumer, batch)
-            self._transport.send_offsets(offsets, consumer.group_metadata(), self._seconds)
+        for consumer, inputs in self._inputs:
+            self._transport.send_offsets(consumer.next_offsets(inputs), consumer.group_metadata(), self._seconds)
         self._commit_until_answered()
-
-    def _offsets(self, consumer: TransactionalConsumer, batch: Batch) -> Mapping[TopicPartition, int]:
-        try:
-            return consumer.next_offsets(batch)
-        except ConsumerError as stale:
-            raise TransactionError(f"aborted, its inputs are no longer ours: {stale}") from stale
 
     def _commit_until_answered(self) -> None:
         """A commit whose answer is late must be asked for again: it may already have happened."""
