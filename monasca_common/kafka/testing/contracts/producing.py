@@ -122,7 +122,6 @@ class ProducerContract(Scenario):
         self.assertEqual(2, report.delivered_count)
         self.assertEqual([1], [delivery.index for delivery in producer.retry(report).failed])
 
-    @needs(Capability.TOPIC_LIMITS)
     def test_many_records_that_are_small_enough_one_by_one_are_never_rejected_together(self) -> None:
         topic = self.cluster.new_topic(max_message_bytes=2000)
         report = self.publish(topic, [b"x" * 500] * 40, linger_ms=50, compression="none")

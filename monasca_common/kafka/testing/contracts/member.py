@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member of a group in a process of its own, so that it can be killed.
+
+python -m monasca_common.kafka.testing.contracts.member '{"bootstrap_servers": …, "topics": […], "group_id": …}'
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess  # nosec B404
+import sys
+from typing import Any
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+
+_OWNS = "owns partitions"
+
+
+class MemberProcess:
+    """Starts a member and waits until it owns something. ``settings``: JSON's names for `ConsumerSettings`."""
+
+    def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
+        described = json.dumps({"bootstrap_servers": bootstrap_servers, **settings})
+        self._process = subprocess.Popen(  # nosec B603
+            [sys.executable, "-m", __spec__.name, described], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None  # nosec B101
+        told = self._process.stdout.readline()
+        if told.strip() != _OWNS:
+            self.kill()
+            raise AssertionError(f"the member ended before it owned anything: it said {told!r}")
+
+    def kill(self) -> None:
+        """SIGKILL; killing it again does nothing."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+def main() -> None:
+    given = json.loads(sys.argv[1])
+    connection = ConnectionSettings(bootstrap_servers=given.pop("bootstrap_servers"))
+    topics = tuple(given.pop("topics"))
+    told = False
+    with plugins.kafka_consumer(ConsumerSettings(connection=connection, topics=topics, **given)) as consumer:
+        while True:
+            consumer.poll(timeout=0.1)
+            if consumer.assignment() and not told:
+                told = True
+                sys.stdout.write(f"{_OWNS}\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
