@@ -6,11 +6,12 @@ New code uses `load_producer` and `load_consumer`, which tell more. The page on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monasca_common.kafka import configuration, guarded_options, plugins
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.options import KAFKA_GROUP, options_of
 from monasca_common.kafka.security import SecurityOptions
 from monasca_common.kafka.service_clients import ServiceConsumer, ServiceProducer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
@@ -18,15 +19,14 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, 
 _MEMORY = "memory://"
 _WHERE = "the arguments of the client factory"
 
-# What services pass by librdkafka's names and has a setting of its own here: setting, how to read it.
-_BY_RAW_NAME: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "queue.buffering.max.messages": ("budget_messages", int),
-    "queue.buffering.max.kbytes": ("budget_bytes", lambda kbytes: int(kbytes) * 1024),
-    "message.max.bytes": ("max_message_bytes", int),
-    "linger.ms": ("linger_ms", int),
-    "queue.buffering.max.ms": ("linger_ms", int),
-    "compression.type": ("compression", str),
-    "compression.codec": ("compression", str),
+# What services pass by librdkafka's names and has an option of its own here, whose bounds hold for it.
+_BY_RAW_NAME = {
+    "queue.buffering.max.messages": "budget_messages",
+    "message.max.bytes": "max_message_bytes",
+    "linger.ms": "linger_ms",
+    "queue.buffering.max.ms": "linger_ms",
+    "compression.type": "compression",
+    "compression.codec": "compression",
 }
 _SECURITY_BY_RAW_NAME = {
     "security.protocol": "security_protocol",
@@ -39,6 +39,7 @@ _SECURITY_BY_RAW_NAME = {
     "ssl.key.location": "tls_key_file",
     "ssl.key.password": "tls_key_password",
 }
+_TYPES = {option.name: option.type for option in options_of(KAFKA_GROUP)}
 
 
 def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
@@ -49,9 +50,9 @@ def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False
     """
     _refuse_legacy(use_legacy_client)
     raw = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
-    security = {option: raw.pop(name) for name, option in _SECURITY_BY_RAW_NAME.items() if name in raw}
+    security = _taken(raw, _SECURITY_BY_RAW_NAME)
     client_id = raw.pop("client.id", "")
-    fields = {field: _value(name, read, raw.pop(name)) for name, (field, read) in _BY_RAW_NAME.items() if name in raw}
+    fields = _taken(raw, _BY_RAW_NAME)
     lines = [f"{name}={value}" for name, value in raw.items()]
     settings = ProducerSettings(
         connection=_connection(kafka_url, client_id, security),
@@ -101,13 +102,13 @@ def _refuse_legacy(use_legacy_client: bool) -> None:
         )
 
 
-def _connection(kafka_url: Sequence[str], client_id: str, security: dict[str, str]) -> ConnectionSettings:
+def _connection(kafka_url: Sequence[str], client_id: str, security: Mapping[str, str]) -> ConnectionSettings:
     if isinstance(kafka_url, str):
         kafka_url = kafka_url.split(",")
     driver = "memory" if any(url.startswith(_MEMORY) for url in kafka_url) else "kafka"
     brokers = [url.strip().removeprefix(_MEMORY) for url in kafka_url]
     options = {option: security.get(option) for option in _SECURITY_BY_RAW_NAME.values()}
-    options["security_protocol"] = (security.get("security_protocol") or "PLAINTEXT").upper()
+    options["security_protocol"] = (options["security_protocol"] or "PLAINTEXT").upper()
     return ConnectionSettings(
         bootstrap_servers=configuration.bootstrap_servers(brokers, where=_WHERE),
         driver=driver,
@@ -116,8 +117,13 @@ def _connection(kafka_url: Sequence[str], client_id: str, security: dict[str, st
     )
 
 
-def _value(name: str, read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(text)
-    except ValueError:
-        raise ConfigurationError(f"{name}={text!r} in {_WHERE} is not a number: correct it") from None
+def _taken(raw: dict[str, str], options: Mapping[str, str]) -> dict[str, Any]:
+    """Take from ``raw`` what ``options`` gives other names, as values of these options."""
+    taken = {}
+    for name, option in options.items():
+        if name in raw:
+            try:
+                taken[option] = _TYPES[option](raw.pop(name))
+            except ValueError as error:
+                raise ConfigurationError(f"{name} in {_WHERE} is refused, correct it: {error}") from None
+    return taken

@@ -22,7 +22,6 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
     return {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id,
-        "socket.keepalive.enable": True,
         **connection.security,
     }
 
@@ -30,6 +29,7 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
 def producer_options(settings: ProducerSettings) -> dict[str, object]:
     """A producer's options; the transport adds its callbacks and ``batch.size``, which follows the topics' limits."""
     options: dict[str, object] = {
+        "socket.keepalive.enable": True,
         **settings.options,
         **connection_options(settings.connection),
         "enable.idempotence": True,
@@ -54,6 +54,7 @@ def producer_options(settings: ProducerSettings) -> dict[str, object]:
 def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
     """A consumer's options; the transport adds its callbacks."""
     options: dict[str, object] = {
+        "socket.keepalive.enable": True,
         "fetch.queue.backoff.ms": 10,  # the default of 1000 makes a consumer 6 to 60 times slower
         "fetch.max.bytes": max(_SMALLEST_FETCH_BYTES, min(settings.buffer_bytes, _DEFAULT_FETCH_BYTES)),
         **settings.options,

@@ -64,6 +64,16 @@ class PluginsTest(ConfigurationTestCase):
         ):
             self.assertIn("driver=rabbit is not known: use one of kafka, memory", said)
 
+    def test_what_librdkafka_refuses_is_told_without_the_value(self):
+        conf = self.with_kafka("producer_options = no.such=hush", "consumer_options = socket.keepalive.enable=hush")
+
+        for option, said in (
+            ("no.such", self.refused(kafka.load_producer, conf)),
+            ("socket.keepalive.enable", self.refused(kafka.load_consumer, conf, "kafka_metrics")),
+        ):
+            self.assertIn(f'"{option}"', said)
+            self.assertNotIn("hush", said)
+
     def test_an_unknown_serializer_is_refused_with_the_known_ones(self):
         self.assertIn("json, raw", self.refused(kafka.load_serializer, "pickle"))
 

@@ -63,6 +63,14 @@ class ProducerOptionsTest(base.BaseTestCase):
         ):
             confluent_kafka.Producer({**QUIET, **producer_options(dataclasses.replace(PRODUCER, **changes))})
 
+    def test_further_options_replace_what_is_only_a_default(self):
+        raw = {"socket.keepalive.enable": "false", "fetch.queue.backoff.ms": "20"}
+
+        self.assertEqual(
+            "false", producer_options(dataclasses.replace(PRODUCER, options=raw))["socket.keepalive.enable"]
+        )
+        self.assertEqual("20", consumer_options(dataclasses.replace(CONSUMER, options=raw))["fetch.queue.backoff.ms"])
+
 
 class ConsumerOptionsTest(base.BaseTestCase):
     def test_a_consumer_decides_about_offsets_itself(self):
