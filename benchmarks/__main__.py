@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Speed and memory beside peers, in one run on a real Kafka that this command starts and stops.
+
+Prints a table. What is required and missed is printed as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import environments, table
+from benchmarks.plan import SECTIONS
+from benchmarks.results import Results
+from benchmarks.session import Session
+from monasca_common.devbroker import KafkaCluster
+from monasca_common.devbroker.fetch import KAFKA_VERSION
+
+_ROOT = Path(__file__).parent.parent
+_DOCUMENTATION = _ROOT / "doc" / "source" / "contributor" / "benchmarks"
+_NAMES = [section.name for section in SECTIONS]
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    if arguments.document and arguments.only:
+        sys.exit("--document needs every section: leave --only out")
+    results = Results.read(arguments.results) if arguments.results else _measure(arguments)
+    print(table.text(results))
+    if arguments.json:
+        results.write(arguments.json)
+    if arguments.plot:
+        _draw(results, arguments.plot)
+    if arguments.document:
+        _document(results)
+    missed = [verdict for verdict in results.verdicts() if not verdict.met]
+    return 1 if results.failures or (arguments.check and missed) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer messages and repeats: 3 minutes instead of 10")
+    parser.add_argument("--only", nargs="+", choices=_NAMES, metavar="SECTION", help=f"of {', '.join(_NAMES)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there (.svg or .png)")
+    parser.add_argument("--document", action="store_true", help="write table, plot and JSON into the documentation")
+    parser.add_argument("--from", dest="results", type=Path, metavar="FILE", help="measure nothing, take this JSON")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if something required is missed")
+    return parser
+
+
+def _measure(arguments: argparse.Namespace) -> Results:
+    now = datetime.datetime.now(datetime.UTC)
+    results = Results(
+        date=f"{now:%Y-%m-%d}",
+        quick=arguments.quick,
+        machine={
+            "cores": str(os.cpu_count()),
+            "load before": f"{os.getloadavg()[0]:.1f}",
+            "Python": platform.python_version(),
+            "Kafka": KAFKA_VERSION,
+        },
+    )
+    sections = [section for section in SECTIONS if not arguments.only or section.name in arguments.only]
+    for name in {case.environment for section in sections for case in section.cases if case.environment}:
+        environments.python(name)
+    with KafkaCluster() as cluster:
+        Session(cluster, results, quick=arguments.quick).run(sections)
+    return results
+
+
+def _draw(results: Results, path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "results.json")
+        results.write(source)
+        command = [environments.python("plot"), "-m", "benchmarks.plot", source, path.absolute()]
+        subprocess.run(command, cwd=_ROOT, check=True)
+
+
+def _document(results: Results) -> None:
+    _DOCUMENTATION.mkdir(exist_ok=True)
+    (_DOCUMENTATION / "results.inc").write_text(table.restructured_text(results))
+    results.write(_DOCUMENTATION / "results.json")
+    _draw(results, _DOCUMENTATION / "plot.svg")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""confluent-kafka as it is: one counting callback for all, no header, ``poll(0)`` every 1000 messages."""
+
+from __future__ import annotations
+
+from confluent_kafka import Producer
+
+from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.librdkafka import producer_options, versions
+from benchmarks.payload import VALUES, values
+
+_POLL_EVERY = 1000
+
+
+def run(job: Job) -> Figures:
+    producer = Producer(producer_options(job))
+    delivered = 0
+
+    def count(error: object, message: object) -> None:
+        nonlocal delivered
+        if error is None:
+            delivered += 1
+
+    producer.produce(job.topic, VALUES[0], on_delivery=count)
+    producer.flush()
+    topic, produce, poll = job.topic, producer.produce, producer.poll
+    with Stopwatch() as watch:
+        for number, value in enumerate(values(job.messages), 1):
+            try:
+                produce(topic, value, on_delivery=count)
+            except BufferError:
+                while len(producer) > _POLL_EVERY:
+                    poll(0.01)
+                produce(topic, value, on_delivery=count)
+            if not number % _POLL_EVERY:
+                poll(0)
+        producer.flush()
+    if delivered != job.messages + 1:
+        raise RuntimeError(f"{delivered} of {job.messages + 1} were acknowledged")
+    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=delivered, versions=versions())
+
+
+if __name__ == "__main__":
+    main(run)

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our ``send``, every outcome tracked, and ``flush``."""
+
+from __future__ import annotations
+
+from benchmarks import ours
+from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.librdkafka import versions
+from benchmarks.payload import VALUES, values
+
+_FLUSH_SECONDS = 60.0
+
+
+def run(job: Job) -> Figures:
+    with ours.producer(job) as producer:
+        producer.publish(job.topic, [VALUES[0]]).raise_for_undelivered()
+        topic, send = job.topic, producer.send
+        with Stopwatch() as watch:
+            for value in values(job.messages):
+                send(topic, value)
+            report = producer.flush(_FLUSH_SECONDS)
+        report.raise_for_undelivered()
+    if report.delivered_count != job.messages:
+        raise RuntimeError(f"{report.delivered_count} of {job.messages} were acknowledged")
+    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + 1, versions=versions())
+
+
+if __name__ == "__main__":
+    main(run)

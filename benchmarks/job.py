@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a case is told, and what it tells. Standard library only: it is imported in the peers' environments too."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    servers: str
+    topic: str
+    messages: int
+    group: str = ""
+    threads: int = 1
+    message_ids: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads included."""
+
+    messages: int  # while the clock ran
+    seconds: float
+    cpu_seconds: float
+    written: int = 0  # all that must be in the log
+    next_offsets: int | None = None  # a reader's, all partitions together, where it read everything
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    memory_mb: list[float] = field(default_factory=list)  # over time, evenly spaced
+    peak_mb: float | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        return self.messages / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu_seconds / self.messages * 1e6
+
+
+class Stopwatch:
+    """Wall-clock and CPU time from its making, or from entering it, until `stop` or leaving it."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
+
+    def stop(self) -> None:
+        self.seconds = time.perf_counter() - self._began
+        self.cpu_seconds = time.process_time() - self._cpu_began
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def main(run: Callable[[Job], Figures]) -> None:
+    """A case's entry point."""
+    print(json.dumps(asdict(run(Job(**json.loads(sys.argv[1]))))))

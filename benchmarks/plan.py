@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured, and what is required of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    title: str
+    module: str  # in benchmarks.cases
+    messages: int
+    quick_messages: int
+    threads: int = 1
+    message_ids: bool = True
+    environment: str | None = None  # None: the one that runs the benchmark
+
+    def count(self, *, quick: bool) -> int:
+        return self.quick_messages if quick else self.messages
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Cases whose repeats take turns. ``reads``: they read one backlog; otherwise each run writes its own topic."""
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    reads: bool = False
+    repeats: int = 5
+    quick_repeats: int = 3
+
+    def runs(self, *, quick: bool) -> int:
+        return self.quick_repeats if quick else self.repeats
+
+    def backlog(self, *, quick: bool) -> int:
+        return max(case.count(quick=quick) for case in self.cases)
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """What one figure of ``case`` must be. ``figure``: "rate" (times ``peer``'s, at least), "p99_ms" (above
+    ``peer``'s, at most) or "peak_mb" (at most)."""
+
+    case: str
+    figure: str
+    limit: float
+    peer: str | None = None
+
+
+SECTIONS = (
+    Section(
+        "producing",
+        "Sending without waiting",
+        (
+            Case("send-bare", "confluent-kafka, counting callback, no header", "send_bare", 2_000_000, 400_000),
+            Case("send", "send with message ids, and flush", "send_ours", 2_000_000, 400_000),
+            Case("send-no-ids", "the same, ids off", "send_ours", 2_000_000, 400_000, message_ids=False),
+            Case("send-arroyo", "arroyo, futures in a window", "send_arroyo", 200_000, 60_000, environment="arroyo"),
+        ),
+    ),
+    Section(
+        "publishing",
+        "Bulks of 100, outcome known",
+        (
+            Case("publish-old", "the old wrapper, one thread", "publish_old", 400_000, 100_000),
+            Case("publish", "publish, one thread", "publish_ours", 400_000, 100_000),
+            Case("publish-8", "publish, 8 threads in sum", "publish_ours", 800_000, 200_000, threads=8),
+        ),
+    ),
+    Section(
+        "latency",
+        "One message, 100 times a second",
+        (
+            Case("latency-bare", "confluent-kafka, produce and flush", "latency_bare", 2_000, 400),
+            Case("latency", "publish", "latency_ours", 2_000, 400),
+        ),
+    ),
+    Section(
+        "consuming",
+        "Reading a backlog",
+        (
+            Case("consume-bare", "confluent-kafka, consume(1000)", "consume_bare", 4_000_000, 800_000),
+            Case("consume", "poll, tracked, committed", "consume_ours", 4_000_000, 800_000),
+            Case("consume-processor", "Processor, no-op handler", "consume_processor", 4_000_000, 800_000),
+            Case("consume-arroyo", "arroyo, no-op step", "consume_arroyo", 500_000, 150_000, environment="arroyo"),
+        ),
+        reads=True,
+    ),
+    Section(
+        "memory",
+        "Memory under a slow handler",
+        (Case("memory", "Processor over a backlog of 2 GB (quick: 0.2 GB)", "memory_processor", 8_000_000, 800_000),),
+        reads=True,
+        repeats=1,
+        quick_repeats=1,
+    ),
+)
+
+REQUIRED = (
+    Required("send", "rate", 0.5, "send-bare"),
+    Required("send-no-ids", "rate", 0.7, "send-bare"),
+    Required("send", "rate", 8, "send-arroyo"),
+    Required("publish", "rate", 1, "publish-old"),
+    Required("publish-8", "rate", 2.5, "publish-old"),
+    Required("latency", "p99_ms", 2, "latency-bare"),
+    Required("consume", "rate", 0.7, "consume-bare"),
+    Required("consume", "rate", 10, "consume-arroyo"),
+    Required("memory", "peak_mb", 150),
+)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the cases on one broker: each in its own process, repeats taking turns, every record counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import environments
+from benchmarks.job import Figures, Job
+from benchmarks.plan import Case, Section
+from benchmarks.results import Results
+from benchmarks.topics import Topics
+from monasca_common.devbroker import KafkaCluster
+
+_ROOT = Path(__file__).parent.parent
+_CASE_SECONDS = 900
+_SHOWN_LINES = 5
+
+
+class CaseFailed(Exception):
+    """A case ended with an error, took too long, or its records are not where they must be."""
+
+
+class Session:
+    def __init__(self, cluster: KafkaCluster, results: Results, *, quick: bool) -> None:
+        self._servers = cluster.bootstrap_servers
+        self._topics = Topics(cluster)
+        self._results = results
+        self._quick = quick
+        self._groups = 0
+
+    def run(self, sections: Iterable[Section]) -> None:
+        for section in sections:
+            if section.reads:
+                self._read(section)
+            else:
+                self._write(section)
+
+    def _write(self, section: Section) -> None:
+        for _ in range(section.runs(quick=self._quick)):
+            for case in section.cases:
+                with self._topics.new() as topic:
+                    self._measure(case, self._job(case, topic))
+
+    def _read(self, section: Section) -> None:
+        backlog = section.backlog(quick=self._quick)
+        with self._topics.new() as topic:
+            print(f"writing {backlog:,} messages for {section.name} ...", file=sys.stderr, flush=True)
+            self._process("fill", sys.executable, Job(self._servers, topic, backlog))
+            if self._topics.records(topic) != backlog:
+                raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {backlog}")
+            for _ in range(section.runs(quick=self._quick)):
+                for case in section.cases:
+                    self._measure(case, self._job(case, topic))
+
+    def _job(self, case: Case, topic: str) -> Job:
+        self._groups += 1
+        return Job(
+            servers=self._servers,
+            topic=topic,
+            messages=case.count(quick=self._quick),
+            group=f"benchmark-{self._groups}",
+            threads=case.threads,
+            message_ids=case.message_ids,
+        )
+
+    def _measure(self, case: Case, job: Job) -> None:
+        if case.name in self._results.failures:
+            return
+        try:
+            interpreter = sys.executable if case.environment is None else environments.python(case.environment)
+            figures = self._process(case.module, interpreter, job)
+            self._count(figures, job)
+        except (CaseFailed, subprocess.SubprocessError) as error:
+            self._results.failures[case.name] = str(error)
+            print(f"{case.name}: FAILED: {error}", file=sys.stderr, flush=True)
+            return
+        prefix = f"{case.environment}: " if case.environment else ""
+        self._results.versions.update({prefix + name: version for name, version in figures.versions.items()})
+        self._results.runs.setdefault(case.name, []).append(figures)
+        print(f"{case.name}: {_one_line(figures)}", file=sys.stderr, flush=True)
+
+    def _process(self, module: str, interpreter: str, job: Job) -> Figures:
+        command = [interpreter, "-m", f"benchmarks.cases.{module}", json.dumps(asdict(job))]
+        done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_CASE_SECONDS, check=False)
+        if done.returncode != 0:
+            tail = " | ".join(done.stderr.strip().splitlines()[-_SHOWN_LINES:])
+            raise CaseFailed(f"exit status {done.returncode}: {tail}")
+        return Figures(**json.loads(done.stdout.splitlines()[-1]))
+
+    def _count(self, figures: Figures, job: Job) -> None:
+        if figures.written:
+            there = self._topics.records(job.topic)
+            if there != figures.written:
+                raise CaseFailed(f"the log has {there} records instead of {figures.written}")
+        elif figures.next_offsets is not None and figures.next_offsets != job.messages:
+            raise CaseFailed(f"read up to {figures.next_offsets} instead of {job.messages}")
+
+
+def _one_line(figures: Figures) -> str:
+    if figures.p99_ms is not None:
+        return f"p50 {figures.p50_ms:.2f} ms, p99 {figures.p99_ms:.2f} ms"
+    if figures.peak_mb is not None:
+        return f"at most {figures.peak_mb:.0f} MB in {figures.seconds:.0f} s"
+    return f"{figures.rate:,.0f} messages/s, CPU {figures.cpu_us:.2f} us each"

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topics of a benchmark's broker, and how many records their logs hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, TopicPartition
+
+from benchmarks.librdkafka import PARTITIONS
+from monasca_common.devbroker import KafkaCluster
+
+_SECONDS = 30.0
+
+
+class Topics:
+    """Names are never used twice."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def new(self) -> Iterator[str]:
+        """A topic with `PARTITIONS` partitions, gone afterwards."""
+        name = f"benchmark-{next(self._numbers)}"
+        self._cluster.create_topic(name, PARTITIONS)
+        try:
+            yield name
+        finally:
+            self._cluster.admin.delete_topic(name)
+
+    def records(self, topic: str) -> int:
+        """How many records the log holds: the writers use no transactions, so every offset is a record."""
+        reader = Consumer({**self._cluster.direct_options(), "group.id": "benchmark-counter"})
+        try:
+            marks = [
+                reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
+                for partition in range(PARTITIONS)
+            ]
+        finally:
+            reader.close()
+        return sum(high - low for low, high in marks)
