@@ -124,16 +124,18 @@ class KafkaConsumer:
         Rebalances happen in here, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
         what does not stop the rest: `OffsetOutOfRange` of a partition that waits for a `seek` from then on,
         `AuthorizationError`, a start that cannot be told yet. An error that lasts is repeated once a second at
-        most. Raises `TopicRecreated` for good once that was noticed.
+        most. Once it was noticed, every poll raises `TopicRecreated`, or the `TransportError` that ended the client.
         """
         self._ready()
         self._not_in_callback("poll")
-        if self._watch.failure is not None:
-            raise self._watch.failure
+        failure = self._watch.failure or self._errors.fatal
+        if failure is not None:
+            raise failure
         if self._interrupted:
+            self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)
         self._assignment.stamp()
-        # If an exception (Ctrl-C) gets out from here on, it takes messages with it, which are then read again.
+        # If an exception (Ctrl-C) gets out from here on, it takes messages with it: the next poll makes up for it.
         self._interrupted = True
         self._rebalancer.retry_starts()
         raws = self._transport.poll(max_messages, timeout)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from monasca_common.kafka.assignment import Assignment
-from monasca_common.kafka.errors import MessagingError, OffsetOutOfRange, RetriableError, TransportError
+from monasca_common.kafka.errors import FatalError, MessagingError, OffsetOutOfRange, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport
 
@@ -28,6 +28,7 @@ class PollErrors:
         self._told: dict[tuple[object, ...], float] = {}
         self._pending: list[Exception] = []
         self.last_client_error: TransportError | None = None
+        self.fatal: TransportError | None = None  # the client is finished and delivers nothing any more
 
     def heard(self, error: TransportError) -> None:
         """A client-wide error. What passes by itself is only logged; what needs somebody is in the next batch."""
@@ -59,6 +60,8 @@ class PollErrors:
     def _sort_error(self, raw: Any, error: TransportError) -> None:
         topic, number = raw.topic(), raw.partition()
         if error.name != _OUT_OF_RANGE:
+            if error.fatal or isinstance(error, FatalError):
+                self.fatal = error
             self._tell(error, error.name, topic, number)
             return
         partition = TopicPartition(topic, number)

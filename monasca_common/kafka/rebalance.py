@@ -115,6 +115,14 @@ class Rebalancer:
         self._assignment.started(positions)
         self.apply_pauses(partitions)
 
+    def catch_up(self) -> None:
+        """Own what the client owns: an exception from a signal can strike a callback before its first line."""
+        assigned, owned = self._transport.assignment(), self._assignment.owned
+        if owned - assigned:
+            self.on_lost(sorted(owned - assigned))
+        self._assignment.give(assigned - owned)
+        self._retry_at = 0.0
+
     def retry_starts(self) -> None:
         """Ask again where to start those that could not be told, if it is time to."""
         if not self._assignment.waiting or self._clock.monotonic() < self._retry_at:

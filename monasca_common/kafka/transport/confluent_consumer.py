@@ -103,14 +103,18 @@ class ConfluentConsumer(ConsumerTransport):
             return set(_ours(self._client.assignment()))
 
     def poll(self, max_messages: int, timeout: float) -> Sequence[Message]:
-        with self._calling():
-            # `consume(n, timeout)` alone would wait the whole time for n messages.
-            first = self._client.poll(timeout)
-            if first is None:
-                return ()
-            if max_messages == 1:
-                return (first,)
-            messages: list[Message] = self._client.consume(max_messages - 1, 0)
+        try:
+            with self._calling():
+                # `consume(n, timeout)` alone would wait the whole time for n messages.
+                first = self._client.poll(timeout)
+                if first is None:
+                    return ()
+                if max_messages == 1:
+                    return (first,)
+                messages: list[Message] = self._client.consume(max_messages - 1, 0)
+        except SystemError as error:
+            # The client forgets the exception of a signal that comes in just as it calls us back.
+            raise KeyboardInterrupt from error
         messages.insert(0, first)
         return messages
 

@@ -4,6 +4,7 @@
 import threading
 import time
 import uuid
+from typing import Any, ClassVar
 
 import confluent_kafka
 from oslotest import base
@@ -89,7 +90,7 @@ class Member(threading.Thread):
 class ConsumerCase(base.BaseTestCase):
     """Tests over a real broker; each takes topics and groups of its own."""
 
-    cluster_settings = {"proxied": True, "config": QUICK_GROUPS}
+    cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True, "config": QUICK_GROUPS}
 
     def setUp(self):
         super().setUp()

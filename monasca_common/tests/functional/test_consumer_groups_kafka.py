@@ -5,7 +5,7 @@ import threading
 import time
 
 from monasca_common.kafka.commit import CommitResult
-from monasca_common.kafka.errors import StaleCommit
+from monasca_common.kafka.errors import FatalError, StaleCommit
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.tests.functional.consumer_case import (
     CLASSIC,
@@ -44,7 +44,7 @@ class Protocol:
         committed = []
 
         def finish(partitions, deadline):
-            committed.append(consumer.commit({tp: 10 for tp in partitions}))
+            committed.append(consumer.commit(dict.fromkeys(partitions, 10)))
 
         listener = Recorder(on_revoked=finish)
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
@@ -201,4 +201,6 @@ class TestStaticMembership(ConsumerCase):
         self.wait_until(lambda: first.consumer.assignment())
         second = self.member(topic, group_instance_id="a", session_timeout_seconds=10.0)
         self.wait_until(lambda: second.consumer.assignment())
-        self.wait_until(lambda: any(getattr(error, "fatal", False) for error in first.errors))
+        self.wait_until(lambda: first.raised is not None)
+        self.assertIsInstance(first.raised, FatalError)
+        self.assertIn("group.instance.id", str(first.errors[0]))
