@@ -102,6 +102,10 @@ class CooperativeGroupTest(contracts.GroupContract, KafkaCase):
     pass
 
 
+class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
+    pass
+
+
 class EagerGroupTest(contracts.GroupContract, KafkaCase):
     consumer_changes: ClassVar = {"session_timeout_seconds": 1.5, "assignment_strategy": "range"}
 
@@ -119,4 +123,8 @@ class Kip848PositionTest(contracts.PositionContract, Kip848Case):
 
 
 class Kip848GroupTest(contracts.GroupContract, Kip848Case):
+    pass
+
+
+class Kip848ProcessorTest(contracts.ProcessorContract, Kip848Case):
     pass

@@ -83,5 +83,9 @@ class MockGroupTest(contracts.GroupContract, MockCase):
     pass
 
 
+class MockProcessorTest(contracts.ProcessorContract, MockCase):
+    pass
+
+
 class MockTransactionTest(contracts.TransactionContract, MockCase):
     pass

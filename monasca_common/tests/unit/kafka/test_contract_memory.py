@@ -117,5 +117,9 @@ class EagerMemoryGroupTest(contracts.GroupContract, MemoryCase):
     consumer_changes: ClassVar = {"assignment_strategy": "range"}
 
 
+class MemoryProcessorTest(contracts.ProcessorContract, MemoryCase):
+    pass
+
+
 class MemoryTransactionTest(contracts.TransactionContract, MemoryCase):
     pass
