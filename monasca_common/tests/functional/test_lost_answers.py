@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the library is for: answers are lost or late, callers retry, and every message is there once.
+
+Each guarantee is also taken away, and the same check must then fail.
+"""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.kafka.errors import DeliveryAbandoned, MessageTooLarge
+from monasca_common.tests.functional import mutants
+from monasca_common.tests.functional.producer_case import SECONDS, Logged, ProducerCase, doubled
+
+PARTITIONS = 2
+BULKS, BULK_SIZE = 30, 20
+CALLER_SECONDS = 0.1
+LATE_SECONDS = 0.4
+SEED = 7
+# Small batches: many requests that may lose their answer. A dropped answer is missed after a second.
+OPTIONS = {"batch.num.messages": "5", "socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200"}
+# 1.1 MB of what cannot be compressed: more than a topic takes by default.
+TOO_LARGE = os.urandom(1_100_000)
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What callers were told at first and in the end, what a reader gets by id, and what the log holds."""
+
+    unknown_at_first: int
+    delivered: list[bytes]
+    undelivered: int
+    read: dict[bytes, bytes]
+    log: list[Logged]
+
+
+class TestLostAnswers(ProducerCase):
+    def lose_answers(self):
+        """Bulks whose answers get lost or late; the caller retries every report until all is delivered."""
+        topic = self.fixture.topic(PARTITIONS)
+        producer = self.producer(options=OPTIONS)
+        producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        for fault in (
+            Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=SEED, times=12),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.03, seed=SEED, times=2),
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.1, seed=SEED, times=12),
+        ):
+            self.fixture.proxy.add(fault)
+        reports = [
+            producer.publish(topic, [b"%d/%d" % (bulk, number) for number in range(BULK_SIZE)], timeout=CALLER_SECONDS)
+            for bulk in range(BULKS)
+        ]
+        unknown_at_first = sum(len(report.unknown) for report in reports)
+        for _ in range(SECONDS):
+            reports = [report if report.ok else producer.retry(report, timeout=1.0) for report in reports]
+            if all(report.ok for report in reports):
+                break
+        producer.close(SECONDS)
+        return Aftermath(
+            unknown_at_first,
+            [delivery.message_id for report in reports for delivery in report.delivered],
+            sum(len(report.failed) + len(report.unknown) for report in reports),
+            self.read(topic, PARTITIONS),
+            [record for record in self.log(topic, PARTITIONS) if record.value != b"warm"],
+        )
+
+    def check_that_all_was_delivered(self, aftermath):
+        self.assertGreater(aftermath.unknown_at_first, 0)
+        self.assertEqual(0, aftermath.undelivered)
+
+    def check_that_a_reader_sees_each_once(self, aftermath):
+        self.assertEqual(set(), set(aftermath.delivered) - set(aftermath.read))
+        counts = Counter(value for value in aftermath.read.values() if value != b"warm")
+        self.assertEqual({b"%d/%d" % (bulk, n): 1 for bulk in range(BULKS) for n in range(BULK_SIZE)}, dict(counts))
+
+    def check_that_the_log_holds_each_once(self, aftermath):
+        self.assertEqual((BULKS * BULK_SIZE, 0), (len(aftermath.log), doubled(aftermath.log)))
+
+    def test_retried_until_delivered_every_message_is_read_once_and_in_the_log_once(self):
+        aftermath = self.lose_answers()
+        self.check_that_all_was_delivered(aftermath)
+        self.check_that_a_reader_sees_each_once(aftermath)
+        self.check_that_the_log_holds_each_once(aftermath)
+
+    def test_mutant_a_retry_that_makes_new_ids_is_read_twice(self):
+        with mutants.publishes_again():
+            aftermath = self.lose_answers()
+        self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
+
+    def test_mutant_a_retry_that_produces_what_is_queued_doubles_the_log_but_not_what_is_read(self):
+        with mutants.produces_again_while_queued():
+            aftermath = self.lose_answers()
+        self.check_that_a_reader_sees_each_once(aftermath)
+        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
+
+    def test_mutant_a_client_that_gives_messages_up_by_itself_doubles_the_log_but_not_what_is_read(self):
+        with mutants.short_message_timeout():
+            aftermath = self.lose_answers()
+        self.check_that_a_reader_sees_each_once(aftermath)
+        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
+
+
+class TestLargeNeighbours(ProducerCase):
+    """Records too large for one topic, while answers to another topic's are cut."""
+
+    rounds = 10
+
+    def publish_beside_large_records(self):
+        """The log of the topic whose records are small, and the outcomes of the large ones."""
+        topic, other = self.fixture.topic(), self.fixture.topic()
+        producer = self.producer(options=OPTIONS)
+        for name in (topic, other):
+            producer.publish(name, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        # A rejection that comes while small records are written but unanswered, whose answers then never come.
+        self.fixture.proxy.add(
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=0.05, where=lambda request: other.encode() in request.frame)
+        )
+        self.fixture.proxy.add(
+            Fault.cut_answer(
+                ApiKey.PRODUCE, probability=0.4, seed=SEED, where=lambda request: topic.encode() in request.frame
+            )
+        )
+        outcomes = []
+        for number in range(self.rounds):
+            producer.send(other, TOO_LARGE, on_delivery=outcomes.append)
+            report = producer.publish(topic, [b"%d/%d" % (number, n) for n in range(BULK_SIZE)], timeout=SECONDS)
+            self.assertTrue(report.ok, repr(report))
+        producer.close(SECONDS)
+        return self.log(topic), outcomes
+
+    def check_that_the_log_holds_each_once(self, log):
+        self.assertEqual((self.rounds * BULK_SIZE + 1, 0), (len(log), doubled(log)))
+
+    def test_a_record_too_large_is_not_sent_so_its_neighbours_stay_single(self):
+        log, outcomes = self.publish_beside_large_records()
+        self.assertEqual([MessageTooLarge] * self.rounds, [type(delivery.error) for delivery in outcomes])
+        self.check_that_the_log_holds_each_once(log)
+
+    def test_mutant_a_record_too_large_that_is_sent_doubles_its_neighbours(self):
+        with mutants.no_size_check():
+            log, _ = self.publish_beside_large_records()
+        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, log)
+
+
+class TestAnotherProducer(ProducerCase):
+    """A message that one producer gave up is sent again by another."""
+
+    def close_and_send_again(self):
+        """Written, unanswered, given up by close; then sent by the next. What a reader gets, and what the log holds."""
+        topic = self.fixture.topic()
+        first, second = self.producer(), self.producer()
+        first.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        lost = self.fixture.proxy.add(Fault.drop_answer(ApiKey.PRODUCE))
+        report = first.publish(topic, [b"1", b"2"], timeout=CALLER_SECONDS)
+        self.wait_until(lambda: lost.taken)
+        first.close(0)
+        self.fixture.proxy.clear()
+        again = second.retry(report, timeout=SECONDS)
+        self.assertEqual((2, True), (again.delivered_count, again.ok))
+        return self.read(topic), self.log(topic)
+
+    def check_that_a_reader_sees_each_once(self, read):
+        self.assertEqual([b"1", b"2", b"warm"], sorted(read.values()))
+
+    def test_the_log_holds_it_twice_but_a_reader_sees_it_once(self):
+        read, log = self.close_and_send_again()
+        self.check_that_a_reader_sees_each_once(read)
+        self.assertEqual(2, doubled(log))
+
+    def test_mutant_under_a_new_id_a_reader_sees_it_twice(self):
+        with mutants.a_new_id_on_retry():
+            read, _ = self.close_and_send_again()
+        self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, read)
+
+    def test_what_a_close_gave_up_says_so(self):
+        topic = self.fixture.topic()
+        producer = self.producer()
+        producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        self.fixture.proxy.add(Fault.drop_answer(ApiKey.PRODUCE))
+        producer.send(topic, b"1")
+        [given_up] = producer.close(CALLER_SECONDS).unknown
+        self.assertIsInstance(given_up.error, DeliveryAbandoned)
