@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from monasca_common.kafka.decoding import decode
-from monasca_common.kafka.message import PartitionBatch, Record
+from monasca_common.kafka.decoding import Undecodable, decode
+from monasca_common.kafka.message import Message, PartitionBatch, Record
 from monasca_common.kafka.outputs import Output, collect, identify
 from monasca_common.kafka.serialization.base import Serializer
 
@@ -26,7 +26,11 @@ class Call:
 
 
 class Caller:
-    """Calls ``handler`` with a batch, or with its messages one by one. Only what is no `Exception` escapes."""
+    """Calls ``handler`` with a batch, or with its messages one by one.
+
+    Raises `MisuseError` for a return value that is no output: every message would fail by it, so none should go to
+    the dead letters. Of what the handler raises, only what is no `Exception` escapes.
+    """
 
     def __init__(self, handler: Handler, serializer: Serializer | None, group: str, *, per_message: bool) -> None:
         self._handler = handler
@@ -38,11 +42,15 @@ class Caller:
         """``interrupted``: asked between single messages, whether to leave the rest."""
         try:
             decoded = decode(part, self._serializer)
-            if self._per_message:
-                return self._one_by_one(decoded, interrupted)
-            return Call(len(part), identify(collect(self._handler(decoded)), part, self._group))
+        except Undecodable as error:
+            return Call(0, failed=len(part), error=error)
+        if self._per_message:
+            return self._one_by_one(decoded, interrupted)
+        try:
+            returned = self._returned_for(decoded)
         except Exception as error:
             return Call(0, failed=len(part), error=error)
+        return Call(len(part), identify(collect(returned), part, self._group))
 
     def _one_by_one(self, part: PartitionBatch, interrupted: Callable[[], bool]) -> Call:
         outputs: list[Output] = []
@@ -51,11 +59,16 @@ class Caller:
             if interrupted():
                 break
             try:
-                made = collect(self._handler(message))
+                returned = self._returned_for(message)
             except Exception as error:
                 failure = error
                 break
-            outputs += [output._replace(source=handled) for output in made]
+            outputs += [output._replace(source=handled) for output in collect(returned)]
             handled += 1
         failed = 0 if failure is None else 1
         return Call(handled, identify(outputs, part, self._group), failed, failure)
+
+    def _returned_for(self, argument: PartitionBatch | Message) -> Any:
+        returned = self._handler(argument)
+        # A generator's body is the handler's as well: what it raises must be caught where the handler's is.
+        return list(returned) if isinstance(returned, Iterator) else returned

@@ -53,7 +53,11 @@ class ProcessingTest(ProcessorCase):
     def test_a_backlog_behind_a_slow_handler_is_not_read_into_memory(self):
         self.fill(*[b"x" * 1000] * 1000)
         open_gate = threading.Event()
-        running = self.start(lambda part: open_gate.wait(30), settings={"batch_size": 10, "buffer_bytes": 60_000})
+
+        def handler(part):
+            open_gate.wait(30)
+
+        running = self.start(handler, settings={"batch_size": 10, "buffer_bytes": 60_000})
         self.pass_time(20)
         load = running.processor._lanes.loads()[IN]
         self.assertTrue(20 <= load.messages <= 60, load)

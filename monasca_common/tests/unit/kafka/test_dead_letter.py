@@ -49,7 +49,7 @@ class LetterTest(base.BaseTestCase):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")
         big = Record(b"x" * 1000, letter.key, letter.headers)
         small = dl.shrink(big, size=1500, limit=1000)
-        self.assertLessEqual(len(small.value), 500)
+        self.assertLessEqual(len(small.value or b""), 500)
         self.assertEqual((dl.VALUE_CUT_FROM, b"1000"), small.headers[-1])
         self.assertEqual(letter.headers, small.headers[:-1])
 
@@ -178,8 +178,8 @@ class ProcessingTest(ProcessorCase):
         self.start(refuse(value), retry=ONCE, dead_letters=dl.DeadLetters(topic="small.dlq"))
         self.until(lambda: self.committed() == 1)
         (letter,) = self.broker.records("small.dlq")
-        self.assertTrue(value.startswith(letter.value))
-        self.assertGreater(len(letter.value), 500)
+        self.assertTrue(value.startswith(letter.value or b"?"))
+        self.assertGreater(len(letter.value or b""), 500)
         self.assertEqual(b"%d" % len(value), dict(letter.headers)[dl.VALUE_CUT_FROM])
         self.assertEqual(b"0", dict(letter.headers)[dl.ORIGIN_OFFSET])
 

@@ -27,7 +27,7 @@ class FailPointTest(base.BaseTestCase):
         done = subprocess.run(
             [sys.executable, "-c", PASS_TWICE], env=environment, capture_output=True, timeout=60, check=False
         )
-        self.assertEqual(-signal.SIGKILL, done.returncode, done.stderr)
+        self.assertEqual(-signal.SIGKILL, done.returncode, done.stderr.decode())
 
     def test_an_unknown_action_is_refused(self):
         for action in ("explode", "sleep:x", "kill@0"):

@@ -32,7 +32,7 @@ class Broken(Hook):
 
 class HooksTest(base.BaseTestCase):
     def test_hooks_lie_around_each_other_like_an_onion(self):
-        log = []
+        log: list[str] = []
         hooks = Hooks([Recorder("outer.", log), Recorder("inner.", log)])
         hooks.tell("before_commit", {})
         hooks.tell("after_commit", {})

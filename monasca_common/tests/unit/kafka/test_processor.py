@@ -57,7 +57,7 @@ class HandlingTest(ProcessorCase):
 
     def test_a_failing_single_message_does_not_make_its_neighbours_come_again(self):
         self.fill(b"1", b"bad", b"3")
-        calls = Counter()
+        calls: Counter[bytes] = Counter()
 
         def handler(message):
             calls[message.value] += 1
@@ -106,7 +106,7 @@ class OutputTest(ProcessorCase):
     def test_user_code_runs_once_while_the_producer_pushes_back(self):
         self.fill(b"1", b"2")
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=20, topic="out")
-        calls = Counter()
+        calls: Counter[bytes] = Counter()
 
         def handler(part):
             calls.update(part.values)
@@ -134,6 +134,25 @@ class OutputTest(ProcessorCase):
         self.assertEqual([b"2"], self.values("in.dlq"))
         self.assertEqual({b"1", b"3"}, set(self.values("small")))
 
+    def test_a_return_value_that_is_no_output_ends_the_run_and_dead_letters_nothing(self):
+        self.fill(b"1")
+        self.assertIsInstance(self.failure(self.start(lambda part: True)), MisuseError)
+        self.assertEqual(0, self.committed())
+        self.assertEqual([], self.values("in.dlq"))
+
+    def test_a_handler_may_be_a_generator_and_what_it_raises_is_a_failure_like_any_other(self):
+        self.fill(b"1", b"bad")
+
+        def handler(message):
+            yield "out", message.value
+            if message.value == b"bad":
+                raise ValueError("bad")
+
+        self.start(handler, per_message=True, retry=ONCE)
+        self.until(lambda: self.committed() == 2)
+        self.assertEqual([b"1"], self.values("out"))
+        self.assertEqual([b"bad"], self.values("in.dlq"))
+
     def test_outputs_without_a_producer_end_the_run(self):
         self.fill(b"1")
         running = self.start(lambda part: [("out", b"x")], producer=None, dead_letters=None)
@@ -158,7 +177,7 @@ class RetryTest(ProcessorCase):
 
     def test_a_batch_that_keeps_failing_is_bisected_and_only_the_bad_message_dead_lettered(self):
         self.fill(*[b"%d" % number for number in range(50)])
-        done = Counter()
+        done: Counter[bytes] = Counter()
 
         def handler(part):
             if b"31" in part.values:
@@ -261,7 +280,7 @@ class OrderTest(ProcessorCase):
     def test_each_partition_is_handled_in_order_by_several_threads(self):
         for partition in range(3):
             self.fill(*[b"%d" % number for number in range(100)], partition=partition)
-        seen = {0: [], 1: [], 2: []}
+        seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
         self.start(
             lambda part: seen[part.topic_partition.partition].extend(part.offsets),
             threads=3,
@@ -292,7 +311,7 @@ class OrderTest(ProcessorCase):
     def test_only_the_gap_free_prefix_is_committed_before_an_end(self):
         self.fill(b"1", b"2", b"bad", b"4", key=b"k1")
         self.fill(b"5", b"6", key=b"k2")
-        handled = set()
+        handled: set[bytes] = set()
 
         def handler(message):
             while message.value == b"bad" and not {b"5", b"6"} <= handled:
@@ -390,11 +409,12 @@ class RebalanceTest(ProcessorCase):
 
     def test_the_consumers_own_listener_hears_of_a_revoke_after_the_commit(self):
         self.fill(b"1")
-        at_revoke = []
+        at_revoke: list[int] = []
+        committed = self.committed
 
         class Listener(RebalanceListener):
-            def revoked(listener, partitions, deadline):
-                at_revoke.append(self.committed())
+            def revoked(self, partitions, deadline):
+                at_revoke.append(committed())
 
         self.broker.add_partitions("in", 1)
         consumer = self.consumer()
@@ -503,8 +523,15 @@ class StopTest(ProcessorCase):
 
     def test_a_handler_may_stop_its_own_processor(self):
         self.fill(b"1")
-        stopped = []
-        running = self.start(lambda part: stopped.append(running.processor.stop()))
+        processors: list[Processor] = []
+
+        def handler(part):
+            while not processors:
+                threading.Event().wait(0.001)
+            processors[0].stop()
+
+        running = self.start(handler)
+        processors.append(running.processor)
         self.until(lambda: running.ended)
         self.assertIsNone(running.error)
         self.assertEqual({IN: 1}, running.report.committed)
