@@ -21,8 +21,9 @@ A check counts as one. The exit status is 0 when nothing failed. With CI=true a 
   --help   this text
 
 Environment:
-  CONCURRENCY   test processes at once (default 2)
-  PYTHON        the Python to make .venv with (default python3.11, else python3)
+  CONCURRENCY       test processes at once (default 2)
+  OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
+  PYTHON            the Python to make .venv with (default python3.11, else python3)
 
 Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer.
 EOF
@@ -92,16 +93,17 @@ check() {
     fi
 }
 
-# Runs the tests in one folder; what stestr knows of them afterwards is counted by count_tests.py.
+# Runs the tests in one folder, with a record of its own: another run in this checkout may be under way.
 results="$(mktemp -d)"
 trap 'rm -rf "$results"' EXIT
 
 run_suite() {
-    local name="$1" status=0
+    local name="$1" seconds="$2" status=0
     say "$name tests"
-    OS_TEST_PATH="./monasca_common/tests/$name" stestr run --concurrency "${CONCURRENCY:-2}" --suppress-attachments \
-        || status=$?
-    stestr last --subunit > "$results/$name.subunit" 2>/dev/null || true
+    mkdir "$results/$name"
+    OS_TEST_TIMEOUT="${OS_TEST_TIMEOUT:-$seconds}" OS_TEST_PATH="./monasca_common/tests/$name" \
+        stestr --repo-url "$results/$name" run --concurrency "${CONCURRENCY:-2}" --suppress-attachments || status=$?
+    stestr --repo-url "$results/$name" last --subunit > "$results/$name.subunit" 2>/dev/null || true
     echo "$status" > "$results/$name.status"
 }
 
@@ -118,9 +120,9 @@ if [[ "$only_unit" == false ]]; then
     check "reno" reno lint
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
 fi
-run_suite unit
+run_suite unit 60
 if [[ "$only_unit" == false ]]; then
-    run_suite functional
+    run_suite functional 300
 fi
 say "result"
 python tools/count_tests.py "$results" --passed "$passed_checks" --failed "$failed_checks"

@@ -49,4 +49,4 @@ class JarProgress:
         if self._bar is not None:
             self._bar.stop()
         elif error is None:
-            say(f"  {self._count} jars fetched")
+            say("  done")
