@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Poll, handle, commit: the loop that `kafka.Processor` is built around, in its plainest form.
+
+Exit status: 0 after `--count` readings or Ctrl-C, 1 after an error that polling again does not mend.
+"""
+
+import sys
+
+from oslo_config import cfg
+
+from monasca_common import kafka
+
+OPTIONS = [cfg.IntOpt("count", default=0, min=0, help="Stop after so many readings; 0: at Ctrl-C.")]
+
+
+def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int) -> None:
+    json = kafka.load_serializer("json")
+    while not count or len(stored) < count:
+        batch = consumer.poll()
+        for error in batch.errors:
+            if not isinstance(error, kafka.RetriableError):
+                raise error
+            print(f"a passing error: {error}")
+        for message in batch:
+            if message.message_id in stored:
+                continue  # read again, after a crash or a partition that moved: it is known by its id
+            stored[message.message_id] = reading = json.loads(message.value)
+            print(f"{message.topic}/{message.partition}/{message.offset} {reading}")
+        # Only now: what is committed before it is stored is lost by a crash in between.
+        for partition, result in consumer.commit(batch).items():
+            if result.committed:
+                print(f"committed {partition.topic}/{partition.partition} up to {result.next_offset}")
+            else:
+                print(f"not committed, so it will be read again: {result.error}")
+
+
+def main() -> int:
+    conf = cfg.ConfigOpts()
+    conf.register_cli_opts(OPTIONS)
+    stored: dict[bytes, object] = {}
+    try:
+        conf(project="consume", default_config_files=[])
+        with kafka.load_consumer(conf, "kafka_readings") as consumer:
+            read(consumer, stored, conf.count)
+    except KeyboardInterrupt:
+        print("stopped")
+    except (kafka.MessagingError, cfg.Error) as error:
+        print(f"consume: {error}", file=sys.stderr)
+        return 1
+    print(f"{len(stored)} readings")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A processor that waits for its database, retries what may work later, and dead-letters what never will.
+
+Exit status: 0 when the three bad readings, and only those, became dead letters, else 1.
+"""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from oslo_config import cfg
+
+from monasca_common import kafka
+from monasca_common.kafka.dead_letter import DeadLetters
+
+READINGS = [
+    b'{"room": "hall", "celsius": 21}',
+    b'{"room": "cellar", "celsius": 12}',
+    b'{"room": "oven", "celsius": 900}',  # no room is that hot: poison
+    b'{"room": "attic"}',  # a bug in the handler: KeyError
+    b"not JSON at all",
+]
+BAD = 3
+
+
+class Store:
+    """Stands for a database that is away when it is first asked."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, float] = {}
+        self._is_away = True
+
+    def handle(self, message: kafka.Message) -> None:
+        reading = message.value  # decoded by the processor's serializer
+        if reading["celsius"] > 100:
+            raise kafka.Poison(f"{reading['celsius']} degrees in {reading['room']}")
+        if self._is_away:
+            self._is_away = False
+            print("the database is away: the same reading comes again")
+            raise kafka.RetryLater(after=0.2)
+        self.rows[reading["room"]] = reading["celsius"]
+        print(f"stored {reading}")
+
+
+def create_missing_topics(conf: cfg.ConfigOpts, topics: list[str]) -> None:
+    admin = kafka.load_admin(conf)
+    for topic in set(topics) - set(admin.topic_ids(topics, timeout=10)):
+        admin.create_topic(topic)
+
+
+def inspect(consumer: kafka.KafkaConsumer, count: int) -> int:
+    """Print where `count` dead letters came from, and why; how many there were within ten polls."""
+    seen = 0
+    for _ in range(10):
+        batch = consumer.poll(timeout=2.0)
+        if batch.errors:
+            raise batch.errors[0]
+        for letter in batch:
+            origin = dict(letter.headers)
+            place = b"/".join(origin[f"dead-letter-origin-{part}"] for part in ("topic", "partition", "offset"))
+            print(f"dead letter {letter.message_id.decode()}: {letter.value!r}")
+            print(f"  came from {place.decode()} as {origin['dead-letter-origin-message-id'].hex()}")
+            print(f"  {origin['dead-letter-error-class'].decode()}: {origin['dead-letter-error-text'].decode()}")
+            print(f"  after {origin['dead-letter-attempts'].decode()} attempts")
+            seen += 1
+        consumer.commit(batch)
+        if seen >= count:
+            break
+    return seen
+
+
+def run(conf: cfg.ConfigOpts) -> bool:
+    store = Store()
+    with (
+        kafka.load_producer(conf) as producer,
+        kafka.load_consumer(conf, "kafka_readings") as consumer,
+        kafka.load_consumer(conf, "kafka_dead_letters") as inspector,
+        ThreadPoolExecutor() as pool,
+    ):
+        topic, dead_letter_topic = consumer.settings.topics[0], inspector.settings.topics[0]
+        create_missing_topics(conf, [topic, dead_letter_topic])
+        producer.publish(topic, READINGS).raise_for_undelivered()
+        processor = kafka.Processor(
+            consumer,
+            store.handle,
+            per_message=True,
+            serializer=kafka.load_serializer("json"),
+            producer=producer,
+            retry=kafka.RetryPolicy(attempts=3, backoff_seconds=0.1),
+            dead_letters=DeadLetters(max_consecutive=10),
+        )
+        running = pool.submit(processor.run)
+        seen = inspect(inspector, BAD)
+        processor.stop()
+        report = running.result()  # raises what ended the run, if it was not the stop
+    print(f"stored {len(store.rows)}, dead letters {seen}, committed {dict(report.committed)}")
+    return seen == BAD and report.clean
+
+
+def main() -> int:
+    conf = cfg.ConfigOpts()
+    try:
+        conf(project="retry-dead-letters", default_config_files=[])
+        return 0 if run(conf) else 1
+    except (kafka.MessagingError, cfg.Error) as error:
+        print(f"retry_dead_letters: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples that need no broker, and what the others do without one."""
+
+from monasca_common.tests.example_case import ExampleCase
+
+
+class ExamplesInMemoryTest(ExampleCase):
+    def in_memory(self):
+        return self.configure("readings", "example", "bootstrap_servers = memory:9092", "driver = memory")
+
+    def test_the_tests_of_a_service_pass(self):
+        done = self.run_example("test_in_memory.py")
+
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("Ran 3 tests", done.stderr)
+
+    def test_a_bulk_is_published(self):
+        said = self.succeeds("produce.py", self.in_memory(), "--count", "3")
+
+        self.assertIn("delivered 3, failed 0, unknown 0", said)
+
+    def test_a_serializer_of_another_package_is_found_by_its_name(self):
+        said = self.succeeds("custom_plugin.py", self.in_memory(), path=self.installed("csv_serializer"))
+
+        self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
+
+    def test_a_serializer_that_nobody_installed_is_told_with_the_remedy(self):
+        done = self.fails("custom_plugin.py", self.in_memory())
+
+        self.assertIn("serializer=csv is not known", done.stderr)
+        self.assertIn("install a package that offers it", done.stderr)
+
+    def test_without_a_configuration_each_says_what_is_missing(self):
+        for name in ("produce.py", "consume.py", "retry_dead_letters.py"):
+            self.assertIn("is not set", self.fails(name).stderr)
