@@ -11,7 +11,7 @@ from oslotest import base
 
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
@@ -131,7 +131,7 @@ class ConsumerCase(base.BaseTestCase):
 
     def read(self, consumer, count, *, seconds=SECONDS):
         """The messages of as many polls as it takes to have ``count``; errors fail the test."""
-        messages = []
+        messages: list[Message] = []
         deadline = time.monotonic() + seconds
         while len(messages) < count and time.monotonic() < deadline:
             batch = consumer.poll(timeout=0.5)
@@ -142,12 +142,21 @@ class ConsumerCase(base.BaseTestCase):
 
     def poll_until(self, consumer, condition, *, seconds=SECONDS):
         """Poll until ``condition()``; the messages on the way."""
-        messages = []
+        messages: list[Message] = []
         deadline = time.monotonic() + seconds
         while not condition():
             self.assertLess(time.monotonic(), deadline, "it did not come about in time")
             messages += consumer.poll(timeout=0.05)
         return messages
+
+    def errors_until(self, consumer, condition=None, *, seconds=SECONDS):
+        """Poll until ``condition()``, or until there are errors; the errors on the way."""
+        errors: list[Exception] = []
+        deadline = time.monotonic() + seconds
+        while not (condition() if condition is not None else errors):
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            errors += consumer.poll(timeout=0.1).errors
+        return errors
 
     def wait_until(self, condition, *, seconds=SECONDS):
         deadline = time.monotonic() + seconds

@@ -18,7 +18,7 @@ from monasca_common.kafka.errors import (
     InCallbackError,
     MisuseError,
 )
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.transport.admin import Permission
 from monasca_common.tests.functional.consumer_case import QUICK_GROUPS, SECONDS, ConsumerCase, Recorder
 
@@ -78,14 +78,14 @@ class TestProcesses(ConsumerCase):
         topic = self.fixture.topic(partitions=2)
         self.put(topic, 5000, partitions=2)
         consumer = self.consumer(topic)
-        values = []
+        values: list[bytes | None] = []
         previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
         self.addCleanup(signal.signal, signal.SIGALRM, previous)
         deadline = time.monotonic() + SECONDS
         interrupts = polls = 0
         while len(set(values)) < 5000 and time.monotonic() < deadline:
             polls += 1
-            batch = ()
+            batch = Batch()
             try:
                 # From the very first one, in which the group is joined; every other poll is left alone.
                 signal.setitimer(signal.ITIMER_REAL, 0.001 * (polls % 7) if polls % 2 else 0)
@@ -95,7 +95,7 @@ class TestProcesses(ConsumerCase):
                 interrupts += 1
             values += [message.value for message in batch]
         signal.setitimer(signal.ITIMER_REAL, 0)
-        self.assertEqual(set(range(5000)), {int(value) for value in values})
+        self.assertEqual(set(range(5000)), {int(value or b"") for value in values})
         self.assertGreater(interrupts, 0)
 
 
@@ -114,7 +114,7 @@ class TestMisuse(ConsumerCase):
 
     def test_a_listener_cannot_poll_or_close(self):
         topic = self.fixture.topic()
-        refused = []
+        refused: list[Exception] = []
 
         class Listener(Recorder):
             def assigned(self, partitions):
@@ -189,7 +189,7 @@ class TestPermissions(ConsumerCase):
         consumer = self.consumer(self.topic, partitions=[partition], listener=listener, user="monasca")
         self.poll_until(consumer, lambda: consumer.position(partition) == 3)
         result = consumer.commit({partition: 3}, timeout=1.0)[partition]
-        self.assertIsInstance(result.error, CommitUnknown | AuthorizationError)
+        self.assertIsInstance(result.error, (CommitUnknown, AuthorizationError))
         self.put(self.topic, 1, first=3)
         self.poll_until(consumer, lambda: consumer.position(partition) == 4, seconds=5)
         begun = time.monotonic()
@@ -203,6 +203,6 @@ class TestPermissions(ConsumerCase):
         consumer = self.consumer(self.topic, connection=connection)
         errors, polls = self.errors_of(consumer)
         self.assertIsInstance(errors[0], AuthenticationError)
-        self.assertIsInstance(consumer.health().last_client_error, AuthenticationError | Exception)
+        self.assertIsNotNone(consumer.health().last_client_error)
         self.assertNotIn("$and such", str(errors))
         self.assertLess(polls, 40)

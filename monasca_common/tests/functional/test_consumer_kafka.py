@@ -43,7 +43,7 @@ class TestReading(ConsumerCase):
         topic = self.fixture.topic()
         self.put(topic, 50)
         consumer = self.consumer(topic)
-        sizes = []
+        sizes: list[int] = []
         deadline = time.monotonic() + SECONDS
         while sum(sizes) < 50 and time.monotonic() < deadline:
             sizes.append(len(consumer.poll(7)))
@@ -146,7 +146,7 @@ class TestStarting(ConsumerCase):
         topic = self.fixture.topic()
         consumer = self.consumer(topic, start="latest", options={"topic.metadata.refresh.interval.ms": "500"})
         self.poll_until(consumer, consumer.assignment)
-        client = AdminClient(self.cluster.direct_options())
+        client = AdminClient({**self.cluster.direct_options()})
         client.create_partitions([NewPartitions(topic, 2)])[topic].result(SECONDS)
         self.put(topic, 4, partitions=2)
         values = sorted(message.value for message in self.read(consumer, 4))
@@ -235,8 +235,7 @@ class TestMoving(ConsumerCase):
     def test_out_of_range_is_told_once_and_a_seek_revives(self):
         self.put(self.topic, 10)
         consumer = self.consumer(self.topic, listener=Recorder(starts={self.partition: 1000}))
-        errors = []
-        self.poll_until(consumer, lambda: errors or errors.extend(consumer.poll(timeout=0.2).errors))
+        errors = self.errors_until(consumer)
         self.assertIsInstance(errors[0], OffsetOutOfRange)
         self.assertEqual((self.partition, 1000), (errors[0].partition, errors[0].offset))
         for _ in range(3):
@@ -249,8 +248,7 @@ class TestMoving(ConsumerCase):
         self.put(self.topic, 10)
         consumer = self.consumer(self.topic, listener=Recorder(starts={self.partition: 2}))
         self.admin.delete_records({self.partition: 5})
-        errors = []
-        self.poll_until(consumer, lambda: errors or errors.extend(consumer.poll(timeout=0.2).errors))
+        errors = self.errors_until(consumer)
         self.assertIsInstance(errors[0], OffsetOutOfRange)
         self.assertEqual({self.partition: 5}, consumer.seek_to_beginning())
         self.assertEqual(5, len(self.read(consumer, 5)))

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
@@ -110,7 +112,7 @@ def polls_and_completions(draw):
     """Blocks of ascending offsets with holes, and an order in which their messages are done."""
     offsets = sorted(draw(st.sets(st.integers(0, 60), min_size=1, max_size=30)))
     cuts = sorted(draw(st.sets(st.integers(1, len(offsets)), max_size=4)) | {0, len(offsets)})
-    blocks = [offsets[low:high] for low, high in zip(cuts, cuts[1:], strict=False)]
+    blocks = [offsets[low:high] for low, high in itertools.pairwise(cuts)]
     return blocks, draw(st.permutations(offsets)), draw(st.integers(0, len(offsets)))
 
 
@@ -125,7 +127,7 @@ class TestTrackerAgainstItsDefinition(base.BaseTestCase):
         for offset in order[:count]:
             tracker.done(TP, 1, offset)
         prefix = []
-        for offset in sum(blocks, []):
+        for offset in itertools.chain(*blocks):
             if offset not in finished:
                 break
             prefix.append(offset)

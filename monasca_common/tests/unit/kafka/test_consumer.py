@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What contract and functional tests cannot arrange: rebalances in the midst of a poll, errors on demand."""
+
+from typing import Any
+
+from oslotest import base
+
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    FatalError,
+    MessagingError,
+    RetriableError,
+    TransportError,
+)
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.rebalance import RETRY_SECONDS, RebalanceListener
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.base import ConsumerTransport
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.kafka.transport.memory.record import MemoryMessage
+
+A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+
+def message(partition, offset):
+    raw = MemoryMessage(partition.topic, partition.partition, b"%d" % offset)
+    raw.store(offset)
+    return raw
+
+
+def failure(partition, error):
+    return MemoryMessage.about(partition, error)
+
+
+class ScriptedTransport(ConsumerTransport):
+    """Each poll runs the next step: a function of the rebalance callbacks that returns what was fetched."""
+
+    message_type = MemoryMessage
+
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.steps = []
+        self.stored = {A: 0, B: 0}
+        self.sought = []
+        self.paused = set()
+        self.given: dict[TopicPartition, int] = {}
+        self.calls = []
+        self.failing = None
+
+    def subscribe(self, topics, callbacks):
+        self.callbacks = callbacks
+
+    def poll(self, max_messages, timeout):
+        return self.steps.pop(0)(self.callbacks) if self.steps else []
+
+    def fault(self, error):
+        return error
+
+    def assign_owned(self, positions):
+        self.given.update(positions)
+
+    def assign(self, positions):
+        self.given = dict(positions)
+
+    def assignment(self):
+        return set(self.given)
+
+    def pause(self, partitions):
+        self.paused.update(partitions)
+
+    def resume(self, partitions):
+        self.paused.difference_update(partitions)
+
+    def seek(self, partition, offset):
+        self.sought.append((partition, offset))
+
+    def position(self, partitions):
+        return dict.fromkeys(partitions)
+
+    def commit(self, offsets):
+        self.calls.append(("commit", dict(offsets)))
+        self.stored.update(offsets)
+        return dict.fromkeys(offsets)
+
+    def committed(self, partitions, timeout):
+        if self.failing is not None:
+            raise self.failing
+        self.calls.append(("committed", sorted(partitions)))
+        return {partition: self.stored.get(partition) for partition in partitions}
+
+    def watermarks(self, partition, timeout):
+        return 3, 50
+
+    def offsets_for_times(self, times_ms, timeout):
+        return dict.fromkeys(times_ms, 20)
+
+    def partition_count(self, topic, timeout):
+        return 2
+
+    def topic_ids(self, topics, timeout):
+        return {}
+
+    def group_metadata(self):
+        return None
+
+    def close(self):
+        self.calls.append(("close", None))
+
+
+class ConsumerCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.transport: Any = ScriptedTransport()
+        self.clock = self.transport.clock
+
+    def consumer(self, **changes: Any) -> KafkaConsumer:
+        listener = changes.pop("listener", None)
+        connection = ConnectionSettings("nowhere:9092")
+        fields = {"connection": connection, "topics": ("metrics",), "group_id": "group", "topic_check_seconds": 0.0}
+        consumer = KafkaConsumer(ConsumerSettings(**{**fields, **changes}), self.transport, listener=listener)
+        self.addCleanup(consumer.close)
+        return consumer
+
+    def script(self, *steps):
+        self.transport.steps += steps
+
+
+def assign(*partitions):
+    def step(callbacks):
+        callbacks.on_assign(list(partitions))
+        return []
+
+    return step
+
+
+class TestRebalancesWithinAPoll(ConsumerCase):
+    def test_rows_of_a_partition_revoked_meanwhile_are_dropped(self):
+        def revoke_b(callbacks):
+            callbacks.on_revoke([B])
+            return [message(A, 0), message(B, 0), message(A, 1)]
+
+        self.script(assign(A, B), revoke_b)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        batch = consumer.poll(timeout=0)
+        self.assertEqual([(A, [0, 1])], [(part.topic_partition, part.offsets) for part in batch.partitions])
+
+    def test_rows_of_a_partition_taken_and_given_again_are_dropped_and_read_again(self):
+        def come_and_go(callbacks):
+            callbacks.on_revoke([A])
+            callbacks.on_assign([A])
+            return [message(A, 7), message(A, 8)]
+
+        self.transport.stored[A] = 5
+        self.script(assign(A), come_and_go)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual(0, len(consumer.poll(timeout=0)))
+        self.assertEqual([(A, 5)], self.transport.sought)
+
+    def test_rows_that_come_with_the_first_assignment_are_kept(self):
+        def assign_and_fetch(callbacks):
+            callbacks.on_assign([A])
+            return [message(A, 0)]
+
+        self.script(assign_and_fetch)
+        self.assertEqual(1, len(self.consumer().poll(timeout=0)))
+
+    def test_an_interrupted_poll_is_made_up_for(self):
+        def interrupt(callbacks):
+            raise KeyboardInterrupt
+
+        self.script(assign(A), lambda _: [message(A, 0), message(A, 1)], interrupt)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual([(A, 2)], self.transport.sought)
+
+    def test_an_assignment_whose_callback_was_struck_is_caught_up_with(self):
+        def strike(callbacks):
+            self.transport.given = {A: -1001}
+            raise KeyboardInterrupt
+
+        self.script(strike)
+        consumer = self.consumer()
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual((0, {A: 0}), (consumer.position(A), self.transport.given))
+
+    def test_a_pause_ends_with_the_assignment(self):
+        self.script(assign(A))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.pause([A, B])
+        self.assertEqual({A}, self.transport.paused)
+        self.transport.callbacks.on_revoke([A])
+        self.transport.callbacks.on_assign([A])
+        self.assertEqual(set(), self.transport.paused)
+
+
+class TestStarts(ConsumerCase):
+    def test_all_starts_of_a_fresh_topic_are_committed_at_once(self):
+        """In two requests, another member could see only some, and take its own for partitions added later."""
+        self.transport.stored = {}
+        self.script(assign(A))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.assertEqual([{A: 50, B: 50}], [what for call, what in self.transport.calls if call == "commit"])
+        self.assertEqual(50, consumer.position(A))
+
+    def test_a_partition_without_offset_in_a_topic_begun_starts_at_its_beginning(self):
+        self.transport.stored = {A: 40}
+        self.script(assign(A, B))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.assertEqual((40, 3), (consumer.position(A), consumer.position(B)))
+        self.assertEqual(3, self.transport.stored[B])
+
+    def test_a_time_is_a_start(self):
+        self.transport.stored = {}
+        self.script(assign(A, B))
+        consumer = self.consumer(start="2026-01-31T12:00:00Z")
+        consumer.poll(timeout=0)
+        self.assertEqual({A: 20, B: 20}, self.transport.stored)
+
+    def test_an_unknown_start_waits_paused_is_told_and_is_asked_for_again(self):
+        self.transport.failing = RetriableError("the coordinator is away", name="_TIMED_OUT")
+        self.script(assign(A), lambda _: [message(A, 0)])
+        consumer = self.consumer()
+        batch = consumer.poll(timeout=0)
+        self.assertEqual((self.transport.failing,), batch.errors)
+        self.assertEqual({A}, self.transport.paused)
+        self.assertEqual(0, len(consumer.poll(timeout=0)))
+        self.transport.failing = None
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((0, set()), (consumer.position(A), self.transport.paused))
+
+    def test_a_listener_that_cannot_tell_the_start_is_asked_again_instead_of_guessing(self):
+        class Database(RebalanceListener):
+            away = True
+
+            def assigned(self, partitions):
+                if self.away:
+                    raise OSError("no route to the database")
+                return {A: 30}
+
+        self.script(assign(A))
+        listener = Database()
+        consumer = self.consumer(listener=listener)
+        batch = consumer.poll(timeout=0)
+        self.assertIn("OSError in assigned", str(batch.errors[0]))
+        self.assertIsInstance(batch.errors[0], MessagingError)
+        self.assertIsNone(consumer.position(A))
+        listener.away = False
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
+
+
+class TestErrors(ConsumerCase):
+    def setUp(self):
+        super().setUp()
+        self.denied = AuthorizationError("not for you", code=29, name="TOPIC_AUTHORIZATION_FAILED")
+
+    def test_errors_among_messages_are_told_and_the_messages_are_kept(self):
+        self.script(assign(A), lambda _: [message(A, 0), failure(B, self.denied), message(A, 1)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        batch = consumer.poll(timeout=0)
+        self.assertEqual(((self.denied,), [0, 1]), (batch.errors, batch.partitions[0].offsets))
+
+    def test_the_same_error_is_told_once_a_second(self):
+        self.script(*[lambda _: [failure(A, self.denied)]] * 4)
+        consumer = self.consumer()
+        told = []
+        for _ in range(4):
+            told.append(len(consumer.poll(timeout=0).errors))
+            self.clock.advance(0.5)
+        self.assertEqual([1, 0, 1, 0], told)
+
+    def test_an_error_of_the_client_is_in_the_next_batch_unless_it_passes_by_itself(self):
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.transport.on_error(RetriableError("a broker is down", name="_TRANSPORT"))
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        refused = AuthenticationError("bad password", name="_AUTHENTICATION")
+        self.transport.on_error(refused)
+        self.assertEqual((refused,), consumer.poll(timeout=0).errors)
+        self.assertIs(refused, consumer.health().last_client_error)
+
+    def test_a_client_that_is_finished_is_told_and_then_raised(self):
+        ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")
+        self.script(lambda _: [failure(A, ended)])
+        consumer = self.consumer()
+        self.assertEqual((ended,), consumer.poll(timeout=0).errors)
+        self.assertRaises(FatalError, consumer.poll, timeout=0)
+
+
+class TestClosing(ConsumerCase):
+    def test_the_listener_commits_before_the_client_is_closed(self):
+        class Finisher(RebalanceListener):
+            def revoked(self, partitions, deadline):
+                consumer.commit(dict.fromkeys(partitions, 9))
+
+        self.script(assign(A))
+        consumer = self.consumer(listener=Finisher())
+        consumer.poll(timeout=0)
+        consumer.close()
+        self.assertEqual([("commit", {A: 9}), ("close", None)], self.transport.calls[-2:])
+
+    def test_the_time_since_the_last_poll_is_health(self):
+        consumer = self.consumer()
+        self.assertIsNone(consumer.health().seconds_since_poll)
+        consumer.poll(timeout=0)
+        self.clock.advance(7)
+        self.assertEqual(7, consumer.health().seconds_since_poll)
