@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
+from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.lanes import Bell, Lane, Lanes, Task
 from monasca_common.kafka.message import Batch, Record
 from monasca_common.kafka.offsets import OffsetTracker, Progress
@@ -70,6 +71,7 @@ class TransactionalOutbox:
             try:
                 with self._producer.transaction() as transaction:
                     yield
+                    fail_point("processor.in_transaction")
                     transaction.commit_offsets(self._consumer, Batch((part,)))
             except (TransactionError, UndeliveredError) as error:
                 self._aborted.set()
