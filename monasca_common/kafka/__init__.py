@@ -3,6 +3,7 @@
 
 from monasca_common.kafka.commit import CommitResult
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.dead_letter import DeadLetters
 from monasca_common.kafka.delivery import Delivery, DeliveryReport
 from monasca_common.kafka.errors import (
     AuthenticationError,
@@ -37,12 +38,15 @@ from monasca_common.kafka.errors import (
     UndeliveredError,
     WrongType,
 )
+from monasca_common.kafka.hooks import Hook, load_hooks
 from monasca_common.kafka.message import Batch, Headers, Message, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.outputs import Output
 from monasca_common.kafka.plugins import load_admin, load_consumer, load_producer, load_serializer
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.retry import RetryPolicy
+from monasca_common.kafka.stopping import StopReport
 
 __all__ = [
     "AuthenticationError",
@@ -54,6 +58,7 @@ __all__ = [
     "ConfigurationError",
     "ConsumerError",
     "DeadLetterLimit",
+    "DeadLetters",
     "Delivery",
     "DeliveryAbandoned",
     "DeliveryError",
@@ -65,6 +70,7 @@ __all__ = [
     "ForkedError",
     "HandlerError",
     "Headers",
+    "Hook",
     "InCallbackError",
     "KafkaConsumer",
     "KafkaProducer",
@@ -73,6 +79,7 @@ __all__ = [
     "MessagingError",
     "MisuseError",
     "OffsetOutOfRange",
+    "Output",
     "PartitionBatch",
     "Poison",
     "Processor",
@@ -84,6 +91,7 @@ __all__ = [
     "RetryPolicy",
     "SerializationError",
     "StaleCommit",
+    "StopReport",
     "TopicPartition",
     "TopicRecreated",
     "TransactionError",
@@ -92,6 +100,7 @@ __all__ = [
     "WrongType",
     "load_admin",
     "load_consumer",
+    "load_hooks",
     "load_producer",
     "load_serializer",
 ]
