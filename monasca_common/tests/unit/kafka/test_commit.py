@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
-from typing import Any
+from typing import Any, cast
 
 from oslotest import base
 
@@ -33,7 +33,7 @@ class Coordinator:
 class TestCommitter(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.coordinator: Any = Coordinator()
+        self.coordinator = cast(Any, Coordinator())
         self.addCleanup(self.coordinator.held.set)
         self.over: set[TopicPartition] = set()
         self.released = threading.Event()

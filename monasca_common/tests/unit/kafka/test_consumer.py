@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What contract and functional tests cannot arrange: rebalances in the midst of a poll, errors on demand."""
 
-from typing import Any
+from typing import Any, cast
 
 from oslotest import base
 
@@ -112,7 +112,7 @@ class ScriptedTransport(ConsumerTransport):
 class ConsumerCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.transport: Any = ScriptedTransport()
+        self.transport = cast(Any, ScriptedTransport())
         self.clock = self.transport.clock
 
     def consumer(self, **changes: Any) -> KafkaConsumer:

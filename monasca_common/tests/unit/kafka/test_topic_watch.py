@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
+from typing import Any, cast
 
 from oslotest import base
 
@@ -23,7 +23,7 @@ class Topics:
 class TestTopicWatch(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.topics: Any = Topics(metrics="one", logs="two")
+        self.topics = cast(Any, Topics(metrics="one", logs="two"))
         self.watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0)
         self.watch.check()
 
