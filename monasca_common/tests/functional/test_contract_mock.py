@@ -26,7 +26,7 @@ class MockCluster(contracts.Cluster):
 
     capabilities = frozenset()
     patience_seconds = 20.0
-    max_poll_interval_seconds = 2.0
+    max_poll_interval_seconds = 5.0
 
     def __init__(self, defer, **consumer_changes):
         super().__init__(defer, **consumer_changes)
@@ -63,7 +63,8 @@ class MockCase(base.BaseTestCase):
     cluster: contracts.Cluster
 
     def setUp(self):
-        self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=1.5)
+        # A session shorter than its rebalance delay of 3 s would end before the group has begun.
+        self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=4.0)
         super().setUp()
 
 

@@ -24,12 +24,16 @@ class TransactionContract(Scenario):
             return [message.value for message in self.read(reader, count)]
 
     @needs(Capability.TRANSACTIONS)
-    def test_what_is_committed_is_seen(self) -> None:
+    def test_what_is_sent_is_seen_once_it_is_committed_and_not_before(self) -> None:
         topic = self.cluster.new_topic()
-        with self.transactional().transaction() as transaction:
-            transaction.send(topic, b"1", key=b"k")
-            transaction.send(topic, b"2", key=b"k")
-        self.assertEqual([b"1", b"2"], self.values(topic, 2))
+        producer = self.transactional()
+        with self.cluster.reader(topic) as reader:
+            with producer.transaction() as transaction:
+                transaction.send(topic, b"1", key=b"k")
+                transaction.send(topic, b"2", key=b"k")
+                producer.flush(self.cluster.patience_seconds)
+                self.assertEqual(0, len(reader.poll(timeout=1.0)))
+            self.assertEqual([b"1", b"2"], [message.value for message in self.read(reader, 2)])
 
     @needs(Capability.TRANSACTIONS)
     def test_what_is_aborted_is_never_seen(self) -> None:
