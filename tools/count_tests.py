@@ -37,7 +37,7 @@ def count(stream: Path, status: int) -> Counter[str]:
     """The tests of one suite by outcome. A run that broke off, or ran nothing, is one failure more."""
     outcomes: Counter[str] = Counter()
 
-    def note(test: dict[str, Any]) -> None:
+    def note(test: Any) -> None:
         if test["status"] in _PASSED:
             outcomes["passed"] += 1
         elif test["status"] in _SKIPPED:

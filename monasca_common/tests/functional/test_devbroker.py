@@ -284,7 +284,7 @@ class TestThreeNodes(base.BaseTestCase):
         topic = fixture.topic()
         description = fixture.cluster.admin.describe_topic(topic)
         self.assertEqual([1, 2, 3], sorted(description.replicas[0]))
-        leader = description.leaders[0]
+        leader = description.leaders[0] or 0
         fixture.cluster.node(leader).kill()
         self.assertEqual([None] * 3, produce(fixture.cluster, topic, 3))
         self.assertNotEqual(leader, fixture.cluster.admin.describe_topic(topic).leaders[0])
