@@ -142,8 +142,13 @@ class KafkaConsumer:
         rows = self._errors.sort(raws) if self._group.has_errors(raws) else raws
         parts = self._owned_parts(rows) if rows else ()
         self._errors.add(self._rebalancer.take_errors())
-        batch = Batch(parts, self._errors.take())
-        self._polled_at = self._clock.monotonic()
+        batch = Batch(parts, self._errors.pending)
+        positions = self._assignment.positions | {part.topic_partition: part.next_offset for part in parts}
+        polled_at = self._clock.monotonic()
+        # Nothing is called until the return, so an interrupt comes before all of this, or after it.
+        self._assignment.positions = positions
+        self._errors.pending = ()
+        self._polled_at = polled_at
         self._interrupted = False
         if batch.partitions or batch.errors:
             return batch
@@ -163,9 +168,7 @@ class KafkaConsumer:
                 # Taken and given again within this very poll: its rows may be of either epoch.
                 self._positions.rewind([partition])
                 continue
-            part = PartitionBatch(partition, epoch, run)
-            assignment.positions[partition] = part.next_offset
-            parts.append(part)
+            parts.append(PartitionBatch(partition, epoch, run))
         return tuple(parts)
 
     def commit(

@@ -26,7 +26,7 @@ class PollErrors:
         self._clock = transport.clock
         self._assignment = assignment
         self._told: dict[tuple[object, ...], float] = {}
-        self._pending: list[Exception] = []
+        self.pending: tuple[Exception, ...] = ()  # to be told with the next batch
         self.last_client_error: TransportError | None = None
         self.fatal: TransportError | None = None  # the client is finished and delivers nothing any more
 
@@ -38,7 +38,7 @@ class PollErrors:
             self._tell(error, error.name)
 
     def sort(self, raws: Iterable[Any]) -> list[Any]:
-        """The messages among ``raws``, in order; the errors are kept for `take`."""
+        """The messages among ``raws``, in order; the errors are kept in `pending`."""
         messages = []
         for raw in raws:
             error = raw.error()
@@ -52,11 +52,6 @@ class PollErrors:
         for error in errors:
             self._tell(error, str(error))
 
-    def take(self) -> tuple[Exception, ...]:
-        """What is to be told now."""
-        errors, self._pending = self._pending, []
-        return tuple(errors)
-
     def _sort_error(self, raw: Any, error: TransportError) -> None:
         topic, number = raw.topic(), raw.partition()
         if error.name != _OUT_OF_RANGE:
@@ -67,11 +62,11 @@ class PollErrors:
         partition = TopicPartition(topic, number)
         if partition not in self._assignment.out_of_range and self._assignment.epoch(partition) is not None:
             self._assignment.out_of_range.add(partition)
-            self._pending.append(OffsetOutOfRange(partition, raw.offset()))
+            self.pending += (OffsetOutOfRange(partition, raw.offset()),)
 
     def _tell(self, error: Exception, *key: object) -> None:
         now = self._clock.monotonic()
         self._told = {known: at for known, at in self._told.items() if now < at + REPEAT_SECONDS}
         if key not in self._told:
             self._told[key] = now
-            self._pending.append(error)
+            self.pending += (error,)

@@ -180,6 +180,38 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual([(A, 2)], self.transport.sought)
 
+    def test_an_interrupt_after_the_fetch_is_made_up_for(self):
+        def fetch_and_interrupt_later(callbacks):
+            self.clock.monotonic = interrupt
+            return [message(A, 2), message(A, 3), failure(B, AuthorizationError("no", name="NO"))]
+
+        def interrupt():
+            del self.clock.monotonic
+            raise KeyboardInterrupt
+
+        self.script(assign(A), lambda _: [message(A, 0), message(A, 1)], fetch_and_interrupt_later)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual([(A, 2)], self.transport.sought)
+
+    def test_an_error_that_an_interrupt_swallowed_is_told(self):
+        def interrupt():
+            del self.clock.monotonic
+            raise KeyboardInterrupt
+
+        def fail_and_interrupt_later(callbacks):
+            consumer._errors.heard(AuthenticationError("bad password", name="_AUTHENTICATION"))
+            self.clock.monotonic = interrupt
+            return []
+
+        self.script(fail_and_interrupt_later)
+        consumer = self.consumer()
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        self.assertEqual(1, len(consumer.poll(timeout=0).errors))
+
     def test_an_assignment_whose_callback_was_struck_is_caught_up_with(self):
         def strike(callbacks):
             self.transport.given = {A: -1001}
