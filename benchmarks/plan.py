@@ -92,7 +92,7 @@ SECTIONS = (
     Section(
         "memory",
         "Memory under a slow handler",
-        (Case("memory", "Processor over a backlog of 2 GB (quick: 0.2 GB)", "memory_processor", 8_000_000, 800_000),),
+        (Case("memory", "Processor over a backlog of 2 GB (--quick: 0.2 GB)", "memory_processor", 8_000_000, 800_000),),
         reads=True,
         repeats=1,
         quick_repeats=1,

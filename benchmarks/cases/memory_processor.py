@@ -15,7 +15,7 @@ from benchmarks.librdkafka import versions
 from monasca_common.kafka import PartitionBatch, Processor
 
 _HANDLER_SECONDS_PER_MESSAGE = 10e-6  # 100,000 messages a second: a tenth of what the broker could give
-_SAMPLE_SECONDS = 0.25
+_SAMPLE_SECONDS = 0.5
 _DEFAULT_BATCH = 500
 
 
