@@ -18,6 +18,7 @@ class Assignment:
         self._epochs: dict[TopicPartition, int] = {}
         self._last_epoch = 0
         self._given_up: set[TopicPartition] = set()
+        self.starts: dict[TopicPartition, int] = {}  # where each assignment began
         self.positions: dict[TopicPartition, int] = {}  # next to hand out
         self.waiting: set[TopicPartition] = set()  # no position is known yet
         self.out_of_range: set[TopicPartition] = set()
@@ -32,6 +33,7 @@ class Assignment:
 
     def started(self, positions: Mapping[TopicPartition, int]) -> None:
         """These will be read from here."""
+        self.starts.update({tp: offset for tp, offset in positions.items() if tp in self.waiting})
         self.positions.update(positions)
         self.waiting.difference_update(positions)
         self.out_of_range.difference_update(positions)
@@ -40,6 +42,7 @@ class Assignment:
         """These are owned no more: their epochs are over, and the caller's pause with them."""
         for partition in partitions:
             self._epochs.pop(partition, None)
+            self.starts.pop(partition, None)
             self.positions.pop(partition, None)
             for state in (self.waiting, self.out_of_range, self.held):
                 state.discard(partition)

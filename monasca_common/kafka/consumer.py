@@ -270,7 +270,8 @@ class KafkaConsumer:
         return self._move(self._positions.at_end(self._mine(partitions)))
 
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Read again from what the group committed, as after an aborted transaction. Returns the offsets."""
+        """Read again from what the group committed, or else from where this assignment began, as after an aborted
+        transaction. Returns the offsets."""
         return self._move(self._positions.at_committed(self._mine(partitions)))
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

@@ -51,8 +51,10 @@ class Positions:
         return {tp: self._transport.watermarks(tp, ANSWER_SECONDS)[1] for tp in partitions}
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """What the group committed, or where the assignment began: a listener's start is not committed by itself."""
         committed = self._transport.committed(list(partitions), ANSWER_SECONDS)
-        return {tp: offset for tp, offset in committed.items() if offset is not None}
+        known = {tp: self._assignment.starts.get(tp) if offset is None else offset for tp, offset in committed.items()}
+        return {tp: offset for tp, offset in known.items() if offset is not None}
 
     def lag(self, timeout: float) -> dict[TopicPartition, int]:
         """Messages behind each position, as the last fetch told, or else asked for within ``timeout`` seconds."""

@@ -294,6 +294,20 @@ class TestStarts(ConsumerCase):
         self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
 
 
+class TestGoingBack(ConsumerCase):
+    def test_without_a_commit_it_goes_back_to_where_the_assignment_began(self):
+        class Database(RebalanceListener):
+            def assigned(self, partitions):
+                return {A: 30}
+
+        self.transport.stored = {B: 4}
+        self.script(assign(A, B), lambda _: [message(A, 30), message(B, 4), message(B, 5)])
+        consumer = self.consumer(listener=Database())
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual({A: 30, B: 4}, consumer.seek_to_committed())
+
+
 class TestErrors(ConsumerCase):
     def setUp(self):
         super().setUp()
