@@ -47,20 +47,28 @@ class ConfluentProducer(ProducerTransport):
         return translate(error)
 
     def poll(self, timeout: float) -> int:
-        return int(self._client.poll(timeout))
+        try:
+            return int(self._client.poll(timeout))
+        except (KafkaException, SystemError) as error:
+            self._finished(error)
+            return 0
 
     def flush(self, timeout: float) -> int:
         try:
             return int(self._client.flush(timeout))
-        except SystemError as error:
-            # confluent-kafka's way of saying that the client is finished: no delivery callback will come.
+        except (KafkaException, SystemError) as error:
             self._finished(error)
             return len(self._client)
 
-    def _finished(self, error: SystemError) -> None:
+    def _finished(self, error: KafkaException | SystemError) -> None:
+        """Of a fatal error confluent-kafka tells in place of its callbacks, by either exception; none will come."""
         if not self._fatal:
             self._fatal = True
-            self._on_error(FatalError(f"the client is finished: {error.__cause__ or error}", name="_FATAL", fatal=True))
+            cause = error.__cause__ if isinstance(error.__cause__, KafkaException) else error
+            fault = translate(cause)
+            if not fault.fatal:
+                fault = FatalError(f"the client is finished: {fault}", name="_FATAL", fatal=True)
+            self._on_error(fault)
 
     def _heard(self, error: KafkaError) -> None:
         fault = translate(error)
