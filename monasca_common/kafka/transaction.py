@@ -84,12 +84,12 @@ class Transaction:
             self._commit()
         except (FencedError, FatalError):
             raise
-        except TransactionError:
-            self._abort()
-            raise
         except (StaleCommit, TransportError) as failure:
             self._abort()
             raise TransactionError(f"the transaction was aborted: {failure}") from failure
+        except BaseException:  # Ctrl-C and a consumer that was closed included: left open, it would hide later records
+            self._abort()
+            raise
 
     def _commit(self) -> None:
         report = self._producer.flush(self._seconds)
