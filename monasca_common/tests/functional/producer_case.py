@@ -86,13 +86,14 @@ class ProducerCase(base.BaseTestCase):
         records, ends = [], 0
         while ends < partitions:
             for message in consumer.consume(500, 0.05):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     message_id = dict(message.headers() or ()).get(MESSAGE_ID_HEADER)
                     records.append(Logged(message.partition(), message.offset(), message_id, message.value()))
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     ends += 1
                 else:
-                    self.fail(str(message.error()))
+                    self.fail(str(error))
         consumer.close()
         return records
 
