@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import fixtures
 
+from monasca_common.kafka import plugins
 from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.kafka.transport.memory import MemoryBroker, install_broker, reset_brokers
 
@@ -46,3 +52,24 @@ class MemoryKafka(fixtures.Fixture):
         """Settings of a consumer of one topic; ``changes`` are fields of `ConsumerSettings`."""
         fields = {"connection": self.connection(), "topics": (topic,), "group_id": group, **changes}
         return ConsumerSettings(**fields)
+
+    def producer(self, **changes: Any) -> KafkaProducer:
+        """A producer of this broker, closed with the fixture."""
+        producer = plugins.memory_producer(self.producer_settings(**changes))
+        self.addCleanup(producer.close, 1.0)
+        return producer
+
+    def consumer(
+        self,
+        topic: str,
+        group: str = "test-group",
+        *,
+        listener: RebalanceListener | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+        **changes: Any,
+    ) -> KafkaConsumer:
+        """A consumer of this broker, closed with the fixture."""
+        settings = self.consumer_settings(topic, group, **changes)
+        consumer = plugins.memory_consumer(settings, listener=listener, partitions=partitions)
+        self.addCleanup(consumer.close)
+        return consumer

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cluster lacks must show: a contract that fails there as declared, and one that passes although it should not."""
+
+import types
+import unittest
+
+import testtools
+
+from monasca_common.kafka.testing.contracts import Capability, needs
+
+
+def outcome_of(test, capabilities):
+    """The result of a contract on a cluster with these capabilities."""
+    body = test
+
+    class Contract(testtools.TestCase):
+        cluster = types.SimpleNamespace(capabilities=capabilities, patience_seconds=1.0)
+
+        @needs(Capability.TRANSACTIONS)
+        def test(self):
+            body(self)
+
+    result = unittest.TestResult()
+    Contract("test").run(result)
+    return result
+
+
+def passing(case):
+    pass
+
+
+def failing(case):
+    case.fail("not here")
+
+
+def raising(case):
+    raise NotImplementedError
+
+
+class NeedsTest(testtools.TestCase):
+    def test_a_cluster_that_has_it_is_judged_as_ever(self):
+        self.assertTrue(outcome_of(passing, {Capability.TRANSACTIONS}).wasSuccessful())
+        self.assertEqual(1, len(outcome_of(failing, {Capability.TRANSACTIONS}).failures))
+
+    def test_failing_where_it_is_lacking_is_expected(self):
+        for test in (failing, raising):
+            result = outcome_of(test, set())
+            self.assertEqual((1, True), (len(result.expectedFailures), result.wasSuccessful()))
+
+    def test_passing_where_it_is_lacking_is_a_failure(self):
+        result = outcome_of(passing, set())
+        self.assertEqual((1, False), (len(result.failures), result.wasSuccessful()))
