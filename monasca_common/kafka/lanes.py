@@ -38,7 +38,7 @@ class Task:
 
     def __init__(self, part: PartitionBatch, parent: Task | None = None, *, contiguous: bool = True) -> None:
         self.part = part
-        self.size = sum(len(value) for value in part.values if value) + len(part) * _OVERHEAD_BYTES
+        self.size = sum(map(len, filter(None, part.values))) + len(part) * _OVERHEAD_BYTES
         self.contiguous: bool = contiguous  # no message was left out in between
         self.attempts: int = 0  # failed calls of the handler that had these messages
         self.first_failed_ms: int | None = None

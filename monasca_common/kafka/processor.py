@@ -56,6 +56,7 @@ from monasca_common.kafka.workers import Workers
 LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2  # a stop, a failure and a finished rest are noticed within this
+_PAUSED_POLL_SECONDS = 0.05  # nothing else tells that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
 _COMMIT_PATIENCE_SECONDS = 5.0  # for the answer; the polling thread waits for it
 _STALL_SECONDS = 1.0  # a full buffer is given this long to drain before partitions are paused
@@ -195,8 +196,9 @@ class Processor:
             ) from error
 
     def _poll_seconds(self) -> float:
+        longest = _PAUSED_POLL_SECONDS if self._backpressure.paused else _POLL_SECONDS
         due = self._lanes.next_wake()
-        return _POLL_SECONDS if due is None else min(_POLL_SECONDS, max(0.0, due - self._clock.monotonic()))
+        return longest if due is None else min(longest, max(0.0, due - self._clock.monotonic()))
 
     def _look_at(self, error: Exception) -> None:
         if isinstance(error, _ENDING):
@@ -423,6 +425,10 @@ def _check_choices(
             "dead_letters without a producer: give it one to send them with",
         ),
         (not transactional or producer is not None, "transactional without a producer: give it a transactional one"),
+        (
+            producer is None or transactional == (producer.settings.transactional_id is not None),
+            "transactional and the producer's transactional_id go together: give both, or neither",
+        ),
         (
             not (transactional and order == "key"),
             "transactional with order='key': offsets in a transaction must not skip; use order='partition'",

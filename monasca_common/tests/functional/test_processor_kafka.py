@@ -9,12 +9,15 @@ import time
 from typing import Any, ClassVar
 
 import confluent_kafka
+import fixtures
 
 from monasca_common.kafka import failpoints, plugins
-from monasca_common.kafka.errors import RetryLater
+from monasca_common.kafka.dead_letter import DeadLetters
+from monasca_common.kafka.errors import HandlerError, MessageTooLarge, Poison, RetryLater, TransactionError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transactional_outbox import TransactionalOutbox
 from monasca_common.tests.functional import processor_program
 from monasca_common.tests.functional.consumer_case import CLASSIC, KIP_848, QUICK_GROUPS, ConsumerCase, Recorder
 
@@ -100,6 +103,74 @@ class TestMembership(ProcessorCase):
 
         self.run_processor(handler, **CLASSIC)
         self.assertEqual([b"0", b"1", b"2"], taken)
+
+
+class TestTransactions(ProcessorCase):
+    def run_processor(self, handler, count, **choices):
+        """Handle ``count`` messages, outputs to ``self.out``, dead letters to ``self.dlq``."""
+        topic, self.out = self.fixture.topic(), self.fixture.topic()
+        self.dlq = f"{topic}.dlq"
+        self.cluster.create_topic(self.dlq, 1)
+        self.put(topic, count)
+        connection = self.settings(topic).connection
+        producer = plugins.kafka_producer(ProducerSettings(connection, transactional_id=self.group))
+        self.addCleanup(producer.close, 1)
+        consumer = self.consumer(topic, batch_size=5)
+        processor = Processor(
+            consumer, handler, producer=producer, transactional=True, dead_letters=DeadLetters(), **choices
+        )
+        thread = threading.Thread(target=processor.run, daemon=True)
+        thread.start()
+        self.addCleanup(thread.join, SECONDS)
+        self.addCleanup(processor.stop, 5)
+        # A transaction's own records take offsets in its output topics, none in the input.
+        self.wait_until(lambda: self.committed(topic) == count)
+
+    def double(self, part):
+        return [(self.out, value * 2) for value in part.values]
+
+    def test_dead_letters_outputs_and_offsets_go_together(self):
+        def handler(part):
+            bad = [index for index, value in enumerate(part.values) if value in (b"3", b"11")]
+            if bad:
+                raise Poison("bad", bad)
+            return self.double(part)
+
+        self.run_processor(handler, 20)
+        good = sorted(b"%d" % number * 2 for number in range(20) if number not in (3, 11))
+        self.assertEqual(good, sorted(value for _, value in self.log(self.out)))
+        self.assertEqual([b"3", b"11"], [value for _, value in self.log(self.dlq)])
+
+    def test_an_aborted_transaction_is_read_and_handled_again_and_seen_once(self):
+        publish, calls = TransactionalOutbox._publish, []
+
+        def aborts_sometimes(outbox, topic, records):
+            publish(outbox, topic, records)
+            calls.append(topic)
+            if len(calls) in (2, 4):
+                raise TransactionError("for the test")
+
+        self.useFixture(
+            fixtures.MonkeyPatch(f"{TransactionalOutbox.__module__}.TransactionalOutbox._publish", aborts_sometimes)
+        )
+        self.run_processor(self.double, 30)
+        self.assertEqual(sorted(b"%d" % number * 2 for number in range(30)), sorted(v for _, v in self.log(self.out)))
+
+    def test_an_output_that_is_too_large_ends_the_run_and_nothing_of_it_is_seen(self):
+        topic, out = self.fixture.topic(), self.fixture.topic()
+        self.put(topic, 1)
+        connection = self.settings(topic).connection
+        with plugins.kafka_producer(ProducerSettings(connection, transactional_id=self.group)) as producer:
+            processor = Processor(
+                self.consumer(topic),
+                lambda part: [(out, b"small"), (out, b"x" * 5_000_000)],
+                producer=producer,
+                transactional=True,
+            )
+            error = self.assertRaises(HandlerError, processor.run)
+        self.assertIsInstance(error.__cause__, MessageTooLarge)
+        self.assertEqual([], self.log(out))
+        self.assertEqual(0, self.committed(topic))
 
 
 class CrashCase(ProcessorCase):

@@ -12,6 +12,7 @@ from monasca_common.kafka.errors import (
     Poison,
     RetryLater,
 )
+from monasca_common.kafka.hooks import Hook
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.outputs import Output
 from monasca_common.kafka.processor import Processor
@@ -91,6 +92,22 @@ class HandlingTest(ProcessorCase):
 
         self.assertIsInstance(self.failure(self.start(handler)), KeyboardInterrupt)
         self.assertEqual(0, self.committed())
+
+    def test_an_interrupt_of_the_polling_thread_commits_what_is_done_and_passes(self):
+        self.fill(b"1")
+        done = threading.Event()
+
+        class CtrlC(Hook):
+            def after_poll(self, batch):
+                if done.is_set():
+                    raise KeyboardInterrupt
+
+        def handler(part):
+            done.set()
+
+        running = self.start(handler, hooks=[CtrlC()])
+        self.assertIsInstance(self.failure(running), KeyboardInterrupt)
+        self.assertEqual(1, self.committed())
 
 
 class OutputTest(ProcessorCase):
@@ -467,6 +484,7 @@ class ErrorTest(ProcessorCase):
         consumer = self.consumer()
         for choices in ({"order": "none"}, {"threads": 0}, {"transactional": True}):
             self.assertRaises(ConfigurationError, Processor, consumer, print, **choices)
+        self.assertRaises(ConfigurationError, Processor, consumer, print, producer=self.producer, transactional=True)
 
     def test_a_processor_runs_once(self):
         running = self.start(lambda part: None)
