@@ -80,7 +80,10 @@ class ConfluentProducer(ProducerTransport):
 
     def max_message_bytes(self, topic: str, timeout: float) -> int:
         admin = Admin(connection_options(self._settings.connection))
-        return admin.topic_max_message_bytes(topic, timeout)
+        try:
+            return admin.topic_max_message_bytes(topic, timeout)
+        except (ValueError, RuntimeError) as error:  # for what is no name of a topic at all
+            raise translate(error) from error
 
     def init_transactions(self, timeout: float) -> None:
         self._call(self._client.init_transactions, timeout)
