@@ -59,10 +59,15 @@ class PollErrors:
                 self.fatal = error
             self._tell(error, error.name, topic, number)
             return
-        partition = TopicPartition(topic, number)
-        if partition not in self._assignment.out_of_range and self._assignment.epoch(partition) is not None:
-            self._assignment.out_of_range.add(partition)
-            self.pending += (OffsetOutOfRange(partition, raw.offset()),)
+        partition, offset = TopicPartition(topic, number), raw.offset()
+        if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
+            return
+        if offset is None:
+            # We never start without an offset, but the client does when a signal strikes `on_assign`: start anew.
+            self._assignment.waiting.add(partition)
+            return
+        self._assignment.out_of_range.add(partition)
+        self.pending += (OffsetOutOfRange(partition, offset),)
 
     def _tell(self, error: Exception, *key: object) -> None:
         now = self._clock.monotonic()

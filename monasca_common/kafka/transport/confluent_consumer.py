@@ -191,7 +191,6 @@ class ConfluentConsumer(ConsumerTransport):
     def close(self) -> None:
         with self._calling():
             self._client.close()
-        self._guard.unpin()
 
     def _ask_admin(self) -> Admin:
         with self._admin_lock:

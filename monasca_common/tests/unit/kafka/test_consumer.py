@@ -339,6 +339,16 @@ class TestErrors(ConsumerCase):
         self.assertEqual((refused,), consumer.poll(timeout=0).errors)
         self.assertIs(refused, consumer.health().last_client_error)
 
+    def test_a_partition_that_the_client_began_without_an_offset_is_begun_again(self):
+        no_offset = TransportError("No offset stored", code=-140, name="_AUTO_OFFSET_RESET")
+        self.script(assign(A), lambda _: [failure(A, no_offset)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.transport.given.clear()
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        consumer.poll(timeout=0)
+        self.assertEqual({A: 0}, self.transport.given)
+
     def test_a_client_that_is_finished_is_told_and_then_raised(self):
         ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")
         self.script(lambda _: [failure(A, ended)])
