@@ -145,8 +145,9 @@ _PRODUCER = [
         default=1_000_000,
         min=1024,
         max=1_000_000_000,
-        help="Largest message, where a topic's own max.message.bytes cannot be asked for. Set it to the smallest "
-        "limit of the topics written to if this client may not describe their configuration.",
+        help="Largest batch, and largest message where a topic's own max.message.bytes cannot be asked for. Set it to "
+        "the smallest limit of the topics written to if this client may not describe their configuration, or if it is "
+        "transactional.",
     ),
     cfg.StrOpt("transactional_id", help="Makes the producer transactional. Every live process needs its own."),
     cfg.FloatOpt(

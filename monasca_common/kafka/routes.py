@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
 
-DEFAULT_BATCH_BYTES = 1_000_000  # librdkafka's own
+_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's own
 _ASK_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 30.0  # a limit may have been raised since a message was refused for it
 
@@ -43,6 +43,7 @@ class Route:
     max_bytes: int
     with_ids: bool
     known_at: float
+    refusal: DeliveryRefused | None = None  # of everything; then ``max_bytes`` is 0
 
 
 class Routes:
@@ -57,12 +58,10 @@ class Routes:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Pending]] = {}
         self._closed = threading.Event()
-        self._by_batch_bytes = {DEFAULT_BATCH_BYTES: open_transport(DEFAULT_BATCH_BYTES, on_error)}
-        self._transports = tuple(self._by_batch_bytes.values())
-
-    @property
-    def main(self) -> ProducerTransport:
-        return self._by_batch_bytes[DEFAULT_BATCH_BYTES]
+        self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
+        self.main = open_transport(self._batch_bytes, on_error)
+        self._by_batch_bytes = {self._batch_bytes: self.main}
+        self._transports: tuple[ProducerTransport, ...] = (self.main,)
 
     def transports(self) -> tuple[ProducerTransport, ...]:
         return self._transports
@@ -92,7 +91,7 @@ class Routes:
             if limit is None or self._closed.is_set():
                 return  # `abandon` has settled them
             route = self._route(topic, limit)
-            self._produce(route, waiting)
+            self._produce(route, [pending for pending in waiting if pending.outcome is None])
             self.ready[topic] = route
         self.on_launch()
 
@@ -115,14 +114,21 @@ class Routes:
         return None
 
     def _route(self, topic: str, limit: int) -> Route:
-        batch_bytes = min(limit, DEFAULT_BATCH_BYTES)
+        batch_bytes = min(limit, self._batch_bytes)
+        with_ids = topic not in self._settings.topics_without_message_id
+        now = self.main.clock.monotonic()
+        if batch_bytes < self._batch_bytes and self._settings.transactional_id is not None:
+            refusal = TransportError(
+                f"topic {topic!r} takes batches of {limit} bytes at most, and a transaction's one client makes larger "
+                f"ones: set [kafka] max_message_bytes to {limit}, or raise the topic's max.message.bytes"
+            )
+            return Route(self.main, self.main.produce, 0, with_ids, now, DeliveryRefused(refusal, permanent=True))
         transport = self._by_batch_bytes.get(batch_bytes)
         if transport is None:
             transport = self._open_transport(batch_bytes, self._on_error)
             self._by_batch_bytes[batch_bytes] = transport
             self._transports = tuple(self._by_batch_bytes.values())
-        with_ids = topic not in self._settings.topics_without_message_id
-        return Route(transport, transport.produce, limit, with_ids, transport.clock.monotonic())
+        return Route(transport, transport.produce, limit, with_ids, now)
 
     def _produce(self, route: Route, pendings: Iterable[Pending]) -> None:
         for pending in pendings:
@@ -148,7 +154,7 @@ class Routes:
         pending.ledger.settle((pending,), Outcome.FAILED, DeliveryRefused(cause, permanent=False))
 
     def _refuse_size(self, route: Route, pending: Pending) -> None:
-        error = MessageTooLarge(pending.topic, pending.size, route.max_bytes)
+        error = route.refusal or MessageTooLarge(pending.topic, pending.size, route.max_bytes)
         pending.ledger.settle((pending,), Outcome.FAILED, error)
         if route.transport.clock.monotonic() - route.known_at > _ASK_AGAIN_SECONDS:
             self.forget(pending.topic)

@@ -92,6 +92,14 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"a"]).ok)
         self.assertEqual([1_000_000, 1000], opened)
 
+    def test_a_transactional_producer_refuses_a_topic_that_takes_smaller_batches_than_it_makes(self):
+        self.broker.create_topic("small", 1, max_message_bytes=1000)
+        producer = self.producer(transactional_id="mine")
+        [failed] = producer.publish("small", [b"a"]).failed
+        self.assertIn("set [kafka] max_message_bytes to 1000", str(failed.error))
+        self.assertTrue(failed.error.permanent)
+        self.assertTrue(self.producer(transactional_id="mine", max_message_bytes=1000).publish("small", [b"a"]).ok)
+
     def test_a_rejection_by_the_broker_is_failed(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         report = self.producer().publish("t", [b"a"])
