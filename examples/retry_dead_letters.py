@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from oslo_config import cfg
 
 from monasca_common import kafka
-from monasca_common.kafka.dead_letter import DeadLetters
 
 READINGS = [
     b'{"room": "hall", "celsius": 21}',
@@ -70,15 +69,11 @@ def inspect(consumer: kafka.KafkaConsumer, count: int) -> int:
 
 def run(conf: cfg.ConfigOpts) -> bool:
     store = Store()
-    with (
-        kafka.load_producer(conf) as producer,
-        kafka.load_consumer(conf, "kafka_readings") as consumer,
-        kafka.load_consumer(conf, "kafka_dead_letters") as inspector,
-        ThreadPoolExecutor() as pool,
-    ):
-        topic, dead_letter_topic = consumer.settings.topics[0], inspector.settings.topics[0]
-        create_missing_topics(conf, [topic, dead_letter_topic])
-        producer.publish(topic, READINGS).raise_for_undelivered()
+    consumer = kafka.load_consumer(conf, "kafka_readings")
+    inspector = kafka.load_consumer(conf, "kafka_dead_letters")
+    create_missing_topics(conf, [*consumer.settings.topics, *inspector.settings.topics])
+    with kafka.load_producer(conf) as producer, consumer, inspector, ThreadPoolExecutor() as pool:
+        producer.publish(consumer.settings.topics[0], READINGS).raise_for_undelivered()
         processor = kafka.Processor(
             consumer,
             store.handle,
@@ -86,11 +81,13 @@ def run(conf: cfg.ConfigOpts) -> bool:
             serializer=kafka.load_serializer("json"),
             producer=producer,
             retry=kafka.RetryPolicy(attempts=3, backoff_seconds=0.1),
-            dead_letters=DeadLetters(max_consecutive=10),
+            dead_letters=kafka.DeadLetters(max_consecutive=10),
         )
         running = pool.submit(processor.run)
-        seen = inspect(inspector, BAD)
-        processor.stop()
+        try:
+            seen = inspect(inspector, BAD)
+        finally:
+            processor.stop()
         report = running.result()  # raises what ended the run, if it was not the stop
     print(f"stored {len(store.rows)}, dead letters {seen}, committed {dict(report.committed)}")
     return seen == BAD and report.clean

@@ -3,6 +3,7 @@
 
 from monasca_common.kafka.commit import CommitResult
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.dead_letter import DeadLetters
 from monasca_common.kafka.delivery import Delivery, DeliveryReport
 from monasca_common.kafka.errors import (
@@ -40,13 +41,12 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.hooks import Hook, load_hooks
 from monasca_common.kafka.message import Batch, Headers, Message, PartitionBatch, Record, TopicPartition
-from monasca_common.kafka.outputs import Output
 from monasca_common.kafka.plugins import load_admin, load_consumer, load_producer, load_serializer
+from monasca_common.kafka.processing.outputs import Output
+from monasca_common.kafka.processing.stopping import StopReport
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.retry import RetryPolicy
-from monasca_common.kafka.stopping import StopReport
 
 __all__ = [
     "AuthenticationError",

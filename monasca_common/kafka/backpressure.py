@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from monasca_common.kafka.lanes import Load
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.processing.lanes import Load
 
 _RESUME_BELOW = 0.5  # of a partition's share; so that it does not flap
 

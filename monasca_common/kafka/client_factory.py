@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from monasca_common.kafka import configuration, guarded_options, plugins
+from monasca_common.kafka import plugins
+from monasca_common.kafka.config import configuration, guarded_options
+from monasca_common.kafka.config.security import SecurityOptions
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.options import KAFKA_GROUP, options_of
-from monasca_common.kafka.security import SecurityOptions
 from monasca_common.kafka.service_clients import ServiceConsumer, ServiceProducer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from monasca_common.kafka.assignment import Assignment
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.commit import CommitResult, Committer
+from monasca_common.kafka.consuming.assignment import Assignment
+from monasca_common.kafka.consuming.grouping import Grouping
+from monasca_common.kafka.consuming.poll_errors import PollErrors
+from monasca_common.kafka.consuming.positions import Positions
+from monasca_common.kafka.consuming.rebalance import RebalanceListener, Rebalancer
+from monasca_common.kafka.consuming.start_positions import NO_EPOCH, StartPositions
+from monasca_common.kafka.consuming.topic_watch import TopicWatch
 from monasca_common.kafka.errors import (
     ClosedError,
     InCallbackError,
@@ -21,15 +27,9 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.fork_guard import ForkGuard
-from monasca_common.kafka.grouping import Grouping
 from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
 from monasca_common.kafka.offsets import Progress
-from monasca_common.kafka.poll_errors import PollErrors
-from monasca_common.kafka.positions import Positions
-from monasca_common.kafka.rebalance import RebalanceListener, Rebalancer
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.kafka.start_positions import NO_EPOCH, StartPositions
-from monasca_common.kafka.topic_watch import TopicWatch
 from monasca_common.kafka.transport.base import ConsumerTransport
 
 LOG = logging.getLogger(__name__)

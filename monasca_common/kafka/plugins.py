@@ -13,7 +13,7 @@ from oslo_config import cfg
 from stevedore import driver
 from stevedore.exception import NoMatches
 
-from monasca_common.kafka import configuration
+from monasca_common.kafka.config import configuration
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.options import KAFKA_GROUP
@@ -22,8 +22,8 @@ from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 
 if TYPE_CHECKING:
     from monasca_common.kafka.consumer import KafkaConsumer
+    from monasca_common.kafka.consuming.rebalance import RebalanceListener
     from monasca_common.kafka.producer import KafkaProducer
-    from monasca_common.kafka.rebalance import RebalanceListener
     from monasca_common.kafka.transport.admin import Admin
 
 PRODUCERS = "monasca_common.producers"

@@ -16,11 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from monasca_common.kafka.backpressure import Backpressure
-from monasca_common.kafka.calling import Caller, Handler
 from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.dead_letter import DeadLetters
-from monasca_common.kafka.dead_letter_office import DeadLetterOffice
-from monasca_common.kafka.decoding import Undecodable
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -40,18 +37,21 @@ from monasca_common.kafka.errors import (
     UndeliveredError,
 )
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.hand_over import HandOver
 from monasca_common.kafka.hooks import Hook, Hooks
-from monasca_common.kafka.lanes import Lane, Lanes, Task
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.offsets import OffsetTracker
-from monasca_common.kafka.outbox import Abandoned, Outbox
+from monasca_common.kafka.processing.calling import Caller, Handler
+from monasca_common.kafka.processing.dead_letter_office import DeadLetterOffice
+from monasca_common.kafka.processing.decoding import Undecodable
+from monasca_common.kafka.processing.hand_over import HandOver
+from monasca_common.kafka.processing.lanes import Lane, Lanes, Task
+from monasca_common.kafka.processing.outbox import Abandoned, Outbox
+from monasca_common.kafka.processing.stopping import Ending, StopReport
+from monasca_common.kafka.processing.transactional_outbox import TransactionalOutbox
+from monasca_common.kafka.processing.workers import Workers
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.retry import RetryPolicy
 from monasca_common.kafka.serialization.base import Serializer
-from monasca_common.kafka.stopping import Ending, StopReport
-from monasca_common.kafka.transactional_outbox import TransactionalOutbox
-from monasca_common.kafka.workers import Workers
 
 LOG = logging.getLogger(__name__)
 

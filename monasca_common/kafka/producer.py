@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any
 
 from monasca_common.kafka.delivery import DeliveryListener, DeliveryReport, Outcome
-from monasca_common.kafka.drafts import PLAIN_OVERHEAD_BYTES, Drafts, latest
 from monasca_common.kafka.errors import (
     ClosedError,
     ConfigurationError,
@@ -21,10 +20,11 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.identity import MessageIds
-from monasca_common.kafka.ledger import Ledger, Pending
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
-from monasca_common.kafka.pump import Pump
-from monasca_common.kafka.routes import OpenTransport, Routes
+from monasca_common.kafka.producing.drafts import PLAIN_OVERHEAD_BYTES, Drafts, latest
+from monasca_common.kafka.producing.ledger import Ledger, Pending
+from monasca_common.kafka.producing.pump import Pump
+from monasca_common.kafka.producing.routes import OpenTransport, Routes
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.base import ANY_PARTITION

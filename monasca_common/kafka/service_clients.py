@@ -11,6 +11,7 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.delivery import DeliveryReport
 from monasca_common.kafka.errors import (
     DeliveryError,
@@ -23,7 +24,6 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.offsets import Progress
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.rebalance import RebalanceListener
 
 LOG = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import fixtures
 from monasca_common.kafka import plugins
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.kafka.transport.memory import MemoryBroker, install_broker, reset_brokers
 

@@ -163,18 +163,14 @@ class ConsumerTransport(ABC):
         """Commit and wait for the broker's answer, as long as that takes (45 s have been seen); thread-safe."""
 
     @abstractmethod
-    def committed(
-        self, partitions: Iterable[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, int | None]: ...
+    def committed(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]: ...
 
     @abstractmethod
     def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         """(low, high): the first offset in the log, and the next that will be written."""
 
     @abstractmethod
-    def offsets_for_times(
-        self, times_ms: Mapping[TopicPartition, int], timeout: float
-    ) -> dict[TopicPartition, int]:
+    def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         """The first offset at or after each time; the end where there is none."""
 
     @abstractmethod

@@ -16,9 +16,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 
-_AUTHENTICATION = frozenset(
-    {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
-)
+_AUTHENTICATION = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 _AUTHORIZATION = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -63,9 +61,7 @@ def translate(error: KafkaError | BaseException) -> TransportError:
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         error = error.args[0]
     if isinstance(error, BufferError):
-        return RetriableError(
-            "the client's own queue is full", code=KafkaError._QUEUE_FULL, name="_QUEUE_FULL"
-        )
+        return RetriableError("the client's own queue is full", code=KafkaError._QUEUE_FULL, name="_QUEUE_FULL")
     if not isinstance(error, KafkaError):
         return TransportError(f"{type(error).__name__}: {error}")
     code = error.code()

@@ -11,8 +11,8 @@ from oslotest import base
 
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.message import Message, TopicPartition
-from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 

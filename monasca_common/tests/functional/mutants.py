@@ -4,10 +4,11 @@
 from contextlib import contextmanager
 from unittest import mock
 
-from monasca_common.kafka import producer, routes
+from monasca_common.kafka import producer
 from monasca_common.kafka.delivery import DeliveryReport, Outcome
-from monasca_common.kafka.drafts import Drafts
 from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producing import routes
+from monasca_common.kafka.producing.drafts import Drafts
 from monasca_common.kafka.transport import confluent_producer
 
 _UNLIMITED_BYTES = 1_000_000_000

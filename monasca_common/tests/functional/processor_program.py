@@ -14,14 +14,15 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from monasca_common.kafka import calling, dead_letter_office, plugins
+from monasca_common.kafka import plugins
 from monasca_common.kafka.dead_letter import DeadLetters, dead_letter
-from monasca_common.kafka.lanes import Task
 from monasca_common.kafka.offsets import OffsetTracker
+from monasca_common.kafka.processing import calling, dead_letter_office
+from monasca_common.kafka.processing.lanes import Task
+from monasca_common.kafka.processing.transactional_outbox import TransactionalOutbox
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.retry import RetryPolicy
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
-from monasca_common.kafka.transactional_outbox import TransactionalOutbox
 
 
 def patch(owner, name, value):

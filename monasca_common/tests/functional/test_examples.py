@@ -2,6 +2,9 @@
 """The examples on a real Kafka, each as a process of its own."""
 
 import uuid
+from collections import Counter
+
+import confluent_kafka
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
@@ -67,6 +70,26 @@ class ExamplesTest(ExampleCase):
             self.assertIn(reason, said)
         self.assertIn("after 3 attempts", said)
         self.assertIn(f"came from {topic}/0/", said)
+
+    def test_dead_letters_are_sent_back_under_the_ids_that_they_had(self):
+        topic = f"example-{uuid.uuid4().hex[:8]}"
+        config = self.on_kafka(topic)
+        self.succeeds("retry_dead_letters.py", config)
+        # Another reader than the one that printed them.
+        config.write_text(config.read_text().replace("-inspectors", "-replay"))
+
+        said = self.succeeds("replay_dead_letters.py", config)
+
+        self.assertIn("3 sent back", said)
+        ids = Counter(dict(message.headers())["message-id"] for message in self.log_of(topic, 8))
+        self.assertEqual([1, 1, 2, 2, 2], sorted(ids.values()))
+
+    def log_of(self, topic, count):
+        """Read by a client that shares nothing with the library."""
+        reader = confluent_kafka.Consumer({**self.kafka.cluster.direct_options(), "group.id": "independent"})
+        self.addCleanup(reader.close)
+        reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        return reader.consume(count, timeout=20)
 
     def test_a_serializer_of_another_package_is_found_by_its_name(self):
         config = self.on_kafka(self.kafka.topic())

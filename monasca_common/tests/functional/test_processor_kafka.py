@@ -15,9 +15,9 @@ from monasca_common.kafka import failpoints, plugins
 from monasca_common.kafka.dead_letter import DeadLetters
 from monasca_common.kafka.errors import HandlerError, MessageTooLarge, Poison, RetryLater, TransactionError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.kafka.processing.transactional_outbox import TransactionalOutbox
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transactional_outbox import TransactionalOutbox
 from monasca_common.tests.functional import processor_program
 from monasca_common.tests.functional.consumer_case import CLASSIC, KIP_848, QUICK_GROUPS, ConsumerCase, Recorder
 

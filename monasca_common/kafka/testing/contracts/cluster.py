@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 # A question about offsets waits behind the fetch that is under way: half a second for each, by default.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from monasca_common.kafka.commit import CommitResult
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.message import Batch, Record, TopicPartition
-from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.testing.contracts.cluster import Capability, needs
 from monasca_common.kafka.testing.contracts.scenario import Scenario
 

@@ -4,8 +4,8 @@ import threading
 from oslotest import base
 
 from monasca_common.kafka.backpressure import Backpressure
-from monasca_common.kafka.lanes import Load
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.processing.lanes import Load
 from monasca_common.tests.unit.kafka.processor_case import IN, ProcessorCase
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

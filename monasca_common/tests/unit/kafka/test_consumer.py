@@ -6,6 +6,7 @@ from typing import Any, cast
 from oslotest import base
 
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.rebalance import RETRY_SECONDS, RebalanceListener
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -15,7 +16,6 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.rebalance import RETRY_SECONDS, RebalanceListener
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.base import ConsumerTransport
 from monasca_common.kafka.transport.memory import VirtualClock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster lacks must show: by a failure that is expected, or by a pass that is not."""
+"""What a cluster lacks must show: a contract that fails there as declared, and one that wrongly passes."""
 
 import types
 import unittest

@@ -3,6 +3,7 @@ import threading
 from collections import Counter
 
 from monasca_common.kafka import plugins
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -14,9 +15,8 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.hooks import Hook
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.outputs import Output
+from monasca_common.kafka.processing.outputs import Output
 from monasca_common.kafka.processor import Processor
-from monasca_common.kafka.rebalance import RebalanceListener
 from monasca_common.kafka.retry import RetryPolicy
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.kafka.transport.memory import Delay, Fail

@@ -7,7 +7,7 @@ import pathlib
 
 from oslo_config import cfg, generator
 
-from monasca_common.kafka.configuration import consumer_settings, producer_settings
+from monasca_common.kafka.config.configuration import consumer_settings, producer_settings
 from monasca_common.kafka.options import CONSUMER_GROUPS
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import traceback
 
-from monasca_common.kafka.configuration import consumer_settings, producer_settings
+from monasca_common.kafka.config.configuration import consumer_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.options import register
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase

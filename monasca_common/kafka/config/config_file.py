@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which names configuration files hold: oslo.config itself ignores a misspelt option."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import legacy
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
+
+LOG = logging.getLogger(__name__)
+
+_ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
+
+
+def check_parsed(conf: cfg.ConfigOpts) -> None:
+    """Raise `ConfigurationError` before ``conf()`` was called: every option would silently be its default."""
+    if conf._namespace is None:
+        raise ConfigurationError(
+            "the configuration was not read yet, so every option would be its default: call conf(args, project=...) "
+            "before a producer or consumer is loaded from it"
+        )
+
+
+def check_names(conf: cfg.ConfigOpts, group: str) -> None:
+    """Look at the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
+
+    Old names without effect are logged. Raises `ConfigurationError` for one that nobody ever had.
+    """
+    in_files, registered = _in_files(conf), _registered(conf)
+    for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
+        for option in sorted(in_files[name] - registered[name]):
+            _check_name(name, option, registered)
+    for variable in filter(_ENVIRONMENT.fullmatch, os.environ):
+        _check_variable(conf, variable)
+    ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
+    for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
+        LOG.warning("Nobody reads the configuration group [%s]%s", name, _suggestion(name, ours))
+
+
+def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:
+    old = legacy.find(group, option)
+    if old is None and option in registered[KAFKA_GROUP]:
+        raise ConfigurationError(
+            f"{option} in group [{group}] is the same for all producers and consumers of a configuration: move it to "
+            f"[{KAFKA_GROUP}]"
+        )
+    if old is None:
+        raise ConfigurationError(
+            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered[group])}: correct "
+            "its name or remove it. (A service registers its own options before it loads producers and consumers.)"
+        )
+    if old.fate is legacy.Fate.IGNORED:
+        LOG.warning("[%s] %s is ignored: %s", group, option, old.note)
+
+
+def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
+    """oslo.config reads ``OS_<GROUP>__<NAME>``, under the options' names of today alone."""
+    group, _, option = variable.removeprefix("OS_").lower().partition("__")
+    if group in conf and option not in conf[group]:
+        raise ConfigurationError(
+            f"{variable} in the environment: [{group}] has no option {option!r}{_suggestion(option, conf[group])}: "
+            "correct the variable's name or remove it"
+        )
+
+
+def _in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
+    # oslo.config has no public way to ask which names its files hold.
+    names: dict[str, set[str]] = defaultdict(set)
+    for sections in conf._namespace._normalized if conf._namespace else ():
+        for section, options in sections.items():
+            names[section].update(options)
+    return names
+
+
+def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
+    """Names by group, former names and those of other libraries' options included."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for info, group in conf._all_opt_infos():
+        option = info["opt"]
+        home = group.name.lower() if group else "default"
+        names[home] |= {option.dest, option.name}
+        for former in option.deprecated_opts:
+            names[(former.group or home).lower()].add(former.name or option.dest)
+    return names
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

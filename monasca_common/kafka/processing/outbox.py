@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sending what must be acknowledged before anything is committed, however long that takes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.dead_letter import can_shrink, shrink
+from monasca_common.kafka.delivery import Delivery, DeliveryReport
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    DeliveryRefused,
+    FatalError,
+    FencedError,
+    MessageTooLarge,
+    MessagingError,
+    UndeliveredError,
+)
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.processing.lanes import Bell, Lane, Task
+from monasca_common.kafka.producer import KafkaProducer
+
+LOG = logging.getLogger(__name__)
+
+# One wait for acknowledgements; in between it is looked whether the partition is still ours.
+_SLICE_SECONDS = 1.0
+_REST_SECONDS = 0.1
+
+
+class Abandoned(Exception):
+    """The partition was given up while its outputs were on their way."""
+
+
+class Outbox:
+    """Delivers records until they are acknowledged, always under the same ids. Used by the handler threads.
+
+    Raises `UndeliveredError` for records that are refused for what they are (too large, invalid), `Abandoned` once
+    the lane is dead, and whatever makes further attempts pointless: a missing permission, a fenced or closed producer.
+    """
+
+    def __init__(self, producer: KafkaProducer, clock: Clock) -> None:
+        self._producer = producer
+        self._clock = clock
+
+    def deliver(self, lane: Lane, _task: Task, outputs: Mapping[str, Sequence[Record]]) -> None:
+        for topic, records in outputs.items():
+            self._deliver(lane, topic, records)
+
+    def bury(self, lane: Lane, _task: Task, topic: str, letters: Sequence[Record]) -> None:
+        """`deliver` for dead letters: one that is too large with its origin is cut until it fits."""
+        while letters:
+            try:
+                self._deliver(lane, topic, letters)
+                return
+            except UndeliveredError as refused:
+                letters = shrunk(letters, refused)
+
+    def _deliver(self, lane: Lane, topic: str, records: Sequence[Record]) -> None:
+        report = self._producer.publish(topic, records, timeout=_SLICE_SECONDS)
+        while not report.ok:
+            raise_if_pointless(report)
+            if lane.dead:
+                raise Abandoned
+            undelivered = report.failed + report.unknown
+            LOG.warning(
+                "%d records for %s have no acknowledgement yet: %s", len(undelivered), topic, undelivered[0].error
+            )
+            if report.failed:
+                Bell(self._clock).wait(_REST_SECONDS)
+            report = self._producer.retry(report, timeout=_SLICE_SECONDS)
+
+
+def raise_if_pointless(report: DeliveryReport) -> None:
+    """Raise what no retry of the report can change."""
+    undelivered = report.failed + report.unknown
+    for cause in filter(None, map(_cause, undelivered)):
+        if isinstance(cause, AuthorizationError | AuthenticationError | FencedError | FatalError):
+            raise cause
+    if any(map(_refused_for_itself, undelivered)):
+        raise UndeliveredError(report)
+
+
+def _cause(delivery: Delivery) -> MessagingError | None:
+    return delivery.error.cause if isinstance(delivery.error, DeliveryRefused) else None
+
+
+def _refused_for_itself(delivery: Delivery) -> bool:
+    error = delivery.error
+    return isinstance(error, MessageTooLarge) or (isinstance(error, DeliveryRefused) and error.permanent)
+
+
+def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]:
+    """What is left to send: the letters that were too large cut, the others that are undelivered as they were."""
+    left = []
+    for delivery in refused.report.failed + refused.report.unknown:
+        letter, error = letters[delivery.index], delivery.error
+        if not isinstance(error, MessageTooLarge):
+            if _refused_for_itself(delivery):
+                raise refused
+            left.append(letter)
+        elif can_shrink(letter):
+            left.append(shrink(letter, error.size, error.limit))
+        else:
+            raise refused
+    return left

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files of the services of old, read as they are."""
+
+from __future__ import annotations
+
+import pathlib
+
+from monasca_common.kafka.config import legacy
+from monasca_common.kafka.config.configuration import consumer_settings, producer_settings
+from monasca_common.kafka.options import options_of
+from monasca_common.kafka.transport.librdkafka_options import consumer_options
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+SAMPLES = pathlib.Path(__file__).parent / "samples"
+DOCUMENTED = pathlib.Path(__file__).parents[5] / "doc" / "source" / "configuration" / "legacy.rst"
+
+
+class LegacyFilesTest(ConfigurationTestCase):
+    def sample(self, service: str):
+        return self.read(str(SAMPLES / f"{service}.conf"))
+
+    def test_a_persister_has_its_brokers_in_the_groups_of_its_consumers(self):
+        conf = self.sample("persister")
+
+        metrics = consumer_settings(conf, "kafka_metrics")
+
+        self.assertEqual("kafka1.example.org:9092,kafka2.example.org:9092", metrics.connection.bootstrap_servers)
+        self.assertEqual("persister-client", metrics.connection.client_id)
+        self.assertEqual((("metrics",), "1_metrics"), (metrics.topics, metrics.group_id))
+        self.assertEqual((30_000, 20.0), (metrics.batch_size, metrics.max_wait_time_seconds))
+
+    def test_a_consumer_of_a_persister_overrides_what_is_common(self):
+        history = consumer_settings(self.sample("persister"), "kafka_alarm_history")
+
+        self.assertEqual((1000, 5.0), (history.batch_size, history.max_wait_time_seconds))
+        self.assertEqual(("alarm-state-transitions",), history.topics)
+
+    def test_dead_letters_of_a_persister_go_where_its_consumer_reads(self):
+        settings = producer_settings(self.sample("persister"), "kafka_alarm_history")
+
+        self.assertEqual("kafka1.example.org:9092", settings.connection.bootstrap_servers)
+
+    def test_a_producer_of_a_persister_without_a_consumer_has_no_brokers(self):
+        self.assertIn("bootstrap_servers in group [kafka]", self.refused(producer_settings, self.sample("persister")))
+
+    def test_the_fetch_size_of_old_does_not_reach_the_client(self):
+        settings = consumer_settings(self.sample("persister"), "kafka_metrics")
+
+        self.assertNotIn("4096", map(str, consumer_options(settings).values()))
+
+    def test_a_notification_engine_reads_alarms_and_its_retries(self):
+        conf = self.sample("notification")
+
+        alarms = consumer_settings(conf, "kafka_notifications")
+        retries = consumer_settings(conf, "kafka_retry_notifications")
+
+        self.assertEqual("kafka1.example.org:9092,kafka2.example.org:9092", alarms.connection.bootstrap_servers)
+        self.assertEqual((("alarm-state-transitions",), "notification-engine"), (alarms.topics, alarms.group_id))
+        self.assertEqual((("retry-notifications",), "notification-engine"), (retries.topics, retries.group_id))
+        self.assertIsNotNone(producer_settings(conf))
+
+    def test_an_api_gets_its_producer(self):
+        settings = producer_settings(self.sample("api"))
+
+        self.assertEqual("kafka1.example.org:9092", settings.connection.bootstrap_servers)
+        self.assertEqual(100_000, settings.budget_messages)
+
+    def test_each_option_without_effect_is_told_with_its_reason(self):
+        with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
+            consumer_settings(self.sample("persister"), "kafka_metrics")
+
+        told = "\n".join(logs.output)
+        for name in (
+            "kafka] consumer_id",
+            "kafka] fetch_size_bytes",
+            "kafka] buffer_size",
+            "kafka] max_buffer_size",
+            "kafka] legacy_kafka_client_enabled",
+            "kafka_metrics] zookeeper_path",
+            "kafka_metrics] partitions",
+        ):
+            self.assertIn(f"[{name} is ignored: ", told)
+        self.assertNotIn("num_processors", told)
+        self.assertNotIn("enabled is", told.replace("legacy_kafka_client_enabled is", ""))
+
+    def test_the_ignored_options_of_an_api_are_told(self):
+        with self.assertLogs("monasca_common.kafka", "WARNING") as logs:
+            producer_settings(self.sample("api"))
+
+        self.assertEqual(
+            [
+                "ack_time",
+                "async",
+                "auto_commit",
+                "compact",
+                "drop_data",
+                "is_async",
+                "legacy_kafka_client_enabled",
+                "max_retry",
+                "partitions",
+                "queue_buffering_max_messages",
+                "wait_time",
+            ],
+            [record.getMessage().split()[1] for record in logs.records],
+        )
+
+    def test_an_old_option_of_a_producer_is_unknown_to_a_consumer(self):
+        conf = self.with_kafka(kafka_metrics="ack_time = 3")
+
+        self.assertIn("'ack_time'", self.refused(consumer_settings, conf, "kafka_metrics"))
+
+
+class LegacyTableTest(ConfigurationTestCase):
+    def test_no_option_of_today_is_in_the_table_of_old_ones(self):
+        today = {option.name for group in ("kafka", "kafka_metrics") for option in options_of(group)}
+
+        self.assertEqual(set(), today & {old.name for old in legacy.OLD_OPTIONS})
+
+    def test_each_name_has_one_row(self):
+        names = [old.name for old in legacy.OLD_OPTIONS]
+
+        self.assertEqual(sorted(set(names)), sorted(names))
+
+    def test_renamed_options_really_work(self):
+        deprecated = {
+            (former.group or group, former.name)
+            for group in ("kafka", "kafka_notifications", "kafka_retry_notifications")
+            for option in options_of(group)
+            for former in option.deprecated_opts
+        }
+        for old in legacy.OLD_OPTIONS:
+            if old.fate is legacy.Fate.RENAMED:
+                self.assertIn(("kafka", old.name), deprecated)
+
+    def test_the_documentation_has_every_row(self):
+        text = DOCUMENTED.read_text()
+        for old in legacy.OLD_OPTIONS:
+            self.assertIn(f"``{old.name}``", text)
+            self.assertIn(old.note, text)

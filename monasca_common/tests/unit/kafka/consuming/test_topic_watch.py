@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any, cast
+
+from oslotest import base
+
+from monasca_common.kafka.consuming.topic_watch import TopicWatch
+from monasca_common.kafka.errors import TransportError
+
+
+class Topics:
+    """A transport that knows ids."""
+
+    def __init__(self, **ids):
+        self.ids = ids
+        self.failing = False
+
+    def topic_ids(self, topics, timeout):
+        if self.failing:
+            raise TransportError("no answer")
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+
+class TestTopicWatch(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.topics = cast(Any, Topics(metrics="one", logs="two"))
+        self.watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0)
+        self.watch.check()
+
+    def test_a_topic_that_stays_is_no_failure(self):
+        self.watch.check()
+        self.assertIsNone(self.watch.failure)
+
+    def test_another_id_is_a_failure_that_names_topic_and_ids(self):
+        self.topics.ids["logs"] = "three"
+        self.watch.check()
+        failure = self.watch.failure
+        assert failure is not None
+        self.assertEqual("logs", failure.topic)
+        self.assertIn("two is now three", str(failure))
+
+    def test_a_topic_that_was_missing_in_between_is_recognised(self):
+        del self.topics.ids["metrics"]
+        self.watch.check()
+        self.assertIsNone(self.watch.failure)
+        self.topics.ids["metrics"] = "four"
+        self.watch.check()
+        self.assertIn("'metrics'", str(self.watch.failure))
+
+    def test_no_answer_is_no_failure(self):
+        self.topics.failing = True
+        self.watch.check()
+        self.topics.failing = False
+        self.watch.check()
+        self.assertIsNone(self.watch.failure)
