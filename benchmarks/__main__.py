@@ -84,6 +84,9 @@ def _draw(results: Results, path: Path) -> None:
 
 
 def _document(results: Results) -> None:
+    missing = [case.name for section in SECTIONS for case in section.cases if not results.runs.get(case.name)]
+    if missing or results.failures:
+        sys.exit(f"not documented, for a case has no figures: {', '.join(missing) or ', '.join(results.failures)}")
     _DOCUMENTATION.mkdir(exist_ok=True)
     (_DOCUMENTATION / "results.inc").write_text(table.restructured_text(results))
     results.write(_DOCUMENTATION / "results.json")
