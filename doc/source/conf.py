@@ -15,5 +15,7 @@ openstackdocs_auto_name = False
 openstackdocs_bug_project = "monasca-common"
 openstackdocs_bug_tag = ""
 
+default_role = "py:obj"
 autodoc_member_order = "bysource"
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
