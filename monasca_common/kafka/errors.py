@@ -174,10 +174,10 @@ class OffsetOutOfRange(ConsumerError):
     The partition delivers nothing until `KafkaConsumer.seek` gives it a position.
     """
 
-    def __init__(self, partition: TopicPartition, offset: int | None) -> None:
+    def __init__(self, partition: TopicPartition, offset: int | None, reason: str = "deleted by retention?") -> None:
         super().__init__(
-            f"offset {offset} of {partition.topic}/{partition.partition} is not in the log (deleted by retention, "
-            "or the topic was made again): seek to a valid offset, or reset the group's offsets"
+            f"offset {offset} of {partition.topic}/{partition.partition} is not in the log ({reason}): seek to a valid "
+            "offset, or reset the group's offsets"
         )
         self.partition = partition
         self.offset = offset

@@ -67,7 +67,7 @@ class PollErrors:
             self._assignment.waiting.add(partition)
             return
         self._assignment.out_of_range.add(partition)
-        self.pending += (OffsetOutOfRange(partition, offset),)
+        self.pending += (OffsetOutOfRange(partition, offset, str(error)),)
 
     def _tell(self, error: Exception, *key: object) -> None:
         now = self._clock.monotonic()

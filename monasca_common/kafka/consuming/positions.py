@@ -45,10 +45,10 @@ class Positions:
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 
     def at_beginning(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._transport.watermarks(tp, ANSWER_SECONDS)[0] for tp in partitions}
+        return self._transport.first_offsets(partitions, ANSWER_SECONDS)
 
     def at_end(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: self._transport.watermarks(tp, ANSWER_SECONDS)[1] for tp in partitions}
+        return self._transport.end_offsets(partitions, ANSWER_SECONDS)
 
     def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """What the group committed, or where the assignment began: a listener's start is not committed by itself."""

@@ -71,12 +71,12 @@ class StartPositions:
         if self._start == "earliest":
             return self._earliest(partitions, deadline)
         if self._start_ms is None:
-            return {tp: self._transport.watermarks(tp, self._left(deadline))[1] for tp in partitions}
+            return self._transport.end_offsets(partitions, self._left(deadline))
         times = dict.fromkeys(partitions, self._start_ms)
         return self._transport.offsets_for_times(times, self._left(deadline))
 
     def _earliest(self, partitions: Sequence[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
-        return {tp: self._transport.watermarks(tp, self._left(deadline))[0] for tp in partitions}
+        return self._transport.first_offsets(partitions, self._left(deadline))
 
     def _left(self, deadline: float) -> float:
         return max(_AT_LEAST_SECONDS, deadline - self._clock.monotonic())

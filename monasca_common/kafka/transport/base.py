@@ -169,6 +169,14 @@ class ConsumerTransport(ABC):
     def watermarks(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
         """(low, high): the first offset in the log, and the next that will be written."""
 
+    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """The first offset that is left in each log."""
+        return {partition: self.watermarks(partition, timeout)[0] for partition in partitions}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """The offset that will be written next in each log."""
+        return {partition: self.watermarks(partition, timeout)[1] for partition in partitions}
+
     @abstractmethod
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         """The first offset at or after each time; the end where there is none."""

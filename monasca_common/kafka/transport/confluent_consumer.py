@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, cimpl
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    cimpl,
+)
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -164,6 +173,14 @@ class ConfluentConsumer(ConsumerTransport):
                 f"no watermarks of {partition.topic}/{partition.partition} within {timeout} s", name="_TIMED_OUT"
             )
         return max(0, marks[0]), marks[1]
+
+    # All partitions in one request: `watermarks` waits for the fetch in flight once a partition.
+
+    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_BEGINNING), timeout)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_END), timeout)
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         deadline = self.clock.monotonic() + timeout

