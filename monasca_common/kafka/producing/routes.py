@@ -33,6 +33,8 @@ OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransp
 
 _CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's own
 _ASK_SECONDS = 5.0
+_ASK_AGAIN_SOON_SECONDS = 0.1
+_PATIENCE_SECONDS = 10.0
 _ASK_AGAIN_SECONDS = 30.0  # a limit may have been raised since a message was refused for it
 
 
@@ -85,10 +87,27 @@ class Routes:
         threading.Thread(target=self._find, args=(topic,), name="kafka-topic-limit", daemon=True).start()
 
     def _find(self, topic: str) -> None:
-        limit = self._ask(topic)
+        """Ask until there is an answer; after a while, what waits goes under the configured limit meanwhile."""
+        clock = self.main.clock
+        impatient_at = clock.monotonic() + _PATIENCE_SECONDS
+        pause = _ASK_AGAIN_SOON_SECONDS
+        while not self._closed.is_set():
+            limit = self._ask(topic)
+            if limit is not None:
+                self._open(topic, limit)
+                return
+            if topic in self._waiting and clock.monotonic() >= impatient_at:
+                LOG.warning(
+                    "no answer about the limit of topic %s; %d stands in", topic, self._settings.max_message_bytes
+                )
+                self._open(topic, self._settings.max_message_bytes)
+                pause = _ASK_AGAIN_SECONDS
+            self._closed.wait(pause)
+
+    def _open(self, topic: str, limit: int) -> None:
         with self._lock:
             waiting = self._waiting.pop(topic, [])
-            if limit is None or self._closed.is_set():
+            if self._closed.is_set():
                 return  # `abandon` has settled them
             route = self._route(topic, limit)
             self._produce(route, [pending for pending in waiting if pending.outcome is None])
@@ -96,22 +115,18 @@ class Routes:
         self.on_launch()
 
     def _ask(self, topic: str) -> int | None:
+        """The topic's limit, or what stands in for it where it may not be told; ``None``: no answer yet."""
         fallback = self._settings.max_message_bytes
-        while not self._closed.is_set():
-            try:
-                return self.main.max_message_bytes(topic, _ASK_SECONDS)
-            except AuthorizationError:
-                LOG.info(
-                    "the limit of topic %s may not be read; [kafka] max_message_bytes (%d) stands in", topic, fallback
-                )
-                return fallback
-            except RetriableError as error:
-                self._on_error(error)
-                self._closed.wait(0.1)
-            except TransportError as error:
-                LOG.info("the limit of topic %s is not known (%s); %d stands in", topic, error, fallback)
-                return fallback
-        return None
+        try:
+            return self.main.max_message_bytes(topic, _ASK_SECONDS)
+        except RetriableError as error:
+            self._on_error(error)
+            return None
+        except AuthorizationError:
+            LOG.info("the limit of topic %s may not be read; [kafka] max_message_bytes (%d) stands in", topic, fallback)
+        except TransportError as error:
+            LOG.info("the limit of topic %s is not known (%s); %d stands in", topic, error, fallback)
+        return fallback
 
     def _route(self, topic: str, limit: int) -> Route:
         batch_bytes = min(limit, self._batch_bytes)

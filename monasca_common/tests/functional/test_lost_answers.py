@@ -15,7 +15,7 @@ from monasca_common.tests.functional.producer_case import SECONDS, Logged, Produ
 
 PARTITIONS = 2
 BULKS, BULK_SIZE = 30, 20
-CALLER_SECONDS = 0.1
+CALLER_SECONDS = 0.2
 LATE_SECONDS = 0.4
 SEED = 7
 # Small batches: many requests that may lose their answer. A dropped answer is missed after a second.
@@ -42,9 +42,9 @@ class TestLostAnswers(ProducerCase):
         producer = self.producer(options=OPTIONS)
         producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
         for fault in (
-            Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=SEED, times=12),
-            Fault.drop_answer(ApiKey.PRODUCE, probability=0.03, seed=SEED, times=2),
-            Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.1, seed=SEED, times=12),
+            Fault.cut_answer(ApiKey.PRODUCE, probability=0.05, seed=SEED, times=8),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.02, seed=SEED, times=1, skip=40),
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.05, seed=SEED, times=8),
         ):
             self.fixture.proxy.add(fault)
         reports = [

@@ -159,6 +159,14 @@ class PublishTest(ProducerCase):
         self.assertTrue(producer.publish("t", [b"3"]).ok)
         self.assertEqual([b"1", b"2", b"3"], self.values())
 
+    def test_a_cluster_that_never_tells_a_limit_is_written_to_under_the_configured_one(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        producer = self.producer(max_message_bytes=2000)
+        report = producer.publish("t", [b"a", b"x" * 3000], **AWAY)
+        self.clock.advance(10)
+        report = producer.retry(report)
+        self.assertEqual(([0], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
+
     def test_wrong_types_are_refused_before_anything_is_sent(self):
         producer = self.producer()
         for records in (b"bytes", "text", Record(b"x"), ["text"], [b"good", 7], [Record("text")]):
