@@ -60,16 +60,20 @@ class DeliveryReport:
     ids; it does not outlive its process.
     """
 
-    def __init__(self, pendings: Sequence[Pending], *, delivered_before: int = 0) -> None:
+    def __init__(self, pendings: Sequence[Pending], *, delivered_before: int = 0, all_delivered: bool = False) -> None:
         """``delivered_before``: sends that were delivered earlier, of which only the number is kept."""
         self._pendings = tuple(pendings)
         self._delivered_before = delivered_before
         # What is delivered stays so and is read when asked for; everything else may change, so it is copied now.
-        self._undelivered = {
-            index: pending.snapshot(index)
-            for index, pending in enumerate(self._pendings)
-            if pending.outcome is not Outcome.DELIVERED
-        }
+        self._undelivered = (
+            {}
+            if all_delivered
+            else {
+                index: pending.snapshot(index)
+                for index, pending in enumerate(self._pendings)
+                if pending.outcome is not Outcome.DELIVERED
+            }
+        )
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:

@@ -109,7 +109,9 @@ class KafkaProducer:
         if not entered:
             self._launch_with_room(topic, fresh, size, deadline)
         self._pump.wait(latch, deadline - self._clock.monotonic())
-        return DeliveryReport([attached.get(pending, pending) for pending in pendings] if attached else pendings)
+        if attached:
+            return DeliveryReport([attached.get(pending, pending) for pending in pendings])
+        return DeliveryReport(pendings, all_delivered=latch.open and not latch.spoiled)
 
     def retry(self, report: DeliveryReport, *, timeout: float | None = None) -> DeliveryReport:
         """The same messages under the same ids: waits for those still on their way, sends again what failed or was

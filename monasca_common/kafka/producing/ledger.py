@@ -15,7 +15,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import Any, Protocol
 
 from monasca_common.kafka.clock import Clock
@@ -43,15 +42,17 @@ class Watcher(Protocol):
 class Latch:
     """Opens when everything that it was hung on is settled; one thread may wait on ``lock``."""
 
-    __slots__ = ("left", "lock")
+    __slots__ = ("left", "lock", "spoiled")
 
     def __init__(self, left: int) -> None:
         self.left = left
+        self.spoiled = False  # whether any was settled otherwise than by the plain acknowledgement
         self.lock = threading.Lock()
         if left:
             self.lock.acquire()
 
     def settled(self, pending: Pending) -> None:
+        self.spoiled = True
         self.count_down()
 
     def count_down(self) -> None:
@@ -196,7 +197,7 @@ class Ledger:
             if not self.fits(len(pendings), size):
                 return False
             self.entered_bytes += size
-            self.outstanding.update(zip(pendings, repeat(None)))
+            self.outstanding |= dict.fromkeys(pendings)
             return True
 
     def ask_for_room(self, messages: int, size: int) -> Latch:
