@@ -25,9 +25,9 @@ class ExamplesInMemoryTest(ExampleCase):
         self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
 
     def test_a_serializer_that_nobody_installed_is_told_with_the_remedy(self):
-        done = self.fails("custom_plugin.py", self.in_memory())
+        done = self.fails("custom_plugin.py", self.in_memory(), "--serializer", "yaml")
 
-        self.assertIn("serializer=csv is not known", done.stderr)
+        self.assertIn("serializer=yaml is not known", done.stderr)
         self.assertIn("install a package that offers it", done.stderr)
 
     def test_without_a_configuration_each_says_what_is_missing(self):
