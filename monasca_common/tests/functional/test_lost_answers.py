@@ -15,9 +15,10 @@ from monasca_common.tests.functional.producer_case import SECONDS, Logged, Produ
 
 PARTITIONS = 2
 BULKS, BULK_SIZE = 30, 20
-CALLER_SECONDS = 0.2
+CALLER_SECONDS = 0.1
 LATE_SECONDS = 0.4
 SEED = 7
+RETRIES = 100
 # Small batches: many requests that may lose their answer. A dropped answer is missed after a second.
 OPTIONS = {"batch.num.messages": "5", "socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200"}
 # 1.1 MB of what cannot be compressed: more than a topic takes by default.
@@ -37,25 +38,26 @@ class Aftermath:
 
 class TestLostAnswers(ProducerCase):
     def lose_answers(self):
-        """Bulks whose answers get lost or late; the caller retries every report until all is delivered."""
+        """Bulks, of which answers get lost or late; the caller retries each report until all of it is delivered."""
         topic = self.fixture.topic(PARTITIONS)
         producer = self.producer(options=OPTIONS)
         producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
         for fault in (
-            Fault.cut_answer(ApiKey.PRODUCE, probability=0.05, seed=SEED, times=8),
-            Fault.drop_answer(ApiKey.PRODUCE, probability=0.02, seed=SEED, times=1, skip=40),
-            Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.05, seed=SEED, times=8),
+            Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=SEED, times=8),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.05, seed=SEED, times=2),
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.1, seed=SEED, times=8),
         ):
             self.fixture.proxy.add(fault)
-        reports = [
-            producer.publish(topic, [b"%d/%d" % (bulk, number) for number in range(BULK_SIZE)], timeout=CALLER_SECONDS)
-            for bulk in range(BULKS)
-        ]
-        unknown_at_first = sum(len(report.unknown) for report in reports)
-        for _ in range(SECONDS):
-            reports = [report if report.ok else producer.retry(report, timeout=1.0) for report in reports]
-            if all(report.ok for report in reports):
-                break
+        unknown_at_first, reports = 0, []
+        for bulk in range(BULKS):
+            values = [b"%d/%d" % (bulk, number) for number in range(BULK_SIZE)]
+            report = producer.publish(topic, values, timeout=CALLER_SECONDS)
+            unknown_at_first += len(report.unknown)
+            for _ in range(RETRIES):
+                if report.ok:
+                    break
+                report = producer.retry(report, timeout=CALLER_SECONDS)
+            reports.append(report)
         producer.close(SECONDS)
         return Aftermath(
             unknown_at_first,
@@ -66,7 +68,7 @@ class TestLostAnswers(ProducerCase):
         )
 
     def check_that_all_was_delivered(self, aftermath):
-        self.assertGreater(aftermath.unknown_at_first, 0)
+        self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # of some, not of all
         self.assertEqual(0, aftermath.undelivered)
 
     def check_that_a_reader_sees_each_once(self, aftermath):
