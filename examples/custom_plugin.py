@@ -10,7 +10,7 @@ import sys
 from oslo_config import cfg
 
 from monasca_common import kafka
-from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka import Serializer
 
 OPTIONS = [cfg.StrOpt("serializer", default="csv", help="An entry point of monasca_common.serializers.")]
 ROW = ["hall", "21.5", "said, and quoted"]

@@ -34,7 +34,7 @@ def publish_all(
     deadline = time.monotonic() + patience_seconds
     report = producer.publish(topic, records)
     tell(report)
-    while not report.ok and time.monotonic() < deadline:
+    while report.retriable and time.monotonic() < deadline:
         # Give back the report, never the records: publishing these again would give them new ids, and the log
         # would hold them twice.
         time.sleep(RETRY_PAUSE_SECONDS)

@@ -12,8 +12,7 @@ from oslo_config import cfg
 from oslo_config import fixture as config_fixture
 
 from monasca_common import kafka
-from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.memory import LoseAnswer
+from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
 # The service
 

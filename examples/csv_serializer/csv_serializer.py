@@ -5,8 +5,7 @@ import csv
 import io
 from typing import Any, ClassVar
 
-from monasca_common.kafka import SerializationError
-from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka import SerializationError, Serializer
 
 
 class CsvSerializer(Serializer):

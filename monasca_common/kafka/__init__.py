@@ -2,7 +2,7 @@
 """Producers and consumers whose every outcome is known. Importing this imports no Kafka client."""
 
 from monasca_common.kafka.commit import CommitResult
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer import ConsumerHealth, KafkaConsumer
 from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.dead_letter import DeadLetters
 from monasca_common.kafka.delivery import Delivery, DeliveryReport
@@ -45,8 +45,10 @@ from monasca_common.kafka.plugins import load_admin, load_consumer, load_produce
 from monasca_common.kafka.processing.outputs import Output
 from monasca_common.kafka.processing.stopping import StopReport
 from monasca_common.kafka.processor import Processor
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer import KafkaProducer, ProducerHealth
 from monasca_common.kafka.retry import RetryPolicy
+from monasca_common.kafka.serialization.base import Serializer
+from monasca_common.kafka.transaction import Transaction
 
 __all__ = [
     "AuthenticationError",
@@ -57,6 +59,7 @@ __all__ = [
     "CommitUnknown",
     "ConfigurationError",
     "ConsumerError",
+    "ConsumerHealth",
     "DeadLetterLimit",
     "DeadLetters",
     "Delivery",
@@ -83,6 +86,7 @@ __all__ = [
     "PartitionBatch",
     "Poison",
     "Processor",
+    "ProducerHealth",
     "QueueFull",
     "RebalanceListener",
     "Record",
@@ -90,10 +94,12 @@ __all__ = [
     "RetryLater",
     "RetryPolicy",
     "SerializationError",
+    "Serializer",
     "StaleCommit",
     "StopReport",
     "TopicPartition",
     "TopicRecreated",
+    "Transaction",
     "TransactionError",
     "TransportError",
     "UndeliveredError",

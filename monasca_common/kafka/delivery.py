@@ -101,6 +101,13 @@ class DeliveryReport:
         """Whether everything is delivered."""
         return not self._undelivered
 
+    @property
+    def retriable(self) -> bool:
+        """Whether `KafkaProducer.retry` can deliver any more: not all that is left is refused for good."""
+        return any(
+            delivery.error is not None and not delivery.error.permanent for _, delivery in self._undelivered.values()
+        )
+
     def raise_for_undelivered(self) -> None:
         """Raise `UndeliveredError`, which carries this report, unless everything is delivered."""
         if self._undelivered:

@@ -75,7 +75,13 @@ class WrongType(MisuseError, TypeError):
 
 
 class DeliveryError(MessagingError):
-    """Why a message is not delivered."""
+    """Why a message is not delivered.
+
+    ``permanent`` tells that the same message would be refused again, so that `KafkaProducer.retry` carries it over
+    unsent.
+    """
+
+    permanent = False
 
 
 class QueueFull(DeliveryError):
@@ -84,6 +90,8 @@ class QueueFull(DeliveryError):
 
 class MessageTooLarge(DeliveryError):
     """The message is larger than its topic accepts; it was not sent."""
+
+    permanent = True
 
     def __init__(self, topic: str, size: int, limit: int) -> None:
         super().__init__(
@@ -106,8 +114,7 @@ class DeliveryAbandoned(DeliveryError):
 class DeliveryRefused(DeliveryError):
     """The client library or the broker refused the message.
 
-    ``cause`` is the `TransportError` behind it; ``permanent`` tells that the same
-    message would be refused again, so that `KafkaProducer.retry` carries it over unsent.
+    ``cause`` is the `TransportError` behind it.
     """
 
     def __init__(self, cause: TransportError, *, permanent: bool) -> None:

@@ -362,7 +362,7 @@ def _worth_sending(pending: Pending) -> bool:
     """Not what is delivered, still on its way, or refused for what it is."""
     if pending.outcome is None or pending.outcome is Outcome.DELIVERED:
         return False
-    return not (isinstance(pending.error, DeliveryRefused) and pending.error.permanent)
+    return not pending.error.permanent
 
 
 def _forget_routes(producer: weakref.ref[KafkaProducer]) -> Any:

@@ -15,9 +15,7 @@ from monasca_common.kafka.consuming.rebalance import RebalanceListener
 from monasca_common.kafka.delivery import DeliveryReport
 from monasca_common.kafka.errors import (
     DeliveryError,
-    DeliveryRefused,
     DeliveryTimeout,
-    MessageTooLarge,
     RetriableError,
     UndeliveredError,
 )
@@ -103,7 +101,7 @@ class ServiceProducer:
             promised, self._promised = self._promised, []
         for earlier in promised:
             report = self._producer.retry(earlier, timeout=timeout)
-            hopeless = [delivery for delivery in report.failed if _is_permanent(delivery.error)]
+            hopeless = [delivery for delivery in report.failed if delivery.error and delivery.error.permanent]
             if hopeless:
                 LOG.error("%d messages that were left queued are refused: %s", len(hopeless), hopeless[0].error)
             if len(hopeless) < len(report.failed) + len(report.unknown):
@@ -246,7 +244,3 @@ def _bytes(text: str | bytes) -> bytes:
 
 def _on_its_way(error: DeliveryError | None) -> bool:
     return isinstance(error, DeliveryTimeout)
-
-
-def _is_permanent(error: DeliveryError | None) -> bool:
-    return isinstance(error, MessageTooLarge) or (isinstance(error, DeliveryRefused) and error.permanent)

@@ -79,17 +79,12 @@ def raise_if_pointless(report: DeliveryReport) -> None:
     for cause in filter(None, map(_cause, undelivered)):
         if isinstance(cause, AuthorizationError | AuthenticationError | FencedError | FatalError):
             raise cause
-    if any(map(_refused_for_itself, undelivered)):
+    if any(delivery.error is not None and delivery.error.permanent for delivery in undelivered):
         raise UndeliveredError(report)
 
 
 def _cause(delivery: Delivery) -> MessagingError | None:
     return delivery.error.cause if isinstance(delivery.error, DeliveryRefused) else None
-
-
-def _refused_for_itself(delivery: Delivery) -> bool:
-    error = delivery.error
-    return isinstance(error, MessageTooLarge) or (isinstance(error, DeliveryRefused) and error.permanent)
 
 
 def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]:
@@ -98,7 +93,7 @@ def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]
     for delivery in refused.report.failed + refused.report.unknown:
         letter, error = letters[delivery.index], delivery.error
         if not isinstance(error, MessageTooLarge):
-            if _refused_for_itself(delivery):
+            if error is not None and error.permanent:
                 raise refused
             left.append(letter)
         elif can_shrink(letter):

@@ -221,6 +221,7 @@ class RetryTest(ProducerCase):
         report = producer.publish("t", [b"bad", b"x" * 2_000_000])
         again = producer.retry(report)
         self.assertEqual([0, 1], [d.index for d in again.failed])
+        self.assertFalse(again.retriable)
         self.assertEqual([], self.values())
 
     def test_an_old_report_retried_twice_sends_once(self):
