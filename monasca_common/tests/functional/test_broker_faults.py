@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from monasca_common.devbroker.fixtures import KafkaClusterFixture
-from monasca_common.kafka.errors import DeliveryTimeout
+from monasca_common.kafka.errors import DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.tests.functional import mutants
 from monasca_common.tests.functional.producer_case import SECONDS, ProducerCase, doubled
@@ -73,7 +73,13 @@ class TestThreeNodes(FaultCase):
         super().setUp()
         self.cluster.admin.wait_for_brokers(3, SECONDS)
         self.topic = self.fixture.topic(PARTITIONS)
-        self.wait_until(lambda: all(len(in_sync) == 3 for in_sync in self.describe().in_sync))
+        self.wait_until(self.all_in_sync)
+
+    def all_in_sync(self):
+        try:
+            return all(len(in_sync) == 3 for in_sync in self.describe().in_sync)
+        except TransportError:
+            return False  # the broker that was asked has not heard of the topic yet
 
     def describe(self):
         return self.cluster.admin.describe_topic(self.topic)
