@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from types import TracebackType
@@ -31,6 +33,9 @@ from monasca_common.kafka.transport.base import ANY_PARTITION
 
 _HELP_EVERY = 0x1FF  # a sender collects acknowledgements once in 512 messages
 _CLOSE_GRACE_SECONDS = 0.5
+# Two retries of one report, even by two producers, must not both find the same message worth sending.
+_RETRYING = threading.Lock()
+os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,9 +111,13 @@ class KafkaProducer:
             entered = self._ledger.enter(fresh, size)
             if entered:
                 self._routes.launch(topic, fresh)
-        if not entered:
-            self._launch_with_room(topic, fresh, size, deadline)
-        self._pump.wait(latch, deadline - self._clock.monotonic())
+        try:
+            if not entered:
+                self._launch_with_room(topic, fresh, size, deadline)
+            self._pump.wait(latch, deadline - self._clock.monotonic())
+        except BaseException:  # Ctrl-C: there will be no report, so that flush and close must tell
+            self._ledger.disown(latch, fresh)
+            raise
         if attached:
             return DeliveryReport([attached.get(pending, pending) for pending in pendings])
         return DeliveryReport(pendings, all_delivered=latch.open and not latch.spoiled)
@@ -119,9 +128,10 @@ class KafkaProducer:
         """
         self._check("retry")
         deadline = self._deadline(timeout)
-        pendings = [latest(pending) for pending in report._pendings]
-        again = {pending: self._drafts.again(pending) for pending in pendings if _worth_sending(pending)}
-        self._resend(again, deadline)
+        with _RETRYING:
+            pendings = [latest(pending) for pending in report._pendings]
+            fresh = self._next_attempts(pendings)
+        self._resend(fresh, deadline)
         pendings = [latest(pending) for pending in pendings]
         for ledger in {pending.ledger: None for pending in pendings}:
             latch = ledger.watch({pending: None for pending in pendings if pending.ledger is ledger})
@@ -149,6 +159,8 @@ class KafkaProducer:
         number = ids.count()
         size = len(record) + PLAIN_OVERHEAD_BYTES
         if key is not None:
+            if key.__class__ is not bytes:
+                return self._send(topic, record, key, on_delivery)
             size += len(key)
         ledger = self._ledger
         if (
@@ -181,7 +193,7 @@ class KafkaProducer:
             self._routes.refused(route, pending, error)
         if not number & _HELP_EVERY:
             pump.help()
-        elif pump.idle:
+        if pump.idle:
             pump.wake()
         return message_id
 
@@ -232,7 +244,8 @@ class KafkaProducer:
         self._ready.clear()
         self._pump.wait(everything, deadline - self._clock.monotonic())
         self._give_up()
-        self._final = DeliveryReport(pendings, delivered_before=delivered)
+        late, late_delivered, _ = self._ledger.untold()  # of senders that were faster than the close
+        self._final = DeliveryReport([*pendings, *late], delivered_before=delivered + late_delivered)
         self._pump.stop()
         for transport in self._routes.transports():
             transport.close(_CLOSE_GRACE_SECONDS)
@@ -279,13 +292,15 @@ class KafkaProducer:
 
     # Into the book
 
-    def _resend(self, again: dict[Pending, Pending], deadline: float) -> None:
-        """``again``: a finished attempt -> the next one."""
-        fresh = list(again.values())
-        attached = self._ledger.attach([pending for pending in fresh if pending.message_id is not None])
+    def _next_attempts(self, pendings: Iterable[Pending]) -> list[Pending]:
+        """New attempts at what is worth sending again, linked to the old ones; those to be entered."""
+        again = {pending: self._drafts.again(pending) for pending in pendings if _worth_sending(pending)}
+        attached = self._ledger.attach([pending for pending in again.values() if pending.message_id is not None])
         for old, pending in again.items():
             old.successor = attached.get(pending, pending)
-        fresh = [pending for pending in fresh if pending not in attached]
+        return [pending for pending in again.values() if pending not in attached]
+
+    def _resend(self, fresh: Sequence[Pending], deadline: float) -> None:
         size = sum(pending.size for pending in fresh)
         if not self._admit(fresh, size, deadline):
             self._ledger.settle(fresh, Outcome.FAILED, self._queue_full(len(fresh), size))

@@ -43,7 +43,8 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
         _check_variable(conf, variable)
     ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
-        LOG.warning("Nobody reads the configuration group [%s]%s", name, _suggestion(name, ours))
+        # Another consumer's, perhaps, that is loaded later.
+        LOG.info("Nobody has read the configuration group [%s] yet%s", name, _suggestion(name, ours))
 
 
 def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:

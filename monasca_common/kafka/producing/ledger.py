@@ -26,8 +26,9 @@ from monasca_common.kafka.transport.base import RawMessage
 # librdkafka reports identical connection errors of a broker once in 30 s: one that it kept silent about came
 # within that time after one that it told of.
 _SILENT_SECONDS = 35.0
-# Undelivered sends whose listener was told already are kept for the next flush, up to this many.
-_KEPT_AFTER_LISTENER = 10_000
+# Undelivered messages that hold no room of the budget (their listener was told, or their caller was interrupted)
+# are kept for the next flush, up to this many.
+_KEPT_WITHOUT_ROOM = 10_000
 
 
 _DELIVERED = Outcome.DELIVERED  # an enumeration's members are slow to look up
@@ -173,7 +174,7 @@ class Ledger:
         self._entry = threading.Lock()
         self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self._undelivered: list[Pending] = []  # sends that no flush has told of yet; they keep their room
-        self._told_by_listener: deque[Pending] = deque(maxlen=_KEPT_AFTER_LISTENER)
+        self._also_undelivered: deque[Pending] = deque(maxlen=_KEPT_WITHOUT_ROOM)
         self._trouble_at = float("-inf")
 
     def tick(self) -> None:
@@ -308,7 +309,7 @@ class Ledger:
             self.delivered += 1
             return False
         if pending.watchers:
-            self._told_by_listener.append(pending)
+            self._also_undelivered.append(pending)
             return False
         return True
 
@@ -325,15 +326,25 @@ class Ledger:
             latch.count_down()
         return latch
 
+    def disown(self, latch: Latch, pendings: Iterable[Pending]) -> None:
+        """Nobody waits for these any more: a flush tells of them, as of sends."""
+        with self.serving:
+            for pending in pendings:
+                pending.watchers = tuple(watcher for watcher in pending.watchers or () if watcher is not latch)
+                if pending.outcome is _DELIVERED:
+                    self.delivered += 1
+                elif pending.outcome is not None:
+                    self._also_undelivered.append(pending)
+
     def untold(self) -> tuple[list[Pending], int, Latch]:
         """The sends no flush has told of, now watched: those undelivered or on their way, and the number delivered."""
         with self.serving:
             waiting = [pending for pending in list(self.outstanding) if not _awaited(pending)]
-            undelivered = [*self._undelivered, *self._told_by_listener]
+            undelivered = [*self._undelivered, *self._also_undelivered]
             self.left_bytes += sum(pending.size for pending in self._undelivered)
             self._undelivered.clear()
             self.room_messages = self.budget_messages
-            self._told_by_listener.clear()
+            self._also_undelivered.clear()
             delivered, self.delivered = self.delivered, 0
             latch = self.watch(waiting)
         return undelivered + waiting, delivered, latch

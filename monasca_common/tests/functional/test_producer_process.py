@@ -167,7 +167,7 @@ class TestInterrupt(ProcessCase):
         process.send_signal(signal.SIGINT)
         line = process.stdout.readline()
         self.assertLess(time.monotonic() - begun, 0.2 + CLOSE_GRACE_SECONDS + 0.5)
-        self.assertEqual("interrupted 1\n", line)
+        self.assertEqual("interrupted 3\n", line)
         self.fixture.proxy.clear()
         self.assertEqual(0, process.wait(SECONDS))
 

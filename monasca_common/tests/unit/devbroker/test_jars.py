@@ -2,7 +2,6 @@
 import io
 import tarfile
 import threading
-import time
 import zipfile
 from pathlib import Path
 from unittest import mock
@@ -44,12 +43,19 @@ class TestCache(base.BaseTestCase):
         self.assertEqual(home / ".cache/monasca-common", kafka_jars({"HOME": str(home)}).parent)
 
     def test_of_several_at_once_one_fetches(self):
-        def slow(folder):
-            time.sleep(0.05)
+        begun = [threading.Event() for _ in range(4)]
+
+        def ask(event):
+            event.set()
+            kafka_jars(self.environ)
+
+        def while_the_others_wait(folder):
+            for event in begun:
+                event.wait(10)
             self.fetch(folder)
 
-        with mock.patch.object(fetch, "fetch", slow):
-            threads = [threading.Thread(target=kafka_jars, args=(self.environ,)) for _ in range(4)]
+        with mock.patch.object(fetch, "fetch", while_the_others_wait):
+            threads = [threading.Thread(target=ask, args=(event,)) for event in begun]
             for thread in threads:
                 thread.start()
             for thread in threads:

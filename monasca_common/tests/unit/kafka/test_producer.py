@@ -167,6 +167,21 @@ class PublishTest(ProducerCase):
         report = producer.retry(report)
         self.assertEqual(([0], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
 
+    def test_what_an_interrupted_publish_cannot_tell_a_flush_tells(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
+        producer = self.warm_producer()
+        wait = producer._pump.wait
+
+        def interrupted(latch, timeout):
+            wait(latch, timeout)
+            raise KeyboardInterrupt
+
+        producer._pump.wait = interrupted
+        self.assertRaises(KeyboardInterrupt, producer.publish, "t", [b"a", b"b"])
+        producer._pump.wait = wait
+        report = producer.flush()
+        self.assertEqual((1, 1), (report.delivered_count, len(report.failed)))
+
     def test_wrong_types_are_refused_before_anything_is_sent(self):
         producer = self.producer()
         for records in (b"bytes", "text", Record(b"x"), ["text"], [b"good", 7], [Record("text")]):
@@ -174,6 +189,8 @@ class PublishTest(ProducerCase):
         self.assertRaises(WrongType, producer.publish, b"t", [b"x"])
         self.assertRaises(WrongType, producer.publish, "t", [b"x"], key="k")
         self.assertRaises(WrongType, producer.send, "t", "text")
+        producer.publish("t", [b"x" * 2_000_000])  # from here on the topic is known
+        self.assertRaises(WrongType, producer.send, "t", b"x", key="k")
         self.assertEqual([], self.values())
 
 
