@@ -18,6 +18,7 @@ from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
 
 LOG = logging.getLogger(__name__)
 
+_MISSPELT = 0.85  # likeness of two names, of 1
 _ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
 
 
@@ -43,8 +44,10 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
         _check_variable(conf, variable)
     ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
-        # Another consumer's, perhaps, that is loaded later.
-        LOG.info("Nobody has read the configuration group [%s] yet%s", name, _suggestion(name, ours))
+        # A name of its own may be another consumer's, loaded later; one that nearly is a known one is misspelt.
+        close = difflib.get_close_matches(name, sorted(ours), n=1, cutoff=_MISSPELT)
+        if close:
+            LOG.warning("Nobody reads the configuration group [%s] (did you mean %r?)", name, close[0])
 
 
 def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:
