@@ -13,10 +13,12 @@ from typing import Any
 
 from monasca_common.kafka.delivery import DeliveryListener, DeliveryReport, Outcome
 from monasca_common.kafka.errors import (
+    AuthorizationError,
     ClosedError,
     ConfigurationError,
     DeliveryAbandoned,
     DeliveryRefused,
+    FatalError,
     QueueFull,
     TransportError,
 )
@@ -190,7 +192,7 @@ class KafkaProducer:
             else:
                 route.produce(topic, record, key, ANY_PARTITION, pending)
         except Exception as error:
-            self._routes.refused(route, pending, error)
+            self._routes.refused(pending, error)
         if not number & _HELP_EVERY:
             pump.help()
         if pump.idle:
@@ -368,6 +370,8 @@ class KafkaProducer:
 
     def _fault(self, error: Any) -> TransportError:
         fault = self._routes.main.fault(error)
+        if isinstance(fault, AuthorizationError | FatalError):
+            self._ledger.last_error = fault  # of one message, but no message fares better
         if fault.name == "MSG_SIZE_TOO_LARGE":
             self._routes.forget()  # some topic's limit was lowered since it was asked for
         return fault

@@ -161,11 +161,11 @@ class Routes:
             try:
                 route.produce(pending.topic, value, pending.key, partition, pending, pending, timestamp_ms, headers)
             except Exception as error:
-                self.refused(route, pending, error)
+                self.refused(pending, error)
 
-    def refused(self, route: Route, pending: Pending, error: Exception) -> None:
+    def refused(self, pending: Pending, error: Exception) -> None:
         """``produce`` raised: the client did not take the message, so it is surely not in the log."""
-        cause = route.transport.fault(error)
+        cause = pending.ledger.fault(error)
         pending.ledger.settle((pending,), Outcome.FAILED, DeliveryRefused(cause, permanent=False))
 
     def _refuse_size(self, route: Route, pending: Pending) -> None:

@@ -485,6 +485,12 @@ class HealthTest(ProducerCase):
         self.assertEqual(30, producer.health().oldest_unacknowledged_seconds)
         self.assertEqual(1, producer.health().outstanding_messages)
 
+    def test_a_missing_permission_is_told_even_where_it_is_said_of_one_message(self):
+        self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"))
+        producer = self.producer()
+        producer.publish("t", [b"a"])
+        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", producer.health().last_error.name)
+
     def test_the_last_client_error_is_told(self):
         self.broker.inject("produce", LoseAnswer(0))
         producer = self.producer()
