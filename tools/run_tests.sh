@@ -62,7 +62,7 @@ make_environment() {
     wanted="$(cat upper-constraints.txt requirements.txt setup.cfg pyproject.toml | sha256sum)"
     if [[ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]]; then
         say "installing the tested versions"
-        .venv/bin/python -m pip install --quiet -c upper-constraints.txt -e '.[devbroker,test,lint,docs]'
+        .venv/bin/python -m pip install --quiet -c upper-constraints.txt -e '.[api,persister,postgresql,devbroker,test,lint,docs]'
         echo "$wanted" > .venv/installed
     fi
     export PATH="$PWD/.venv/bin:$PATH"

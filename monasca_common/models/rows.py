@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What envelopes come to once they are decoded: the rows that storage keeps. Times are integer ms since the epoch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from monasca_common.models.series import Series
+
+
+class Measurement(NamedTuple):
+    """``value_meta`` is JSON text or ``None``. Of two with the same series and time the greater
+    ``(version, value, value_meta)`` counts; ``version`` is the envelope's creation_time in ms."""
+
+    series: Series
+    time_ms: int
+    value: float
+    value_meta: str | None
+    version: int
+
+
+class AlarmTransition(NamedTuple):
+    """``metrics`` and ``sub_alarms`` are JSON text."""
+
+    time_ms: int
+    tenant: str
+    alarm_id: str
+    alarm_definition_id: str
+    alarm_name: str
+    old_state: str
+    new_state: str
+    severity: str
+    reason: str
+    link: str | None
+    lifecycle_state: str | None
+    metrics: str
+    sub_alarms: str
+
+
+class LogEntry(NamedTuple):
+    """``dimensions`` and ``fields`` (all else that the envelope's log had) are JSON text."""
+
+    time_ms: int
+    tenant: str
+    region: str
+    message: str
+    dimensions: str
+    fields: str
+
+
+class Event(NamedTuple):
+    """``payload`` and ``dimensions`` are JSON text."""
+
+    time_ms: int
+    tenant: str
+    event_type: str
+    payload: str
+    dimensions: str

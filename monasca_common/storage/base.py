@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of storage, written once: what a driver stores, promises and reads.
+
+A driver declares its capabilities; the contract's suite holds it to each, and expects the rest to fail loudly.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from monasca_common.kafka.message import TopicPartition
+
+
+class Kind(enum.StrEnum):
+    """What rows are of; each is a table, or a measurement of a time-series database."""
+
+    METRICS = "metrics"
+    ALARM_HISTORY = "alarm_history"
+    LOGS = "logs"
+    EVENTS = "events"
+
+
+class Capability(enum.Enum):
+    TRANSACTIONAL_OFFSETS = "rows and the offset that was read become visible together, or not at all"
+    READS = "what is stored can be read back through a Reader"
+    MANY_WRITERS = "several processes may write at once"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A range of one partition, accounted for wholly: offsets from ``start`` to just before ``end``.
+
+    What no row is given for is not to be stored: it is a dead letter, a control record, or was compacted away.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    topic_id: str | None  # None: the broker does not tell; then it is not compared
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one claim, as columns of equal length in order of offset.
+
+    ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, as ``kind`` says. ``message_ids`` key
+    the rows of every kind but metrics, whose key is (series, time).
+    """
+
+    kind: Kind
+    values: Sequence[Any]
+    offsets: Sequence[int]
+    message_ids: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the rows of one call; the four add up to the rows given.
+
+    ``stored``: new. ``repeated``: the same row was there. ``conflicting``: the key was there, or twice in the call,
+    with another value; the greater version was kept. ``skipped``: below the stored offset, so stored before.
+    """
+
+    stored: int = 0
+    repeated: int = 0
+    conflicting: int = 0
+    skipped: int = 0
+
+
+class Writer(ABC):
+    """One connection that writes; used by one thread at a time, and closed by its opener.
+
+    Every method raises `StorageUnavailable` when the database cannot do it now.
+    """
+
+    @abstractmethod
+    def next_offsets(
+        self, group: str, partitions: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, int]:
+        """Where to read on, for each partition that has a stored offset. The values are the topics' ids.
+
+        Raises `TopicMismatch`.
+        """
+
+    @abstractmethod
+    def begin(
+        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, int]:
+        """Store where partitions without a stored offset begin; returns what is stored then, perhaps by another."""
+
+    @abstractmethod
+    def write(self, claim: Claim, rows: Rows) -> Written:
+        """Rows and the offset ``claim.end`` in one transaction, as a compare-and-swap on the stored offset.
+
+        Where the driver has no transactional offsets: rows, at least once, overwriting by key.
+        Raises `RowsRefused` (nothing was stored), `RangeBeyondNext`, `TopicMismatch`.
+        """
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Storage(ABC):
+    """A driver: what it can do, and how to open it. Connects to nothing until asked to."""
+
+    capabilities: frozenset[Capability]
+    kinds: frozenset[Kind]
+
+    @abstractmethod
+    def open_writer(self) -> Writer:
+        """Raises `StorageUnavailable`, `SchemaMismatch`, `WriterAlreadyRuns`."""
+
+    @abstractmethod
+    def open_reader(self) -> Any:
+        """A `Reader`, safe to share among threads. Raises `NotSupported` without `Capability.READS`."""

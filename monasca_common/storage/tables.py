@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables, for queries and for migrations. Times are integer milliseconds since the epoch (UTC).
+
+On PostgreSQL the four kinds of rows are partitioned by day of ``time``, and JSON columns are jsonb.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+metadata = sa.MetaData()
+
+_JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+_BIG = sa.BigInteger()
+
+series = sa.Table(
+    "series",
+    metadata,
+    sa.Column("id", sa.LargeBinary(16), primary_key=True),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("region", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.Index("series_by_name", "tenant", "region", "name"),
+    sa.Index("series_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
+)
+
+# No foreign key to series: the row of a series is written before its first measurement, and checking costs a third.
+measurements = sa.Table(
+    "measurements",
+    metadata,
+    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("value", sa.Double, nullable=False),
+    sa.Column("value_meta", _JSON),
+    sa.Column("version", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("series_id", "time"),
+    sqlite_with_rowid=False,
+)
+
+alarm_history = sa.Table(
+    "alarm_history",
+    metadata,
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("alarm_id", sa.Text, nullable=False),
+    sa.Column("alarm_definition_id", sa.Text, nullable=False),
+    sa.Column("alarm_name", sa.Text, nullable=False),
+    sa.Column("old_state", sa.Text, nullable=False),
+    sa.Column("new_state", sa.Text, nullable=False),
+    sa.Column("severity", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("link", sa.Text),
+    sa.Column("lifecycle_state", sa.Text),
+    sa.Column("metrics", _JSON, nullable=False),
+    sa.Column("sub_alarms", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("time", "message_id"),
+    sa.Index("alarm_history_by_alarm", "tenant", "alarm_id", "time"),
+)
+
+logs = sa.Table(
+    "logs",
+    metadata,
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("region", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.Column("fields", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("time", "message_id"),
+    sa.Index("logs_by_tenant", "tenant", "time"),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("event_type", sa.Text, nullable=False),
+    sa.Column("payload", _JSON, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("time", "message_id"),
+    sa.Index("events_by_tenant", "tenant", "event_type", "time"),
+)
+
+kafka_offset = sa.Table(
+    "kafka_offset",
+    metadata,
+    sa.Column("consumer_group", sa.Text, nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("topic_id", sa.Text),
+    sa.Column("next", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("consumer_group", "topic", "partition"),
+)
