@@ -76,10 +76,11 @@ class KafkaConsumer:
         self._assignment = Assignment()
         self._positions = Positions(transport, self._assignment)
         self._committer = Committer(transport, self._refusal)
+        self._starts = StartPositions(transport, self._committer, settings.start)
         self._rebalancer = Rebalancer(
             transport,
             self._assignment,
-            StartPositions(transport, self._committer, settings.start),
+            self._starts,
             self._committer,
             stop_seconds=min(settings.stop_timeout_seconds, settings.max_poll_interval_seconds * _REVOKE_SHARE),
         )
@@ -168,7 +169,7 @@ class KafkaConsumer:
                 # Taken and given again within this very poll: its rows may be of either epoch.
                 self._positions.rewind([partition])
                 continue
-            parts.append(PartitionBatch(partition, epoch, run))
+            parts.append(PartitionBatch(partition, epoch, run, assignment.positions.get(partition)))
         return tuple(parts)
 
     def commit(
@@ -238,6 +239,23 @@ class KafkaConsumer:
         """How many partitions any topic has. Raises `TransportError` (unknown topic, no permission, no answer)."""
         self._ready()
         return self._transport.partition_count(topic, timeout)
+
+    def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
+        """The id of each topic that is read, where the broker tells it: another id is another topic.
+
+        Raises `TransportError`.
+        """
+        self._ready()
+        return self._transport.topic_ids(self._topics, timeout)
+
+    def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
+        """The offsets that the option ``start`` names, whatever the group committed. Works within
+        `RebalanceListener.assigned`, for a listener that keeps offsets elsewhere and has none yet.
+
+        Raises `TransportError`.
+        """
+        self._ready()
+        return self._starts.resolve([TopicPartition(*tp) for tp in partitions], timeout)
 
     def lag(self, timeout: float = 1.0) -> dict[TopicPartition, int]:
         """How many messages each owned partition is behind, from the last fetch where it told."""

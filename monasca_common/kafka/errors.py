@@ -38,7 +38,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -241,10 +241,28 @@ class RetryLater(Exception):
 class Poison(Exception):
     """Raised by a handler: these messages can never be handled. They are dead-lettered at once, the rest goes on.
 
-    ``indices``: positions within the batch that the handler was given; ``None`` means all of it.
+    ``indices``: positions within the batch that the handler was given; ``None`` means all of it. ``reasons``: instead,
+    a reason of its own for each position.
     """
 
-    def __init__(self, reason: str, indices: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, reason: str, indices: Sequence[int] | None = None, *, reasons: Mapping[int, str] | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.indices = None if indices is None else tuple(indices)
+        self.reasons = dict(reasons or {})
+        chosen = self.reasons if reasons is not None else indices
+        self.indices = None if chosen is None else tuple(chosen)
+
+    def at(self, index: int) -> Poison:
+        """What is wrong with one message."""
+        return Poison(self.reasons[index]) if index in self.reasons else self
+
+
+class ReadFrom(Exception):
+    """Raised by a handler: it needs this partition from ``offset`` on again, as a database does whose stored offset
+    is behind. What is in memory of the partition is dropped and read again; nothing counts as failed."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(f"read again from offset {offset}")
+        self.offset = offset

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -61,12 +61,24 @@ class PartitionBatch:
     pays for what it uses and for no object per message.
     """
 
-    __slots__ = ("__dict__", "_raw", "epoch", "topic_partition")
+    __slots__ = ("__dict__", "_raw", "epoch", "next_offset", "start_offset", "topic_partition")
 
-    def __init__(self, topic_partition: TopicPartition, epoch: int, raw: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        epoch: int,
+        raw: Sequence[Any],
+        start_offset: int | None = None,
+        next_offset: int | None = None,
+    ) -> None:
         self.topic_partition = topic_partition
         self.epoch = epoch  # of the assignment it was read under; a commit under a later one is stale
         self._raw = raw
+        #: From here to `next_offset` all is accounted for: what is not in this batch was never in the log (control
+        #: records, compaction) or is a dead letter. A database that stores ranges can tell by it what is missing.
+        self.start_offset: int = int(raw[0].offset()) if start_offset is None else start_offset
+        #: One past the last message: what a commit of all of it says.
+        self.next_offset: int = int(raw[-1].offset()) + 1 if next_offset is None else next_offset
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -93,11 +105,6 @@ class PartitionBatch:
     def headers(self) -> list[Headers]:
         return [tuple(raw.headers() or ()) for raw in self._raw]
 
-    @property
-    def next_offset(self) -> int:
-        """One past the last message: what a commit of all of it says."""
-        return int(self._raw[-1].offset()) + 1
-
     def message(self, index: int) -> Message:
         raw = self._raw[index]
         kind, at = raw.timestamp()
@@ -112,12 +119,19 @@ class PartitionBatch:
         )
 
     def slice(self, start: int, stop: int) -> PartitionBatch:
-        """The same partition and epoch, messages ``start`` to ``stop``."""
-        return PartitionBatch(self.topic_partition, self.epoch, self._raw[start:stop])
+        """The same partition and epoch, messages ``start`` to ``stop``; a range between its neighbours' ranges."""
+        first = int(self._raw[start - 1].offset()) + 1 if start else self.start_offset
+        following = None if stop < len(self._raw) else self.next_offset
+        return PartitionBatch(self.topic_partition, self.epoch, self._raw[start:stop], first, following)
 
     def select(self, indices: Sequence[int]) -> PartitionBatch:
         """The same partition and epoch, the messages at these ascending positions."""
         return PartitionBatch(self.topic_partition, self.epoch, [self._raw[index] for index in indices])
+
+    def without(self, indices: Container[int]) -> PartitionBatch:
+        """The same range, without the messages at these positions: they are accounted for."""
+        left = [raw for index, raw in enumerate(self._raw) if index not in indices]
+        return PartitionBatch(self.topic_partition, self.epoch, left, self.start_offset, self.next_offset)
 
     def __iter__(self) -> Iterator[Message]:
         return map(self.message, range(len(self._raw)))

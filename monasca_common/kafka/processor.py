@@ -29,6 +29,7 @@ from monasca_common.kafka.errors import (
     MisuseError,
     OffsetOutOfRange,
     Poison,
+    ReadFrom,
     RetriableError,
     RetryLater,
     StaleCommit,
@@ -41,8 +42,10 @@ from monasca_common.kafka.hooks import Hook, Hooks
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.offsets import OffsetTracker
 from monasca_common.kafka.processing.calling import Caller, Handler
+from monasca_common.kafka.processing.choices import check_choices
 from monasca_common.kafka.processing.dead_letter_office import DeadLetterOffice
 from monasca_common.kafka.processing.decoding import Undecodable
+from monasca_common.kafka.processing.detours import Detours
 from monasca_common.kafka.processing.hand_over import HandOver
 from monasca_common.kafka.processing.lanes import Lane, Lanes, Task
 from monasca_common.kafka.processing.outbox import Abandoned, Outbox
@@ -80,8 +83,9 @@ class Processor:
 
     ``handler(batch)`` gets a `PartitionBatch` (with ``per_message``: a `Message`) and returns nothing or outputs, an
     iterable of ``(topic, Record)`` or `Output`. It raises `RetryLater` (a dependency is away: the same messages come
-    again, for ever), `Poison` (dead letters now), or anything else: tried ``retry.attempts`` times, then in halves,
-    then the one message that fails goes to the dead letters, or ends `run` with `HandlerError` without them.
+    again, for ever), `Poison` (dead letters now), `ReadFrom` (it needs an earlier offset), or anything else: tried
+    ``retry.attempts`` times, then in halves, then the one message that fails goes to the dead letters, or ends `run`
+    with `HandlerError` without them.
     With several ``threads`` it is called concurrently, one call a partition (``order="key"``: one call a key).
 
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
@@ -105,7 +109,7 @@ class Processor:
         transactional: bool = False,
         hooks: Iterable[Hook] = (),
     ) -> None:
-        _check_choices(producer, dead_letters, order, threads, transactional=transactional)
+        check_choices(producer, dead_letters, order, threads, transactional=transactional)
         self._consumer = consumer
         self._settings = consumer.settings
         self._clock = consumer.clock
@@ -114,6 +118,7 @@ class Processor:
         self._hooks = Hooks(hooks)
         self._lanes = Lanes(self._clock, shares=threads if order == "key" else 1)
         self._tracker = OffsetTracker(self._settings.max_uncommitted_messages)
+        self._detours = Detours(consumer, self._lanes, self._tracker)
         self._outbox: Outbox | TransactionalOutbox | None = None
         self._transactions: TransactionalOutbox | None = None
         self._dead_letters: DeadLetterOffice | None = None
@@ -165,9 +170,11 @@ class Processor:
         if self._transactions is not None and self._transactions.aborted:
             self._transactions.rewind()
         else:
+            void = self._detours.take()
             for part in batch.partitions:
-                self._tracker.received(part)
-                self._lanes.add(part)
+                if part.topic_partition not in void:
+                    self._tracker.received(part)
+                    self._lanes.add(part)
         self._lanes.wake()
         if self._clock.monotonic() >= self._next_commit or self._tracker.full():
             self._commit(_COMMIT_PATIENCE_SECONDS)
@@ -258,6 +265,8 @@ class Processor:
         """One call of the handler and everything that follows from it."""
         if task.condemned is not None:
             return self._reject(lane, task, dict.fromkeys(range(len(task.part)), task.condemned))
+        if lane.unclaimed is not None:
+            task.part.start_offset, lane.unclaimed = lane.unclaimed, None
         attempt = task.attempts + 1
         self._hooks.tell("before_handle", task.part, attempt)
         call = self._caller.call(task.part, lambda: lane.closing or self._ending.requested)
@@ -279,7 +288,10 @@ class Processor:
             indices = range(len(task.part)) if error.indices is None else error.indices
             if indices and all(0 <= index < len(task.part) for index in indices):
                 task.failed(self._clock.time_ms())
-                return self._reject(lane, task, dict.fromkeys(indices, error))
+                return self._reject(lane, task, {index: error.at(index) for index in indices})
+        if isinstance(error, ReadFrom):
+            self._detours.ask(lane, error.offset)
+            raise Abandoned
         task.failed(self._clock.time_ms())
         if not task.last_chance and not self._retry.exhausted(task.tries):
             LOG.warning("handler failed on %s, attempt %d: %s", task, task.tries, type(error).__name__)
@@ -308,10 +320,10 @@ class Processor:
             self._done(doomed)
         if limit is not None:
             raise limit
-        rest = [index for index in range(len(task.part)) if index not in errors]
-        if not rest:
+        if len(errors) == len(task.part):
+            lane.unclaimed = task.part.start_offset
             return _Next()
-        remaining = task.select(rest)
+        remaining = task.without(errors)
         remaining.counted = True
         return _Next((remaining,))
 
@@ -378,6 +390,7 @@ class Processor:
     def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
         self._lanes.drop(partitions)
         self._tracker.forget(partitions)
+        self._detours.forget(partitions)
         self._backpressure.forget(partitions)
         if self._dead_letters is not None:
             self._dead_letters.forget(partitions)
@@ -407,33 +420,3 @@ class Processor:
             left=self._tracker.unfinished(),
             in_flight=self._lanes.in_flight(self._lanes.partitions()),
         )
-
-
-def _check_choices(
-    producer: KafkaProducer | None,
-    dead_letters: DeadLetters | None,
-    order: str,
-    threads: int,
-    *,
-    transactional: bool,
-) -> None:
-    rules = (
-        (order in ("partition", "key"), f"order={order!r}: it is 'partition' or 'key'"),
-        (threads >= 1, f"threads={threads}: at least 1 must call the handler"),
-        (
-            dead_letters is None or producer is not None,
-            "dead_letters without a producer: give it one to send them with",
-        ),
-        (not transactional or producer is not None, "transactional without a producer: give it a transactional one"),
-        (
-            producer is None or transactional == (producer.settings.transactional_id is not None),
-            "transactional and the producer's transactional_id go together: give both, or neither",
-        ),
-        (
-            not (transactional and order == "key"),
-            "transactional with order='key': offsets in a transaction must not skip; use order='partition'",
-        ),
-    )
-    for holds, remedy in rules:
-        if not holds:
-            raise ConfigurationError(f"Processor: {remedy}")

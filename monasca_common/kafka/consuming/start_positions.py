@@ -39,6 +39,10 @@ class StartPositions:
             found |= self._begin(topic, [tp for tp in missing if tp.topic == topic], deadline)
         return found
 
+    def resolve(self, partitions: Sequence[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """Where the option says, regardless of what is committed; written down nowhere."""
+        return self._resolve(partitions, self._clock.monotonic() + timeout) if partitions else {}
+
     def _begin(self, topic: str, wanted: list[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
         count = self._transport.partition_count(topic, self._left(deadline))
         everything = [TopicPartition(topic, number) for number in range(count)]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ class DecodedBatch(PartitionBatch):
     values: list[Any]
 
     def __init__(self, part: PartitionBatch, values: Sequence[Any]) -> None:
-        super().__init__(part.topic_partition, part.epoch, part._raw)
+        super().__init__(part.topic_partition, part.epoch, part._raw, part.start_offset, part.next_offset)
         self.values = list(values)
 
     def message(self, index: int) -> Message:
@@ -30,6 +30,10 @@ class DecodedBatch(PartitionBatch):
 
     def select(self, indices: Sequence[int]) -> DecodedBatch:
         return DecodedBatch(super().select(indices), [self.values[index] for index in indices])
+
+    def without(self, indices: Container[int]) -> DecodedBatch:
+        left = [value for index, value in enumerate(self.values) if index not in indices]
+        return DecodedBatch(super().without(indices), left)
 
 
 class Undecodable(Exception):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from monasca_common.kafka.clock import Clock
@@ -67,6 +67,10 @@ class Task:
         """A task of some of the messages, with the same past."""
         return Task(self.part.select(indices), self, contiguous=False)
 
+    def without(self, indices: Container[int]) -> Task:
+        """A task of the same range, with the same past, without some of the messages."""
+        return Task(self.part.without(indices), self, contiguous=False)
+
     def slice(self, start: int, stop: int) -> Task | None:
         """A task of neighbours; the task itself if that is all of them, and ``None`` if there are none."""
         if stop - start == len(self.part):
@@ -102,9 +106,10 @@ class Lane:
     """One line. It is ``queued`` for a thread or ``busy`` with one, or neither.
 
     ``closing``: nothing more of it is handed out; ``dead``: what is still being handled is ignored.
+    ``unclaimed``: where dead letters begin that no handler has accounted for yet.
     """
 
-    __slots__ = ("busy", "closing", "dead", "epoch", "partition", "queued", "resume_at", "tasks")
+    __slots__ = ("busy", "closing", "dead", "epoch", "partition", "queued", "resume_at", "tasks", "unclaimed")
 
     def __init__(self, partition: TopicPartition, epoch: int) -> None:
         self.partition = partition
@@ -115,6 +120,7 @@ class Lane:
         self.closing = False
         self.dead = False
         self.resume_at: float | None = None
+        self.unclaimed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
