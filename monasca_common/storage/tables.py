@@ -13,16 +13,21 @@ metadata = sa.MetaData()
 
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _BIG = sa.BigInteger()
+# Ordered by bytes, as on SQLite and in Python: a database's locale would list names, and cut pages, in another order.
+_NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_BY_DAY = {"postgresql_partition_by": "RANGE (time)"}
 
 series = sa.Table(
     "series",
     metadata,
     sa.Column("id", sa.LargeBinary(16), primary_key=True),
-    sa.Column("tenant", sa.Text, nullable=False),
-    sa.Column("region", sa.Text, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("region", _NAME, nullable=False),
+    sa.Column("name", _NAME, nullable=False),
     sa.Column("dimensions", _JSON, nullable=False),
-    sa.Index("series_by_name", "tenant", "region", "name"),
+    # Lists are in order of id, and most name no region: so each index ends in what its list is sorted by.
+    sa.Index("series_by_name", "tenant", "name", "id"),
+    sa.Index("series_by_tenant", "tenant", "id"),
     sa.Index("series_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
 )
 
@@ -37,6 +42,7 @@ measurements = sa.Table(
     sa.Column("version", _BIG, nullable=False),
     sa.PrimaryKeyConstraint("series_id", "time"),
     sqlite_with_rowid=False,
+    **_BY_DAY,
 )
 
 alarm_history = sa.Table(
@@ -57,7 +63,9 @@ alarm_history = sa.Table(
     sa.Column("metrics", _JSON, nullable=False),
     sa.Column("sub_alarms", _JSON, nullable=False),
     sa.PrimaryKeyConstraint("time", "message_id"),
-    sa.Index("alarm_history_by_alarm", "tenant", "alarm_id", "time"),
+    sa.Index("alarm_history_by_alarm", "tenant", "alarm_id", "time", "message_id"),
+    sa.Index("alarm_history_by_tenant", "tenant", "time", "message_id"),
+    **_BY_DAY,
 )
 
 logs = sa.Table(
@@ -72,6 +80,7 @@ logs = sa.Table(
     sa.Column("fields", _JSON, nullable=False),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("logs_by_tenant", "tenant", "time"),
+    **_BY_DAY,
 )
 
 events = sa.Table(
@@ -85,6 +94,7 @@ events = sa.Table(
     sa.Column("dimensions", _JSON, nullable=False),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("events_by_tenant", "tenant", "event_type", "time"),
+    **_BY_DAY,
 )
 
 kafka_offset = sa.Table(
