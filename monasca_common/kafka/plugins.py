@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import importlib.metadata
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
-from stevedore import driver
-from stevedore.exception import NoMatches
 
 from monasca_common.kafka.config import configuration
+from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.options import KAFKA_GROUP
@@ -38,7 +34,7 @@ def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProduc
     Raises `ConfigurationError`, which names the option.
     """
     settings = configuration.producer_settings(conf, group)
-    return _factory(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
+    return entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
 
 
 def load_consumer(
@@ -53,7 +49,7 @@ def load_consumer(
     Raises `ConfigurationError`, which names the option.
     """
     settings = configuration.consumer_settings(conf, group)
-    factory = _factory(CONSUMERS, settings.connection.driver, option="driver")
+    factory = entry_point(CONSUMERS, settings.connection.driver, option="driver")
     return factory(settings, listener=listener, partitions=partitions)  # type: ignore[no-any-return]
 
 
@@ -72,7 +68,7 @@ def load_admin(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Admin:
 
 def load_serializer(name: str) -> Serializer:
     """The serializer of this name (``json``, ``raw``, …). Raises `ConfigurationError` for an unknown one."""
-    return _factory(SERIALIZERS, name, option="serializer")()  # type: ignore[no-any-return]
+    return entry_point(SERIALIZERS, name, option="serializer")()  # type: ignore[no-any-return]
 
 
 # The drivers' factories. Each imports what it needs when it is called, so that importing this package stays cheap.
@@ -120,28 +116,3 @@ def memory_consumer(
     from monasca_common.kafka.transport.memory import MemoryConsumer
 
     return KafkaConsumer(settings, MemoryConsumer(settings), listener=listener, partitions=partitions)
-
-
-@functools.lru_cache
-def _factory(namespace: str, name: str, *, option: str) -> Any:
-    manager: Any = None
-    broken: list[BaseException] = []
-    with contextlib.suppress(NoMatches):
-        manager = driver.DriverManager(
-            namespace, name, on_load_failure_callback=lambda _manager, _plugin, error: broken.append(error)
-        )
-    if manager is None:
-        raise _no_plugin(namespace, name, option, broken) from (broken[0] if broken else None)
-    return manager.driver
-
-
-def _no_plugin(namespace: str, name: str, option: str, broken: list[BaseException]) -> ConfigurationError:
-    if broken:
-        return ConfigurationError(
-            f"{option}={name}: the plugin cannot be loaded ({broken[0]}): install what it needs, or use another"
-        )
-    known = sorted(importlib.metadata.entry_points(group=namespace).names)
-    return ConfigurationError(
-        f"{option}={name} is not known: use one of {', '.join(known) or '(none is installed)'}, or install a package "
-        f"that offers it as an entry point of {namespace}"
-    )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.storage.errors import NotSupported
 
 
 class Kind(enum.StrEnum):
@@ -74,6 +75,36 @@ class Written:
     skipped: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What one step of pruning removed from a table; ``unit`` is ``rows`` or ``partitions``."""
+
+    table: str
+    removed: int
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    group: str
+    topic: str
+    partition: int
+    topic_id: str | None
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """``found``: the schema's revision, ``None`` where there is none; ``wanted``: this program's. ``size_bytes``: of
+    the whole database. ``partitions``: of all tables, where there are any."""
+
+    found: str | None
+    wanted: str
+    size_bytes: int | None = None
+    offsets: tuple[StoredOffset, ...] = ()
+    partitions: int | None = None
+
+
 class Writer(ABC):
     """One connection that writes; used by one thread at a time, and closed by its opener.
 
@@ -81,9 +112,7 @@ class Writer(ABC):
     """
 
     @abstractmethod
-    def next_offsets(
-        self, group: str, partitions: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
+    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
         """Where to read on, for each partition that has a stored offset. The values are the topics' ids.
 
         Raises `TopicMismatch`.
@@ -128,3 +157,20 @@ class Storage(ABC):
     @abstractmethod
     def open_reader(self) -> Any:
         """A `Reader`, safe to share among threads. Raises `NotSupported` without `Capability.READS`."""
+
+    # What an operator does, by `monasca-common db`. Where the schema is not ours, it is not ours to change either.
+
+    def upgrade(self) -> None:
+        """Bring the schema to this program's. Raises `StorageUnavailable`, `SchemaMismatch` (a newer program's)."""
+        raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to upgrade")
+
+    def status(self) -> StorageStatus:
+        """How the database stands. Raises `StorageUnavailable`."""
+        raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to tell of it")
+
+    def prune(self, now_ms: int) -> Iterator[Pruned]:
+        """Remove what is older than its retention, in steps that are each committed, and tell of each.
+
+        Raises `StorageUnavailable`, `SchemaMismatch`.
+        """
+        raise NotSupported(f"{type(self).__name__} prunes nothing: set a retention policy in the database itself")

@@ -15,7 +15,7 @@ _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 _BIG = sa.BigInteger()
 # Ordered by bytes, as on SQLite and in Python: a database's locale would list names, and cut pages, in another order.
 _NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-_BY_DAY = {"postgresql_partition_by": "RANGE (time)"}
+_BY_DAY = "RANGE (time)"
 
 series = sa.Table(
     "series",
@@ -42,7 +42,7 @@ measurements = sa.Table(
     sa.Column("version", _BIG, nullable=False),
     sa.PrimaryKeyConstraint("series_id", "time"),
     sqlite_with_rowid=False,
-    **_BY_DAY,
+    postgresql_partition_by=_BY_DAY,
 )
 
 alarm_history = sa.Table(
@@ -65,7 +65,7 @@ alarm_history = sa.Table(
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("alarm_history_by_alarm", "tenant", "alarm_id", "time", "message_id"),
     sa.Index("alarm_history_by_tenant", "tenant", "time", "message_id"),
-    **_BY_DAY,
+    postgresql_partition_by=_BY_DAY,
 )
 
 logs = sa.Table(
@@ -80,7 +80,7 @@ logs = sa.Table(
     sa.Column("fields", _JSON, nullable=False),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("logs_by_tenant", "tenant", "time"),
-    **_BY_DAY,
+    postgresql_partition_by=_BY_DAY,
 )
 
 events = sa.Table(
@@ -94,7 +94,7 @@ events = sa.Table(
     sa.Column("dimensions", _JSON, nullable=False),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("events_by_tenant", "tenant", "event_type", "time"),
-    **_BY_DAY,
+    postgresql_partition_by=_BY_DAY,
 )
 
 kafka_offset = sa.Table(

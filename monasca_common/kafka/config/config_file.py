@@ -50,6 +50,19 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
             LOG.warning("Nobody reads the configuration group [%s] (did you mean %r?)", name, close[0])
 
 
+def check_group(conf: cfg.ConfigOpts, group: str) -> None:
+    """Look at the names that one group has in files: raises `ConfigurationError` for one that nobody registered.
+
+    For the groups of what is built on this layer; `check_names` is for those of producers and consumers.
+    """
+    registered = _registered(conf)[group.lower()]
+    for option in sorted(_in_files(conf)[group.lower()] - registered):
+        raise ConfigurationError(
+            f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered)}: correct its name "
+            "or remove it"
+        )
+
+
 def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:
     old = legacy.find(group, option)
     if old is None and option in registered[KAFKA_GROUP]:

@@ -98,7 +98,7 @@ class PluginsTest(ConfigurationTestCase):
     def test_the_drivers_of_the_entry_points_exist(self):
         for namespace in (plugins.PRODUCERS, plugins.CONSUMERS):
             for name in ("kafka", "memory"):
-                self.assertTrue(callable(plugins._factory(namespace, name, option="driver")))
+                self.assertTrue(callable(plugins.entry_point(namespace, name, option="driver")))
 
 
 class PackageTest(ConfigurationTestCase):

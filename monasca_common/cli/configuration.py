@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration files, for commands that do what a service's configuration says."""
+
+from __future__ import annotations
+
+import argparse
+
+from oslo_config import cfg
+
+from monasca_common.kafka.errors import ConfigurationError
+
+PROJECT = "monasca-common"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-file",
+        action="append",
+        default=[],
+        metavar="F",
+        help="configuration of the service; may be given several times, the later file counting (default: "
+        f"{PROJECT}.conf in ~/.{PROJECT}, ~, /etc/{PROJECT} or /etc)",
+    )
+
+
+def read(parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
+    """Raises `ConfigurationError` for a file that is missing or no configuration."""
+    conf = cfg.ConfigOpts()
+    arguments = [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
+    try:
+        conf(arguments, project=PROJECT)
+    except (cfg.ConfigFilesNotFoundError, cfg.ConfigFilesPermissionDeniedError) as error:
+        raise ConfigurationError(f"{error}: correct --config-file") from None
+    except cfg.ConfigFileParseError as error:
+        # Its text quotes the line, which may be a password's.
+        raise ConfigurationError(f"{error.config_file} is no configuration file: a line in it is wrong") from None
+    return conf

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common db upgrade | prune | status``: what an operator does with the database."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections import Counter
+from typing import Any
+
+from cliff.command import Command
+
+from monasca_common.cli import configuration
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage import Storage, load_storage
+from monasca_common.storage.base import StorageStatus
+from monasca_common.storage.errors import StorageError
+
+
+class _DatabaseCommand(Command):
+    """The database is that of [storage] driver and [database] connection."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: done. 1: not, and the reason on standard error."""
+        try:
+            return self.act(load_storage(configuration.read(parsed_args)), as_json=parsed_args.json)
+        except (ConfigurationError, StorageError) as error:
+            self.app.stderr.write(f"monasca-common {self.cmd_name}: {error}\n")
+            return 1
+
+    def act(self, storage: Storage, *, as_json: bool) -> int:
+        raise NotImplementedError
+
+    def print(self, text: str) -> None:
+        self.app.stdout.write(text + "\n")
+        self.app.stdout.flush()
+
+
+class DbUpgrade(_DatabaseCommand):
+    """Make the database's tables, or bring them to what this program needs.
+
+    May be run again at any time; what is up to date is left alone. Nothing of it is done if a step fails.
+    """
+
+    def act(self, storage: Storage, *, as_json: bool) -> int:
+        before = storage.status().found
+        storage.upgrade()
+        after = storage.status().found
+        if as_json:
+            self.print(json.dumps({"before": before, "after": after}))
+        elif before == after:
+            self.print(f"The schema is {after} already.")
+        else:
+            self.print(f"The schema is {after} now; it was {before or 'not there'}.")
+        return 0
+
+
+class DbPrune(_DatabaseCommand):
+    """Remove rows that are older than [storage] retention_days.
+
+    Services may run meanwhile. What is removed before an interruption stays removed.
+    """
+
+    def act(self, storage: Storage, *, as_json: bool) -> int:
+        removed: Counter[tuple[str, str]] = Counter()
+        # A carriage return is for eyes; in a file or a pipe it would be noise.
+        lively = not as_json and self.app.stdout.isatty()
+        for step in storage.prune(SystemClock().time_ms()):
+            removed[step.table, step.unit] += step.removed
+            if lively:
+                self.app.stdout.write(f"\r{removed[step.table, step.unit]:>15,} {step.unit} of {step.table}")
+                self.app.stdout.flush()
+        if lively and removed:
+            self.app.stdout.write("\n")
+        if as_json:
+            rows = [{"table": table, "unit": unit, "removed": count} for (table, unit), count in removed.items()]
+            self.print(json.dumps({"removed": rows}))
+        else:
+            for (table, unit), count in removed.items():
+                self.print(f"{count:,} {unit} of {table} removed")
+            if not removed:
+                self.print("Nothing is older than it may be.")
+        return 0
+
+
+class DbStatus(_DatabaseCommand):
+    """Tell the schema's revision, the size, and up to which offsets rows are stored.
+
+    The exit status is 0 where the schema is this program's, else 1.
+    """
+
+    def act(self, storage: Storage, *, as_json: bool) -> int:
+        status = storage.status()
+        current = status.found == status.wanted
+        self.print(json.dumps(description(status)) if as_json else summary(status))
+        return 0 if current else 1
+
+
+def description(status: StorageStatus) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    return {**dataclasses.asdict(status), "current": status.found == status.wanted}
+
+
+def summary(status: StorageStatus) -> str:
+    lines = [f"schema      {status.found}, as this program needs it"]
+    if status.found != status.wanted:
+        found = status.found or "none yet"
+        lines = [f"schema      {found}, but this program needs {status.wanted}: run monasca-common db upgrade"]
+    if status.size_bytes is not None:
+        lines.append(f"size        {status.size_bytes / 1_000_000:,.1f} MB")
+    if status.partitions is not None:
+        lines.append(f"partitions  {status.partitions}")
+    lines += [
+        f"stored      {each.group} {each.topic}/{each.partition} below {each.next_offset}" for each in status.offsets
+    ]
+    return "\n".join(lines)

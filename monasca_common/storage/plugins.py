@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Storage by configuration."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.entry_points import entry_point
+from monasca_common.storage.base import Storage
+from monasca_common.storage.options import check_dialect, storage_settings
+from monasca_common.storage.settings import StorageSettings
+
+DRIVERS = "monasca_common.storage"
+
+
+def load_storage(conf: cfg.ConfigOpts) -> Storage:
+    """The storage that ``[storage]`` and ``[database]`` describe; registers the options that it reads.
+
+    Connects to nothing. Raises `ConfigurationError`, which names the option.
+    """
+    return open_storage(storage_settings(conf))
+
+
+def open_storage(settings: StorageSettings, *, clock: Clock | None = None) -> Storage:
+    """The driver that the settings name. Raises `ConfigurationError` for an unknown one, and for a URL of another's."""
+    driver = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
+    check_dialect(settings)
+    return driver(settings, clock=clock or SystemClock())  # type: ignore[no-any-return]

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQLite: embedded, one process writes, readers beside it."""
+
+from monasca_common.storage.sqlite.storage import SqliteStorage
+
+__all__ = ["SqliteStorage"]

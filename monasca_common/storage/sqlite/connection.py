@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections to a SQLite file, and what their errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage import schema
+from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
+
+#: Errors of a row rather than of the database: a constraint, a size, a type, a number or a text that has no encoding.
+ROW_ERRORS = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    UnicodeError,
+    orjson.JSONEncodeError,
+)
+_CACHE_KIB = 65_536
+_WAL_PAGES = 10_000  # 40 MB between checkpoints: a batch of random keys touches thousands of pages
+_WAL_FILE_BYTES = 256 * 1024 * 1024
+
+
+def database_file(connection: str) -> Path:
+    """Of a SQLAlchemy URL. Raises `ConfigurationError`."""
+    try:
+        name = make_url(connection).database
+    except (ArgumentError, ValueError):
+        name = None
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise ConfigurationError(
+            "connection in group [database] names no file: write sqlite:/// and the file's path behind it, such as "
+            "sqlite:////var/lib/monasca/monasca.sqlite (a database in memory would be lost, and no other process "
+            "could read it)"
+        )
+    return Path(name).absolute()
+
+
+def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
+    """A connection that leaves transactions to its user. Raises `StorageUnavailable`, `SchemaMismatch`."""
+    if not path.exists():
+        if path.parent.is_dir():
+            schema.check(None)
+        raise StorageUnavailable(
+            f"the folder of the database, {path.parent}, does not exist: make it, or correct "
+            "connection in group [database]"
+        )
+    with translated(path):
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?mode=rw", timeout=timeout_seconds, isolation_level=None, check_same_thread=False, uri=True
+        )
+    try:
+        with translated(path):
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA temp_store=MEMORY")
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit={_WAL_FILE_BYTES}")
+            schema.check(_revision(connection))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Raise `StorageUnavailable` or `SchemaMismatch` for what SQLite raises within the block."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if "no such table" in str(error) or "no such column" in str(error):
+            raise SchemaMismatch(f"{path}: {error}: run `monasca-common db upgrade`") from error
+        raise StorageUnavailable(f"{path}: {error} ({getattr(error, 'sqlite_errorname', 'SQLite')})") from error
+
+
+def _revision(connection: sqlite3.Connection) -> str | None:
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
+        return None
+    row = connection.execute(schema.SELECT_REVISION).fetchone()
+    return str(row[0]) if row else None

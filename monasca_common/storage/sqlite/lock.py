@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process writes to a database file, whatever number of threads it writes with.
+
+The operating system releases the lock with the process, however it ended, so a crash leaves nothing to clean up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monasca_common.storage.errors import StorageUnavailable, WriterAlreadyRuns
+
+SUFFIX = ".writer-lock"
+
+
+@dataclass(slots=True)
+class WriterLock:
+    """This process's right to write to one file, shared by its writers. ``turn``: held for one transaction."""
+
+    path: Path
+    descriptor: int
+    holders: int = 0
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
+_held: dict[Path, WriterLock] = {}
+_guard = threading.Lock()
+
+
+def acquire(database: Path) -> WriterLock:
+    """Take the lock, or share it with this process's other writers. Raises `WriterAlreadyRuns`."""
+    path = Path(os.path.realpath(database) + SUFFIX)
+    with _guard:
+        lock = _held.get(path) or _lock(path)
+        _held[path] = lock
+        lock.holders += 1
+        return lock
+
+
+def release(lock: WriterLock) -> None:
+    with _guard:
+        lock.holders -= 1
+        if not lock.holders and _held.get(lock.path) is lock:
+            del _held[lock.path]
+            os.close(lock.descriptor)
+
+
+def _lock(path: Path) -> WriterLock:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise StorageUnavailable(f"cannot open {path}, which keeps other writers away: {error.strerror}") from error
+    try:
+        # Of POSIX's kind, which a forked child does not inherit: it must not keep a dead writer's lock.
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+    except OSError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise WriterAlreadyRuns(
+            f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite takes one: stop it, "
+            "set one worker process for all kinds of data, or use postgresql"
+        ) from error
+    return WriterLock(path, descriptor)
+
+
+def _forget() -> None:
+    """In a child after a fork: what the parent holds is not ours."""
+    global _guard
+    _guard = threading.Lock()
+    for lock in _held.values():
+        os.close(lock.descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

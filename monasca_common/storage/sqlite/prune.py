@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Removes what is older than its retention, beside a writer, in transactions short enough to let it go on.
+
+The file does not shrink: SQLite uses the room again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from monasca_common.storage import retention
+from monasca_common.storage.base import Kind, Pruned
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sqlite import statements
+from monasca_common.storage.sqlite.connection import connect, translated
+
+ROWS_A_STEP = 10_000
+# Indexed by series first: each has its own end, and none more than a step at once.
+_NEXT_SERIES = "SELECT series_id FROM measurements WHERE series_id > ? ORDER BY series_id LIMIT 1"
+_END_OF_STEP = "SELECT time FROM measurements WHERE series_id = ? AND time < ? ORDER BY time LIMIT 1 OFFSET ?"
+_DELETE_MEASUREMENTS = "DELETE FROM measurements WHERE series_id = ? AND time < ?"
+_LAST_OF_STEP = "SELECT max(id) FROM (SELECT id FROM series WHERE id > ? ORDER BY id LIMIT ?)"
+_DELETE_SERIES = """
+    DELETE FROM series WHERE id > ? AND id <= ?
+    AND NOT EXISTS (SELECT 1 FROM measurements WHERE series_id = series.id)
+"""
+
+
+def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned]:
+    """Raises `StorageUnavailable`, `SchemaMismatch`."""
+    connection = connect(path, timeout_seconds=settings.write_timeout_seconds)
+    with contextlib.closing(connection):
+        for kind in Kind:
+            earliest_ms = retention.window(settings, kind, now_ms).earliest_ms
+            if kind is Kind.METRICS:
+                yield from _steps(path, connection, _measurements(connection, earliest_ms), "measurements")
+                yield from _steps(path, connection, _series(connection), "series")
+            else:
+                yield from _steps(path, connection, _keyed(connection, kind, earliest_ms), str(kind))
+
+
+# A step deletes within the transaction around it, and tells how many rows, and whether there is more to do.
+_Step = Callable[[], tuple[int, bool]]
+
+
+def _steps(path: Path, connection: sqlite3.Connection, step: _Step, table: str) -> Iterator[Pruned]:
+    more = True
+    while more:
+        with translated(path):
+            began = time.monotonic()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                removed, more = step()
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        if removed:
+            yield Pruned(table, removed, "rows")
+            # A writer that waits looks only now and then whether it is its turn.
+            time.sleep(time.monotonic() - began)
+
+
+def _keyed(connection: sqlite3.Connection, kind: Kind, earliest_ms: int) -> _Step:
+    delete = f"DELETE FROM {kind} WHERE rowid IN (SELECT rowid FROM {kind} WHERE time < ? ORDER BY time LIMIT ?)"  # nosec B608
+
+    def step() -> tuple[int, bool]:
+        removed = connection.execute(delete, (earliest_ms, ROWS_A_STEP)).rowcount
+        return removed, removed == ROWS_A_STEP
+
+    return step
+
+
+def _measurements(connection: sqlite3.Connection, earliest_ms: int) -> _Step:
+    series = b""
+
+    def step() -> tuple[int, bool]:
+        nonlocal series
+        removed = 0
+        while removed < ROWS_A_STEP:
+            row = connection.execute(_NEXT_SERIES, (series,)).fetchone()
+            if row is None:
+                return removed, False
+            end = connection.execute(_END_OF_STEP, (row[0], earliest_ms, ROWS_A_STEP - removed)).fetchone()
+            removed += connection.execute(_DELETE_MEASUREMENTS, (row[0], end[0] if end else earliest_ms)).rowcount
+            if end is None:
+                series = row[0]
+        return removed, True
+
+    return step
+
+
+def _series(connection: sqlite3.Connection) -> _Step:
+    """Those without a measurement. Writers are told, for they remember which series there are."""
+    after = b""
+
+    def step() -> tuple[int, bool]:
+        nonlocal after
+        last = connection.execute(_LAST_OF_STEP, (after, ROWS_A_STEP)).fetchone()[0]
+        if last is None:
+            return 0, False
+        removed = connection.execute(_DELETE_SERIES, (after, last)).rowcount
+        after = last
+        if removed:
+            prunings = connection.execute(statements.SELECT_PRUNINGS).fetchone()[0]
+            connection.execute(f"PRAGMA user_version = {prunings + 1}")
+        return removed, True
+
+    return step

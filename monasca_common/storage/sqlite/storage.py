@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver ``sqlite``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.storage import schema
+from monasca_common.storage.base import Capability, Kind, Pruned, Storage, StorageStatus, Writer
+from monasca_common.storage.errors import NotSupported, StorageUnavailable
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sqlite.connection import database_file
+from monasca_common.storage.sqlite.prune import prune
+from monasca_common.storage.sqlite.writer import SqliteWriter
+
+
+class SqliteStorage(Storage):
+    """A file with WAL and synchronous=FULL: a commit that was answered survives a loss of power."""
+
+    capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS})
+    kinds = frozenset(Kind)
+
+    def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:
+        """Raises `ConfigurationError` for a URL without a file."""
+        self.settings = settings
+        self.path = database_file(settings.connection)
+        self._clock = clock or SystemClock()
+
+    def open_writer(self) -> Writer:
+        return SqliteWriter(self.path, self.settings, self._clock)
+
+    def open_reader(self) -> Any:
+        raise NotSupported("reads are not made yet")
+
+    def upgrade(self) -> None:
+        if not self.path.parent.is_dir():
+            raise StorageUnavailable(
+                f"the folder of the database, {self.path.parent}, does not exist: make it, or correct connection in "
+                "group [database]"
+            )
+        try:
+            engine = schema.engine(self.settings.connection)
+            with engine.connect() as connection:
+                # Stays in the file; cannot be set within a transaction.
+                connection.connection.execute("PRAGMA journal_mode=WAL")
+            with engine.begin() as connection:
+                schema.upgrade(connection)
+        except SQLAlchemyError as error:
+            raise StorageUnavailable(f"{self.path}: {error}") from error
+
+    def status(self) -> StorageStatus:
+        if not self.path.exists():
+            return StorageStatus(None, schema.REVISION)
+        try:
+            with schema.engine(self.settings.connection).connect() as connection:
+                found = schema.revision(connection)
+                offsets = schema.stored_offsets(connection) if found == schema.REVISION else ()
+                size = connection.scalar(
+                    sa.text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+                )
+        except SQLAlchemyError as error:
+            raise StorageUnavailable(f"{self.path}: {error}") from error
+        return StorageStatus(found, schema.REVISION, size, offsets)
+
+    def prune(self, now_ms: int) -> Iterator[Pruned]:
+        return prune(self.path, self.settings, now_ms)
