@@ -9,7 +9,9 @@
     ├── JarsUnavailable         Kafka's jars are not there and cannot be fetched
     ├── InvalidCluster          a combination of settings that cannot work
     ├── PortTaken               somebody listens on the port that was asked for
-    └── BrokerFailed            a broker ended or never became ready; the end of its log is in the message
+    ├── BrokerFailed            a broker ended or never became ready; the end of its log is in the message
+    ├── PostgresqlNotFound      PostgreSQL's programs are not installed
+    └── DatabaseFailed          the database ended or never became ready; the end of its log is in the message
 """
 
 
@@ -39,3 +41,11 @@ class PortTaken(DevBrokerError):
 
 class BrokerFailed(DevBrokerError):
     """A broker ended by itself, or was not ready in time."""
+
+
+class PostgresqlNotFound(DevBrokerError):
+    """The wheel that brings PostgreSQL is not installed."""
+
+
+class DatabaseFailed(DevBrokerError):
+    """The database ended by itself, was not ready in time, or could not be made."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters for tests.
+"""Clusters and databases for tests.
 
 ::
 
@@ -21,6 +21,7 @@ from typing import Any
 from fixtures import EnvironmentVariable, Fixture, MonkeyPatch
 
 from monasca_common.devbroker.cluster import KafkaCluster
+from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.proxy import KafkaProxy
 
 # oslotest gives every test an empty HOME (where the cache is) and a temporary folder that ends with the test.
@@ -99,3 +100,46 @@ def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
     name = f"test-{uuid.uuid4().hex[:12]}"
     cluster.create_topic(name, partitions, **settings)
     return name
+
+
+class PostgresqlFixture(Fixture):
+    """A server of the test's own, gone after it: for tests that kill, freeze or fill it. Ready in half a second."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.server = PostgresqlServer(**arguments)
+
+    def _setUp(self) -> None:
+        self.addCleanup(self.server.stop)
+        # Started by root the server runs as somebody else, to whom the folders of a test are closed.
+        with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
+            self.server.start()
+
+
+class SharedPostgresql(Fixture):
+    """One server for all the tests of this process, started by the first of them; each has a database of its own.
+
+    ``url`` is the database's. ``server`` is everybody's: leave it running.
+    """
+
+    server: PostgresqlServer
+    url: str
+
+    def _setUp(self) -> None:
+        self.server = _shared_postgresql()
+        self.url = self.server.create_database()
+        name = self.url.rpartition("/")[2]
+        self.addCleanup(self.server.execute, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+_postgresql: list[PostgresqlServer] = []
+
+
+def _shared_postgresql() -> PostgresqlServer:
+    with _starting:
+        if not _postgresql:
+            server = PostgresqlServer(settings={"fsync": "off"})
+            with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
+                server.start()
+            atexit.register(server.stop)
+            _postgresql.append(server)
+        return _postgresql[0]

@@ -39,9 +39,9 @@ class Supervisor:
     def pid(self) -> int:
         return self._child.pid
 
-    def start(self, argv: Sequence[str], *, log: Path) -> int:
-        """Start a program, its output appended to ``log``; its process id."""
-        return int(self._ask({"start": list(argv), "log": str(log)})["pid"])
+    def start(self, argv: Sequence[str], *, log: Path, user: int | None = None) -> int:
+        """Start a program, its output appended to ``log``; its process id. ``user``: as whom, for root alone."""
+        return int(self._ask({"start": list(argv), "log": str(log), "user": user})["pid"])
 
     def signal(self, pid: int, signum: int) -> None:
         """Send a signal to a process started here; one that has ended gets none."""

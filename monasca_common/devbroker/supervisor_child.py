@@ -7,8 +7,8 @@ from the parent closes; a child that the parent forked may hold that pipe open, 
 well; and should this process itself be killed, Linux kills the brokers (PR_SET_PDEATHSIG).
 
 Run as a script, with the standard library alone, for it to start in a few hundredths of a second. It reads one JSON
-object a line and answers each with one: ``{"start": argv, "log": path}``, ``{"signal": n, "pid": p}``,
-``{"poll": p}``; the bare word ``exit`` ends it.
+object a line and answers each with one: ``{"start": argv, "log": path, "user": id}`` (``null``: its own),
+``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word ``exit`` ends it.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Brood:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "start" in request:
-            return {"pid": self._start(request["start"], request["log"])}
+            return {"pid": self._start(request["start"], request["log"], request["user"])}
         if "signal" in request:
             # Popen knows whether the process was waited for, so that a reused id is never hit.
             self._processes[request["pid"]].send_signal(request["signal"])
@@ -48,14 +48,18 @@ class Brood:
         for process in self._processes.values():
             process.wait()
 
-    def _start(self, argv: list[str], log: str) -> int:
+    def _start(self, argv: list[str], log: str, user: int | None) -> int:
         with open(log, "ab") as output:
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                # Safe here: this process has a single thread, which is also what PDEATHSIG is tied to.
+                user=user,
+                group=user,
+                extra_groups=None if user is None else (),
+                # Safe here: this process has a single thread, which is also what PDEATHSIG is tied to. It runs after
+                # the change of user, which would undo it.
                 preexec_fn=self._die_with_parent,
             )
         self._processes[process.pid] = process
