@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Connections that only read: pooled among threads, bounded in time, and silent about their driver's errors.
+
+A time-out needs two hands. PostgreSQL stops its own statement; where the server itself stands still, nothing comes
+back to be read, so a timer shuts the socket. SQLite asks between instructions whether it should go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from monasca_common.storage.errors import (
+    QueryTimeout,
+    QueryTooLarge,
+    SchemaMismatch,
+    StorageError,
+    StorageUnavailable,
+)
+from monasca_common.storage.queries import UNHEX
+from monasca_common.storage.settings import StorageSettings
+
+_GRACE_SECONDS = 1.0  # for the server's own "canceled" to arrive before the socket is shut
+_SQLITE_STEPS = 5_000  # instructions between two looks at the clock: below a millisecond
+_CONNECT_SECONDS = (2, 10)
+
+T = TypeVar("T")
+
+
+class Deadline:
+    """When a read, of however many statements, is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def check(self) -> None:
+        if not self.left():
+            raise self.error()
+
+    def error(self) -> QueryTimeout:
+        return QueryTimeout(
+            f"the query took longer than {self.seconds:g} s: ask for less time, fewer series or a longer period"
+        )
+
+
+class ReadConnections:
+    """A pool, made at the first read. Not to be taken across a fork."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._settings = settings
+        self._url = sa.make_url(settings.connection)
+        self.dialect = self._url.get_backend_name()
+        self._engine: sa.Engine | None = None
+        self._lock = threading.Lock()
+
+    def run(self, work: Callable[[sa.Connection, Deadline], T]) -> T:
+        """Let ``work`` read; again on another connection where the one that the pool kept had died meanwhile."""
+        deadline = Deadline(self._settings.read_timeout_seconds)
+        try:
+            return self._attempt(work, deadline)
+        except _Died:
+            try:
+                return self._attempt(work, deadline)
+            except _Died as error:
+                raise StorageUnavailable(str(error)) from error
+
+    def close(self) -> None:
+        with self._lock:
+            engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.dispose()
+
+    def _attempt(self, work: Callable[[sa.Connection, Deadline], T], deadline: Deadline) -> T:
+        overdue = threading.Event()
+        try:
+            with self._opened().connect() as connection, self._bounded(connection, deadline, overdue):
+                return work(connection, deadline)
+        except (exc.SQLAlchemyError, sqlite3.Error) as error:
+            if overdue.is_set():
+                raise StorageUnavailable(
+                    f"the database did not answer within {deadline.seconds + _GRACE_SECONDS:g} s"
+                ) from error
+            raise translated(error, deadline) from error
+
+    def _opened(self) -> sa.Engine:
+        with self._lock:
+            if self._engine is None:
+                make = _postgresql_engine if self.dialect == "postgresql" else _sqlite_engine
+                self._engine = make(self._url, self._settings)
+            return self._engine
+
+    def _bounded(
+        self, connection: sa.Connection, deadline: Deadline, overdue: threading.Event
+    ) -> contextlib.AbstractContextManager[None]:
+        raw: Any = connection.connection.dbapi_connection
+        if self.dialect == "postgresql":
+            return _shut_when_overdue(raw, deadline, overdue)
+        return _interrupted_when_overdue(raw, deadline)
+
+
+class _Died(StorageUnavailable):
+    """A connection that had been idle in the pool was gone."""
+
+
+@contextlib.contextmanager
+def _interrupted_when_overdue(raw: sqlite3.Connection, deadline: Deadline) -> Iterator[None]:
+    raw.set_progress_handler(lambda: deadline.left() == 0, _SQLITE_STEPS)
+    try:
+        yield
+    finally:
+        raw.set_progress_handler(None, 0)
+
+
+@contextlib.contextmanager
+def _shut_when_overdue(raw: Any, deadline: Deadline, overdue: threading.Event) -> Iterator[None]:
+    lock = threading.Lock()  # the descriptor may be another connection's once the work is done
+    working = True
+
+    def shut() -> None:
+        with lock:
+            if not working or raw.closed:
+                return
+            overdue.set()
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(raw.pgconn.socket)) as its_socket:
+                its_socket.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(deadline.left() + _GRACE_SECONDS, shut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            working = False
+        timer.cancel()
+
+
+def _pool_options(settings: StorageSettings) -> dict[str, Any]:
+    return {
+        "poolclass": sa.QueuePool,
+        "pool_size": settings.read_connections,
+        "max_overflow": 0,
+        "pool_timeout": settings.read_timeout_seconds,
+        # Each read is one statement or a few that need not agree: nothing is left open between them.
+        "isolation_level": "AUTOCOMMIT",
+    }
+
+
+def _postgresql_engine(url: sa.URL, settings: StorageSettings) -> sa.Engine:
+    shortest, longest = _CONNECT_SECONDS
+    own = f"-c statement_timeout={int(settings.read_timeout_seconds * 1000)} -c default_transaction_read_only=on"
+    return sa.create_engine(
+        url.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
+        connect_args={
+            "connect_timeout": max(shortest, min(longest, int(settings.read_timeout_seconds))),
+            "application_name": "monasca-reads",
+            "options": f"{url.query.get('options', '')} {own}".strip(),
+            # A plan for any parameters knows no partition and no selectivity: it is made for the actual ones.
+            "prepare_threshold": None,
+        },
+        **_pool_options(settings),
+    )
+
+
+def _sqlite_engine(url: sa.URL, settings: StorageSettings) -> sa.Engine:
+    path = url.database or ""
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"file:{quote(path)}?mode=ro", uri=True, check_same_thread=False, timeout=settings.read_timeout_seconds
+        )
+        connection.create_function(UNHEX, 1, bytes.fromhex, deterministic=True)
+        return connection
+
+    return sa.create_engine("sqlite://", creator=connect, **_pool_options(settings))
+
+
+def translated(error: Exception, deadline: Deadline) -> StorageError:
+    """What storage says for what a driver said."""
+    if isinstance(error, exc.TimeoutError):
+        return StorageUnavailable("every connection for reading is busy: raise [storage] read_connections, or ask less")
+    if not isinstance(error, exc.DBAPIError):
+        return StorageError(f"a read failed: {error}")
+    said = str(error.orig).strip().partition("\n")[0]
+    code = getattr(error.orig, "sqlstate", None) or ""
+    if code == "57014" or said == "interrupted":
+        return deadline.error()
+    if code in ("42P01", "42703") or said.startswith(("no such table", "no such column")):
+        return SchemaMismatch(f"the database lacks what is read ({said}): run `monasca-common db upgrade`")
+    if code == "22003":
+        return QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
+    if error.connection_invalidated:
+        return _Died(said)
+    if code[:2] in ("", "08", "53", "55", "57", "58") and isinstance(error, exc.OperationalError | exc.InterfaceError):
+        return StorageUnavailable(said)
+    return StorageError(f"a read failed: {said}")
