@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request's body: read under limits that are counted while reading, never after."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any
+
+import falcon
+
+from monasca_common.api.options import ApiSettings
+from monasca_common.api.problems import Problem, bad_request
+
+_PIECE_BYTES = 64 * 1024
+_GZIP = 16 + zlib.MAX_WBITS
+_JSON = "application/json"
+_UTF8 = frozenset({"utf-8", "utf8", "us-ascii"})
+# A small body may grow by any ratio: what counts is what it becomes.
+_ANY_RATIO_BYTES = 64 * 1024
+
+
+def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_required: bool = False) -> bytes:
+    """The body as JSON text, decompressed. Raises `Problem`: 400, 408, 413 or 415.
+
+    ``type_required``: a request without a content type is refused, not taken for JSON.
+    """
+    _check_type(request, required=type_required)
+    encoding = request.env.get("HTTP_CONTENT_ENCODING", "").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip"):
+        raise Problem(
+            415,
+            "Unsupported Media Type",
+            f"content encoding {encoding[:40]!r} is not known here: send gzip or none",
+            headers={"Accept-Encoding": "gzip"},
+        )
+    body = _read(request.env, settings)
+    return decompressed(body, settings) if encoding.endswith("gzip") else body
+
+
+def _check_type(request: falcon.Request, *, required: bool) -> None:
+    given = request.env.get("CONTENT_TYPE") or ""
+    if given == _JSON:
+        return
+    if not given.strip():
+        if required:
+            raise bad_request(f"the request has no content type: say Content-Type: {_JSON}")
+        return
+    media_type, parameters = falcon.parse_header(given)
+    charset = parameters.get("charset", "utf-8")
+    if media_type.strip().lower() != _JSON or charset.lower() not in _UTF8:
+        raise Problem(
+            415, "Unsupported Media Type", f"content type {given[:100]!r} is not taken here: send {_JSON} in UTF-8"
+        )
+
+
+def _read(environ: dict[str, Any], settings: ApiSettings) -> bytes:
+    length = _content_length(environ)
+    if length is not None and length > settings.max_body_bytes:
+        raise _too_large(settings)
+    if length is None and not environ.get("wsgi.input_terminated"):
+        return b""  # without a length and without chunks there is no body (RFC 9112, 6.3)
+    try:
+        return _read_pieces(environ["wsgi.input"], length, settings)
+    except Problem:
+        raise
+    except BlockingIOError:
+        raise _too_slow(settings) from None
+    except (OSError, ValueError) as error:  # servers raise errors of their own for a cut or malformed body
+        raise bad_request(f"the body could not be read to its end: {type(error).__name__}") from error
+
+
+def _content_length(environ: dict[str, Any]) -> int | None:
+    text = environ.get("CONTENT_LENGTH")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise bad_request("Content-Length is not a number: correct it")
+    return int(text)
+
+
+def _read_pieces(stream: Any, length: int | None, settings: ApiSettings) -> bytes:
+    """Raises `Problem` as soon as too much has come or too much time has passed."""
+    deadline = time.monotonic() + settings.body_timeout_seconds
+    limit = settings.max_body_bytes if length is None else length
+    pieces: list[bytes] = []
+    size = 0
+    while size <= limit:
+        # One byte more than allowed tells a body that is too long from one that is just not.
+        wanted = min(_PIECE_BYTES, limit - size if length is not None else limit - size + 1)
+        piece = stream.read(wanted) if wanted else b""
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+        if time.monotonic() > deadline:
+            raise _too_slow(settings)
+    if length is None and size > limit:
+        raise _too_large(settings)
+    if length is not None and size < length:
+        raise bad_request(f"the body ended after {size} of {length} bytes: send it again")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def decompressed(body: bytes, settings: ApiSettings) -> bytes:
+    """The gzip members of ``body``, decompressed no further than the limits. Raises `Problem`: 400 or 413."""
+    limit = int(min(settings.max_body_bytes, max(_ANY_RATIO_BYTES, len(body) * settings.max_gzip_ratio)))
+    pieces: list[bytes] = []
+    size = 0
+    rest = body
+    try:
+        while rest:
+            member = zlib.decompressobj(_GZIP)
+            piece = member.decompress(rest, limit - size + 1)
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise _inflated(settings, limit)
+            if not member.eof:
+                raise bad_request("the gzip body is cut off: send it again")
+            rest = member.unused_data.lstrip(b"\0")  # padding is allowed behind the last member
+    except zlib.error as error:
+        raise bad_request(f"the body is not gzip, as its Content-Encoding says ({error})") from None
+    return b"".join(pieces)
+
+
+def _too_large(settings: ApiSettings) -> Problem:
+    return Problem(
+        413,
+        "Content Too Large",
+        f"the body is larger than {settings.max_body_bytes} bytes: send it in parts; nothing of it was taken",
+    )
+
+
+def _inflated(settings: ApiSettings, limit: int) -> Problem:
+    if limit >= settings.max_body_bytes:
+        return _too_large(settings)
+    return Problem(
+        413,
+        "Content Too Large",
+        f"the gzip body becomes more than {settings.max_gzip_ratio:g} times larger: send it less compressed, or in "
+        "parts; nothing of it was taken",
+    )
+
+
+def _too_slow(settings: ApiSettings) -> Problem:
+    return Problem(
+        408,
+        "Request Timeout",
+        f"the body did not come within {settings.body_timeout_seconds:g} s: send it again; nothing of it was taken",
+    )
