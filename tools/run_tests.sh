@@ -38,35 +38,8 @@ for argument in "$@"; do
     esac
 done
 
-say() { printf '\n== %s\n' "$*"; }
-
-# pbr asks git for the version; in an unpacked archive, or a checkout of another user, git does not answer.
-set_version() {
-    if ! git rev-parse HEAD >/dev/null 2>&1; then
-        export PBR_VERSION="${PBR_VERSION:-0.0.1}"
-    fi
-}
-
-make_environment() {
-    if [[ ! -x .venv/bin/python ]]; then
-        local python
-        python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}"
-        if [[ -z "$python" ]] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-            echo "run_tests.sh: Python 3.11 or newer is needed: install it, or name it in PYTHON" >&2
-            exit 1
-        fi
-        say "making .venv with $python"
-        "$python" -m venv .venv
-    fi
-    local wanted
-    wanted="$(cat upper-constraints.txt requirements.txt setup.cfg pyproject.toml | sha256sum)"
-    if [[ "$(cat .venv/installed 2>/dev/null)" != "$wanted" ]]; then
-        say "installing the tested versions"
-        .venv/bin/python -m pip install --quiet -c upper-constraints.txt -e '.[api,persister,postgresql,devbroker,test,lint,docs]'
-        echo "$wanted" > .venv/installed
-    fi
-    export PATH="$PWD/.venv/bin:$PATH"
-}
+# shellcheck source=tools/environment.sh
+source tools/environment.sh
 
 install_java() {
     if command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]]; then
@@ -108,7 +81,7 @@ run_suite() {
 }
 
 set_version
-make_environment
+make_environment api,persister,postgresql,quickstart,devbroker,test,lint,docs
 if [[ "$only_unit" == false ]]; then
     install_java
     check "fetch Kafka's jars" python -c 'from monasca_common.devbroker.jars import kafka_jars; print(kafka_jars())'

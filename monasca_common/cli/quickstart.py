@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common quickstart``: from HTTP to rows on this machine's own metrics, with a kill in the middle."""
+
+import argparse
+import contextlib
+import datetime
+import json
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cliff.command import Command
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from monasca_common.devbroker import DevBrokerError
+from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.quickstart.brokers import Broker, java_is_missing, mock, real_kafka
+from monasca_common.quickstart.run import Progress, Run
+from monasca_common.quickstart.services import TOPICS, Service, ServiceFailed, upgrade_database, write_configuration
+from monasca_common.quickstart.table import show
+
+_DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
+_SAY_EVERY_SECONDS = 5.0
+
+
+class Quickstart(Command):
+    """Post this machine's own metrics to the API and count their rows, while answers are lost and a process is killed.
+
+    It starts a real Kafka, the API and the persister on this machine, loses some of Kafka's acknowledgements on
+    purpose, kills the persister with SIGKILL in the middle, and ends with a table. Then it stays up until Ctrl-C.
+    Without Java it runs on librdkafka's in-process broker. Exit status: 0 when nothing was lost and nothing doubled.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--once", action="store_true", help="end after the table instead of staying up")
+        parser.add_argument(
+            "--json", action="store_true", help="print one JSON object as the last line of standard output"
+        )
+        parser.add_argument(
+            "--seconds",
+            type=_seconds,
+            default=20.0,
+            metavar="S",
+            help="how long to post, 5 to 3600 (default: %(default)g)",
+        )
+        parser.add_argument(
+            "--keep-data",
+            type=Path,
+            metavar="D",
+            help="keep the database, the configuration and the logs in this empty or new folder",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        self._console = Console(file=self.app.stderr if parsed_args.json else self.app.stdout)
+        try:
+            with _ends_at_signals(), contextlib.ExitStack() as stack:
+                return self._run(parsed_args, stack)
+        except KeyboardInterrupt:
+            self._console.print("stopped", highlight=False)
+            return 130
+        except (DevBrokerError, ServiceFailed) as error:
+            self.app.stderr.write(f"monasca-common quickstart: {error}\n")
+            return 1
+
+    def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
+        folder = self._folder(wanted.keep_data, stack)
+        broker = stack.enter_context(self._broker())
+        port = _free_port()
+        configuration, database = write_configuration(folder, broker.bootstrap_servers, port)
+        self._say("making the database's tables")
+        upgrade_database(configuration)
+        self._say("starting the persister and the API")
+        supervisor = Supervisor()
+        stack.callback(supervisor.close)
+        persister, api = (Service(supervisor, name, configuration) for name in ("persister", "api"))
+        stack.callback(persister.stop)
+        stack.callback(api.stop)
+        api.wait_until_answers(f"http://127.0.0.1:{port}/")
+        self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
+        run = Run(broker, persister, database, port, seconds=wanted.seconds)
+        with self._bar(wanted.seconds) as tell:
+            outcome = run.go(tell)
+        show(outcome, run.latencies_ms, self._console)
+        if wanted.json:
+            self.app.stdout.write(json.dumps(outcome.as_json()) + "\n")
+            self.app.stdout.flush()
+        if not wanted.once:
+            self._stay_up(port, configuration, persister, api)
+        return 0 if outcome.good else 1
+
+    def _broker(self) -> contextlib.AbstractContextManager[Broker]:
+        missing = java_is_missing()
+        if missing is None:
+            self._say("starting Apache Kafka (the first time its jars are fetched: 44 MB)")
+            return real_kafka(TOPICS + _DEAD_LETTERS)
+        self._say(f"no real Kafka: {missing}. Going on with librdkafka's in-process broker, which loses no answers.")
+        return mock(TOPICS + _DEAD_LETTERS)
+
+    def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
+        if keep is None:
+            folder = Path(tempfile.mkdtemp(prefix="monasca-quickstart-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            return folder
+        if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+            raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new one")
+        keep.mkdir(parents=True, exist_ok=True)
+        return keep.absolute()
+
+    @contextlib.contextmanager
+    def _bar(self, seconds: float) -> Iterator[Callable[[Progress], None]]:
+        if not self._console.is_terminal:
+            yield _Lines(self._say)
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Bar(*columns, console=self._console) as bar:
+            task = bar.add_task("posting", total=seconds)
+            noted = 0
+
+            def tell(progress: Progress) -> None:
+                nonlocal noted
+                for note in progress.notes[noted:]:
+                    bar.console.print(note, highlight=False)
+                noted = len(progress.notes)
+                text = f"{progress.posted:,} posted, {progress.acknowledged:,} acknowledged"
+                bar.update(task, completed=min(progress.elapsed_seconds, seconds), description=text)
+
+            yield tell
+
+    def _stay_up(self, port: int, configuration: Path, *services: Service) -> None:
+        base = f"http://127.0.0.1:{port}"
+        today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
+        self._say("Everything stays up until Ctrl-C. Try:")
+        for path in (
+            "/healthcheck",
+            "/v2.0/metrics/names",
+            "/v2.0/metrics?name=mem.usable_mb",
+            f"/v2.0/metrics/measurements?name=mem.usable_mb&start_time={today}",
+            f"/v2.0/metrics/statistics?name=cpu.percent&statistics=avg,max&merge_metrics=true&start_time={today}",
+        ):
+            self._say(f"  curl '{base}{path}'")
+        self._say(f"  configuration and logs: {configuration.parent}")
+        with contextlib.suppress(KeyboardInterrupt):
+            while not threading.Event().wait(1):
+                for service in services:
+                    service.check()
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class _Lines:
+    """Progress where there is no terminal: a line now and then."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._said_at = 0.0
+        self._noted = 0
+
+    def __call__(self, progress: Progress) -> None:
+        for note in progress.notes[self._noted :]:
+            self._say(note)
+        self._noted = len(progress.notes)
+        if progress.elapsed_seconds - self._said_at >= _SAY_EVERY_SECONDS:
+            self._said_at = progress.elapsed_seconds
+            self._say(
+                f"{progress.elapsed_seconds:.0f} s: {progress.posted:,} posted, {progress.acknowledged:,} acknowledged"
+            )
+
+
+@contextlib.contextmanager
+def _ends_at_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop it in order, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 5 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is not within 5 and 3600 seconds")
+    return seconds

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""librdkafka's broker within a process, for trying things out where there is no Java.
+
+It keeps nothing, hides no aborted records, removes no duplicates and describes nothing: see the strict expected
+failures of the contract. It makes a topic with four partitions when it is first heard of.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import Producer
+
+_ANSWER_SECONDS = 10.0
+
+
+class MockBroker:
+    """Listens on the loopback address until this object is gone; other processes may connect."""
+
+    def __init__(self) -> None:
+        self._host = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
+        brokers = self._host.list_topics(timeout=_ANSWER_SECONDS).brokers.values()
+        self.bootstrap_servers = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+
+    def create_topic(self, name: str) -> None:
+        self._host.list_topics(name, timeout=_ANSWER_SECONDS)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The broker of a run: a real Kafka behind a proxy, or librdkafka's own where there is no Java."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from monasca_common.devbroker import ApiKey, Fault, KafkaCluster, KafkaProxy
+from monasca_common.devbroker.errors import JavaNotFound, JavaTooOld
+from monasca_common.devbroker.java import find_java
+
+PARTITIONS = 4
+
+
+class Broker(Protocol):
+    kind: str
+    bootstrap_servers: str
+
+    def lose_answers(self, seconds: float) -> None:
+        """Lose acknowledgements, and hold one back for so long that a producer stops waiting for it."""
+
+    def answers_lost(self) -> int: ...
+
+
+class RealKafka:
+    kind = "kafka"
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.bootstrap_servers = cluster.bootstrap_servers
+        self._proxy: KafkaProxy = cluster.proxy
+        self._held_back = 0
+
+    def lose_answers(self, seconds: float) -> None:
+        self._proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))
+        self._proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=seconds, times=2, skip=10))
+
+    def answers_lost(self) -> int:
+        return self._proxy.counters.answers_lost
+
+
+class Mock:
+    kind = "mock"
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+
+    def lose_answers(self, seconds: float) -> None:
+        """It cannot: nothing stands between this broker and its clients."""
+
+    def answers_lost(self) -> int:
+        return 0
+
+
+def java_is_missing() -> str | None:
+    """Why a real Kafka cannot run here, with the remedy; ``None`` if it can."""
+    try:
+        find_java()
+    except (JavaNotFound, JavaTooOld) as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def real_kafka(topics: Sequence[str]) -> Iterator[Broker]:
+    with KafkaCluster(proxied=True) as cluster:
+        for topic in topics:
+            cluster.create_topic(topic, PARTITIONS)
+        yield RealKafka(cluster)
+
+
+@contextmanager
+def mock(topics: Sequence[str]) -> Iterator[Broker]:
+    from monasca_common.kafka.transport.mock_broker import MockBroker
+
+    broker = MockBroker()
+    for topic in topics:
+        broker.create_topic(topic)
+    yield Mock(broker.bootstrap_servers)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Posts bulks over HTTP until each is acknowledged, always under its own Idempotency-Key."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_ANSWER_SECONDS = 30.0
+_REST_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class Bulk:
+    """One request, and what became of it. ``number`` and ``time_ms`` are no other bulk's; moments are monotonic."""
+
+    number: int
+    time_ms: int
+    path: str
+    content: Any
+    size: int  # rows that it comes to
+    key: str = field(default_factory=lambda: str(uuid.uuid4()))
+    posted_at: float | None = None
+    acknowledged_at: float | None = None
+    stored_at: float | None = None
+    attempts: int = 0
+
+
+class Poster:
+    """A few threads that post. An answer that does not come, or that tells of unknown messages, means: again."""
+
+    def __init__(self, host: str, port: int, *, threads: int, acknowledged: Callable[[Bulk], None]) -> None:
+        self._address = (host, port)
+        self._acknowledged = acknowledged
+        self._bulks: queue.Queue[Bulk | None] = queue.Queue()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
+        self._give_up_at: float | None = None
+        self.refused: list[str] = []  # what a server said that no repetition changes
+        for thread in self._threads:
+            thread.start()
+
+    def post(self, bulk: Bulk) -> None:
+        bulk.posted_at = time.monotonic()
+        self._bulks.put(bulk)
+
+    def finish(self, seconds: float) -> None:
+        """Wait until everything is acknowledged, or given up after ``seconds``."""
+        self._give_up_at = time.monotonic() + seconds
+        for _ in self._threads:
+            self._bulks.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (bulk := self._bulks.get()) is not None:
+            body = json.dumps(bulk.content)
+            while not self._attempt(bulk, body):
+                if self._give_up_at is not None and time.monotonic() > self._give_up_at:
+                    break
+                time.sleep(_REST_SECONDS)
+
+    def _attempt(self, bulk: Bulk, body: str) -> bool:
+        """Whether this bulk needs no other attempt."""
+        bulk.attempts += 1
+        connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER_SECONDS)
+        try:
+            headers = {"Content-Type": "application/json", "Idempotency-Key": bulk.key}
+            connection.request("POST", bulk.path, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except OSError:
+            return False
+        finally:
+            connection.close()
+        if answer.status < 300:
+            bulk.acknowledged_at = time.monotonic()
+            self._acknowledged(bulk)
+            return True
+        if answer.status in (429, 503):
+            return False
+        self.refused.append(f"{answer.status} {text[:500].decode(errors='replace')}")
+        return True

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API and the persister as an operator starts them: their commands, one configuration file."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import psutil
+
+from monasca_common.devbroker import DevBrokerError
+from monasca_common.devbroker.supervisor import Supervisor
+
+TOPICS = ("metrics", "monevents")
+TENANT = "quickstart"
+PUBLISH_SECONDS = 2.0
+_READY_SECONDS = 60.0
+_LOOK_EVERY_SECONDS = 0.05
+_STOP_SECONDS = 10.0
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+linger_ms = 5
+publish_timeout_seconds = {publish_seconds}
+
+[database]
+connection = sqlite:///{database}
+
+[api]
+auth_strategy = noauth
+noauth_tenant = {tenant}
+port = {port}
+
+[kafka_metrics]
+topic = metrics
+group_id = persister-metrics
+
+[kafka_events]
+enabled = true
+topic = monevents
+group_id = persister-events
+
+[kafka_alarm_history]
+enabled = false
+
+[kafka_logs]
+enabled = false
+"""
+
+
+class ServiceFailed(Exception):
+    """A service did not start, or ended by itself; the end of its log is in the message."""
+
+
+def write_configuration(folder: Path, servers: str, port: int) -> tuple[Path, Path]:
+    """The configuration file and the database that it names."""
+    path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
+    path.write_text(
+        _CONFIGURATION.format(
+            servers=servers, database=database, tenant=TENANT, port=port, publish_seconds=PUBLISH_SECONDS
+        )
+    )
+    return path, database
+
+
+def upgrade_database(configuration: Path) -> None:
+    done = subprocess.run(
+        _command("db", "upgrade", configuration=configuration), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ServiceFailed(f"monasca-common db upgrade: {done.stderr.strip() or done.stdout.strip()}")
+
+
+class Service:
+    """One command, running until `stop`; it ends with this process, even when this process is killed."""
+
+    def __init__(self, supervisor: Supervisor, name: str, configuration: Path) -> None:
+        self.name = name
+        self._supervisor = supervisor
+        self._log = configuration.with_name(f"{name}.log")
+        self._pid = supervisor.start(_command(name, configuration=configuration), log=self._log)
+
+    def kill_workers(self) -> int:
+        """SIGKILL each of its worker processes; how many. The service replaces them."""
+        workers = psutil.Process(self._pid).children()
+        for worker in workers:
+            worker.kill()
+        return len(workers)
+
+    def check(self) -> None:
+        """Raises `ServiceFailed` when it has ended."""
+        status = self._supervisor.poll(self._pid)
+        if status is not None:
+            raise ServiceFailed(f"the {self.name} ended with {status}; its log ends with\n{self.log_tail()}")
+
+    def wait_until_answers(self, url: str) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(_LOOK_EVERY_SECONDS)
+        raise ServiceFailed(f"the {self.name} did not answer within {_READY_SECONDS:.0f} s:\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for the end; what is left then dies with the supervisor."""
+        try:
+            self._supervisor.signal(self._pid, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_SECONDS
+            while self._supervisor.poll(self._pid) is None and time.monotonic() < deadline:
+                time.sleep(_LOOK_EVERY_SECONDS)
+        except DevBrokerError:
+            return
+
+    def log_tail(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return "\n".join(lines[-20:])
+
+
+def _command(*words: str, configuration: Path) -> list[str]:
+    return [sys.executable, "-m", "monasca_common.cli.main", *words, "--config-file", str(configuration)]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run came to: a table and a small chart for people, one object for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_BARS = "▁▂▃▄▅▆▇█"
+_CHART_WIDTH = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms."""
+
+    broker: str
+    seconds: float
+    posted: int
+    acknowledged: int
+    rows: int
+    duplicates: int
+    lost: int
+    repeated_posts: int
+    persister_kills: int
+    answers_lost: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+    @property
+    def good(self) -> bool:
+        return self.posted > 0 and self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least ``share`` of all do not exceed; ``None`` of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def show(outcome: Outcome, latencies_ms: Sequence[float], console: Console) -> None:
+    """``latencies_ms`` in the order of posting."""
+    table = Table(title="From POST to row", title_justify="left")
+    table.add_column("what")
+    table.add_column("count", justify="right")
+    for name, value in (
+        ("posted", outcome.posted),
+        ("acknowledged", outcome.acknowledged),
+        ("rows stored", outcome.rows),
+        ("duplicates", outcome.duplicates),
+        ("lost", outcome.lost),
+        ("persister killed (SIGKILL)", outcome.persister_kills),
+        ("answers of Kafka lost on purpose", outcome.answers_lost),
+        ("requests posted again, same Idempotency-Key", outcome.repeated_posts),
+        ("p50 from POST to row", _ms(outcome.p50_ms)),
+        ("p99 from POST to row", _ms(outcome.p99_ms)),
+    ):
+        table.add_row(name, value if isinstance(value, str) else f"{value:,}")
+    console.print(table)
+    if latencies_ms:
+        console.print(
+            "Milliseconds from POST to row over the run (logarithmic); the tower is the kill:", highlight=False
+        )
+        console.print(chart(latencies_ms), highlight=False)
+        console.print(f"{_ms(min(latencies_ms))} to {_ms(max(latencies_ms))}", highlight=False)
+
+
+def chart(values: Sequence[float]) -> str:
+    """One bar for each stretch of ``values``, as high as the logarithm of its greatest."""
+    per_bar = -(-len(values) // _CHART_WIDTH)
+    tops = [max(values[i : i + per_bar]) for i in range(0, len(values), per_bar)]
+    low, high = max(min(tops), 0.1), max(max(tops), 0.2)
+    steps = len(_BARS) - 1
+    return "".join(_BARS[_step(top, low, high, steps)] for top in tops)
+
+
+def _step(value: float, low: float, high: float, steps: int) -> int:
+    if high <= low:
+        return 0
+    share = math.log(max(value, low) / low) / math.log(high / low)
+    return min(steps, round(share * steps))
+
+
+def _ms(value: float | None) -> str:
+    return "none seen" if value is None else f"{value:,.0f} ms"

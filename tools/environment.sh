@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Sourced by the scripts beside it, in the checkout's root: makes .venv with the tested versions.
+
+say() { printf '\n== %s\n' "$*"; }
+
+# pbr asks git for the version; in an unpacked archive, or a checkout of another user, git does not answer.
+set_version() {
+    if ! git rev-parse HEAD >/dev/null 2>&1; then
+        export PBR_VERSION="${PBR_VERSION:-0.0.1}"
+    fi
+}
+
+# make_environment EXTRAS: what is installed already, or is part of what is installed, is left alone.
+make_environment() {
+    local extras="$1"
+    if [[ ! -x .venv/bin/python ]]; then
+        local python
+        python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}"
+        if [[ -z "$python" ]] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            echo "$(basename "$0"): Python 3.11 or newer is needed: install it, or name it in PYTHON" >&2
+            exit 1
+        fi
+        say "making .venv with $python"
+        "$python" -m venv .venv
+    fi
+    local versions extra missing=false
+    versions="$(cat upper-constraints.txt requirements.txt setup.cfg pyproject.toml | sha256sum)"
+    for extra in ${extras//,/ }; do
+        grep -qsxF "$extra $versions" .venv/installed || missing=true
+    done
+    if [[ "$missing" == true ]]; then
+        say "installing the tested versions"
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c upper-constraints.txt -e ".[$extras]"
+        for extra in ${extras//,/ }; do
+            echo "$extra $versions" >> .venv/installed
+        done
+    fi
+    export PATH="$PWD/.venv/bin:$PATH"
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# The main job in one command: from HTTP to rows, exactly once, on this machine's own metrics.
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=tools/environment.sh
+source tools/environment.sh
+
+for argument in "$@"; do
+    case "$argument" in
+        --help | -h)
+            cat <<'EOF'
+Usage: bash tools/quickstart.sh [--once] [--json] [--seconds S] [--keep-data D] [--help]
+
+Creates .venv when it is missing, installs the tested versions, starts a real Kafka, the API and the persister,
+posts this machine's own metrics, loses answers and kills the persister on purpose, and ends with a table that
+counts what was posted, stored, doubled and lost. Then it stays up until Ctrl-C.
+
+  --once          end after the table
+  --json          print one JSON object as the last line of standard output
+  --seconds S     how long to post (default 20)
+  --keep-data D   keep database, configuration and logs in the new folder D
+  --help          this text
+
+Exit status: 0 when nothing was lost and nothing doubled. Needs Python 3.11 or newer and git; Java 17 or newer for a
+real Kafka.
+EOF
+            exit 0
+            ;;
+    esac
+done
+
+set_version
+make_environment api,persister,devbroker,quickstart >&2
+exec monasca-common quickstart "$@"
