@@ -9,6 +9,8 @@ revision = "0001"
 down_revision = None
 
 _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+# Ordered by bytes, whatever the database's locale: names are listed in order, and pages cut by it.
+_NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _BY_DAY = "RANGE (time)"
 
 
@@ -32,12 +34,13 @@ def _create_series() -> None:
     op.create_table(
         "series",
         sa.Column("id", sa.LargeBinary(16), primary_key=True),
-        sa.Column("tenant", sa.Text, nullable=False),
-        sa.Column("region", sa.Text, nullable=False),
-        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("tenant", _NAME, nullable=False),
+        sa.Column("region", _NAME, nullable=False),
+        sa.Column("name", _NAME, nullable=False),
         sa.Column("dimensions", _JSON, nullable=False),
     )
-    op.create_index("series_by_name", "series", ["tenant", "region", "name"])
+    op.create_index("series_by_name", "series", ["tenant", "name", "id"])
+    op.create_index("series_by_tenant", "series", ["tenant", "id"])
     if op.get_bind().dialect.name == "postgresql":
         op.create_index("series_by_dimensions", "series", ["dimensions"], postgresql_using="gin")
     op.create_table(
@@ -73,7 +76,8 @@ def _create_alarm_history() -> None:
         sa.PrimaryKeyConstraint("time", "message_id"),
         postgresql_partition_by=_BY_DAY,
     )
-    op.create_index("alarm_history_by_alarm", "alarm_history", ["tenant", "alarm_id", "time"])
+    op.create_index("alarm_history_by_alarm", "alarm_history", ["tenant", "alarm_id", "time", "message_id"])
+    op.create_index("alarm_history_by_tenant", "alarm_history", ["tenant", "time", "message_id"])
 
 
 def _create_logs() -> None:
