@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import falcon
@@ -19,6 +20,7 @@ from oslo_policy import policy
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, WsgiApp
 from monasca_common.api.options import ApiSettings
 from monasca_common.api.problems import Problem, unprocessable
+from monasca_common.models.limits import tenant_faults
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +45,6 @@ _RULES = [
 ]
 
 _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_MAX_TENANT = 255
 
 
 def list_rules() -> list[policy.RuleDefault]:
@@ -129,7 +130,7 @@ def authenticated(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
                     headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
                 )
 
-    return Tokens(app, {"oslo_config_config": conf, "delay_auth_decision": True})  # type: ignore[no-any-return]
+    return Tokens(app, {"oslo_config_config": conf, "delay_auth_decision": True})
 
 
 _KEYSTONE_AWAY = msgspec.json.encode(
@@ -154,7 +155,10 @@ def _unauthorized(message: str) -> Problem:
     return Problem(401, "Unauthorized", message)
 
 
+@lru_cache(maxsize=1024)
 def _checked(tenant: str | None) -> str:
-    if not tenant or len(tenant) > _MAX_TENANT or not tenant.isprintable():
-        raise unprocessable(f"a tenant has 1 to {_MAX_TENANT} printable characters: correct tenant_id")
+    faults = list(tenant_faults(tenant or "", least=1))
+    if faults:
+        raise unprocessable(f"the tenant {'; '.join(faults)}: correct tenant_id")
+    assert tenant is not None
     return tenant

@@ -176,15 +176,11 @@ def read_configuration(files: list[str] | None) -> cfg.ConfigOpts:
     return conf
 
 
-def _named_files() -> list[str] | None:
-    return [path for path in os.environ.get(CONFIG_FILES, "").split(os.pathsep) if path] or None
-
-
 def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
     """The settings that ``[api]`` (and what it inherits from ``[kafka]``) holds. Raises `ConfigurationError`."""
     kafka = configuration.producer_settings(conf)  # also tells of what is wrong in [kafka], before any fork
     conf.register_opts(_OPTIONS, group=API_GROUP)
-    config_file.check_names(conf, API_GROUP)
+    config_file.check_group(conf, API_GROUP)
     values = {option.dest: _value(conf, option.dest) for option in _OPTIONS}
     values["publish_timeout_seconds"] = values["publish_timeout_seconds"] or kafka.publish_timeout_seconds
     values["rejected_metrics_topic"] = values["rejected_metrics_topic"] or f"{values['metrics_topic']}.dlq"

@@ -55,8 +55,7 @@ class Metrics:
             raise _refusal(post.violations)
         if desk.series_limit is not None:
             desk.series_limit.admit(tenant, post.valid, post.indices)
-        envelope, region, created = metric.envelope, settings.region, int(desk.now())
-        values = [envelope(text, tenant, region, created) for text in post.valid]
+        values = metric.envelopes(post.valid, tenant, settings.region, int(desk.now()))
         bulk = Bulk(settings.metrics_topic, _with_ids(values, post, request, tenant, key))
         if post.rejected:
             rejected = self._dead_letters(post, request, tenant, key)

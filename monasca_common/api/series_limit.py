@@ -31,7 +31,7 @@ _RETRY_AFTER_SECONDS = 60
 
 class _Metric(msgspec.Struct):
     name: str
-    dimensions: dict[str, str] = {}  # msgspec copies it for each object  # noqa: RUF012
+    dimensions: dict[str, str] = {}  # msgspec copies it for each object
 
 
 _decode = msgspec.json.Decoder(_Metric).decode

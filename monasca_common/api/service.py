@@ -6,6 +6,7 @@ Made after a fork, in the process that serves: clients of Kafka and pools of dat
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -15,6 +16,9 @@ from monasca_common import kafka
 from monasca_common.api.app import make_app
 from monasca_common.api.limits import WsgiApp
 from monasca_common.api.options import ApiSettings, api_settings
+from monasca_common.storage import options as storage_options
+from monasca_common.storage.base import Capability, Storage
+from monasca_common.storage.plugins import load_storage
 from monasca_common.storage.reader import Reader
 
 LOG = logging.getLogger(__name__)
@@ -27,7 +31,8 @@ class Service:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.settings: ApiSettings = api_settings(conf)
-        self._reader = _open_reader(conf)
+        storage = storage_of(conf)
+        self._reader: Reader | None = storage.open_reader() if storage is not None else None
         self._producer = kafka.load_producer(conf)
         self.app: WsgiApp = make_app(self.settings, self._producer, self._reader, conf=conf, probe=_probe(conf))
 
@@ -41,8 +46,19 @@ class Service:
             self._reader.close()
 
 
-def _open_reader(conf: cfg.ConfigOpts) -> Reader | None:
-    return None
+def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
+    """The storage that reads are answered from; ``None``: posts are all that is served. Raises `ConfigurationError`."""
+    for group, options in storage_options.list_opts():
+        conf.register_opts(options, group=group)
+    with contextlib.suppress(cfg.Error, ValueError):  # what cannot be read is for load_storage to tell of
+        if not conf[storage_options.DATABASE_GROUP].connection:
+            LOG.warning("[database] connection is not set: posts are served, and no reads")
+            return None
+    storage = load_storage(conf)
+    if Capability.READS not in storage.capabilities:
+        LOG.warning("[storage] driver cannot be read from: posts are served, and no reads")
+        return None
+    return storage
 
 
 def _probe(conf: cfg.ConfigOpts) -> Callable[[], None] | None:

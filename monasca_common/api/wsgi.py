@@ -48,4 +48,8 @@ class Application:
         self._lock = threading.Lock()
 
 
+def _named_files() -> list[str] | None:
+    return [path for path in os.environ.get(CONFIG_FILES, "").split(os.pathsep) if path] or None
+
+
 application = Application()

@@ -31,11 +31,13 @@ class Api(Command):
         try:
             from monasca_common.api.options import api_settings, read_configuration
             from monasca_common.api.server import Server
+            from monasca_common.api.service import storage_of
         except ImportError as error:
             return self._complain(f"{error}: install monasca-common[api]")
         try:
             conf = read_configuration(parsed_args.config_file)
             settings = api_settings(conf)
+            storage_of(conf)  # told here, once, and not by each worker
         except ConfigurationError as error:
             return self._complain(str(error))
         Server(conf, settings).run()
