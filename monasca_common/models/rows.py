@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
+from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.models.series import Series
 
 
@@ -56,3 +59,33 @@ class Event(NamedTuple):
     event_type: str
     payload: str
     dimensions: str
+
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[Row]):
+    """What became of the messages of one call: ``rows[i]`` is of message ``indices[i]``; ``errors`` by message."""
+
+    rows: list[Row]
+    indices: list[int]
+    errors: dict[int, InvalidEnvelope]
+
+
+def decode_each(values: Sequence[bytes | None], decode: Callable[[bytes | None], Row]) -> Decoded[Row]:
+    """``decode`` raises `InvalidEnvelope`; one bad message leaves the others alone."""
+    rows: list[Row] = []
+    errors: dict[int, InvalidEnvelope] = {}
+    for index, value in enumerate(values):
+        try:
+            rows.append(decode(value))
+        except InvalidEnvelope as error:
+            errors[index] = error
+    return Decoded(rows, good_indices(len(values), errors), errors)
+
+
+def good_indices(count: int, errors: Mapping[int, object]) -> list[int]:
+    if not errors:
+        return list(range(count))
+    return [index for index in range(count) if index not in errors]

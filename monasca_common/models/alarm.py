@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarm transitions: ``{"alarm-transitioned": {"tenantId", "alarmId", "newState", "oldState", "timestamp": <ms>, …}}``.
+
+A message must tell whose alarm changed, when, and from what to what; what else is missing is stored as empty, as
+older threshold engines left out some of it. Sub-alarms and metrics are kept as JSON, as they are on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from monasca_common.models import times
+from monasca_common.models.errors import Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import ANY_TEXT, NON_EMPTY, TextRule, tenant_faults
+from monasca_common.models.rows import AlarmTransition, Decoded, decode_each
+
+_SHORT = TextRule(least=0)
+
+
+def decode_all(values: Sequence[bytes | None]) -> Decoded[AlarmTransition]:
+    return decode_each(values, _transition)
+
+
+def _transition(value: bytes | None) -> AlarmTransition:
+    violations: list[Violation] = []
+    alarm = Fields.read(value, violations).inner("alarm-transitioned")
+    tenant = alarm.text("tenantId") or ""
+    if tenant:
+        alarm.blame("tenantId", tenant_faults(tenant, least=1))
+    transition = AlarmTransition(
+        time_ms=alarm.parsed("timestamp", times.from_ms) or 0,
+        tenant=tenant,
+        alarm_id=alarm.text("alarmId", NON_EMPTY) or "",
+        alarm_definition_id=alarm.text("alarmDefinitionId", _SHORT, required=False) or "",
+        alarm_name=alarm.text("alarmName", _SHORT, required=False) or "",
+        old_state=alarm.text("oldState", NON_EMPTY) or "",
+        new_state=alarm.text("newState", NON_EMPTY) or "",
+        severity=alarm.text("severity", _SHORT, required=False) or "",
+        reason=alarm.text("stateChangeReason", ANY_TEXT, required=False) or "",
+        link=alarm.text("link", ANY_TEXT, required=False),
+        lifecycle_state=alarm.text("lifecycleState", ANY_TEXT, required=False),
+        metrics=alarm.document("metrics", list, "[]"),
+        sub_alarms=alarm.document("subAlarms", list, "[]"),
+    )
+    alarm.raise_violations()
+    return transition

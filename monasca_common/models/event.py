@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events: ``{"event": {"event_type", "timestamp", "payload", "dimensions"}, "meta": {"project_id"}, "creation_time"}``.
+
+An event's time is its own ``timestamp`` (ms or ISO 8601), else that of the posted bulk, else the envelope's
+creation_time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from monasca_common.models import json_text, times
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import NON_EMPTY, POSTED, STORED, tenant_faults
+from monasca_common.models.post import MOST_ELEMENTS, ParsedPost, members_of, parse_each, split
+from monasca_common.models.rows import Decoded, Event, decode_each
+
+
+def decode_all(values: Sequence[bytes | None]) -> Decoded[Event]:
+    return decode_each(values, _event)
+
+
+def _event(value: bytes | None) -> Event:
+    violations: list[Violation] = []
+    whole = Fields.read(value, violations)
+    event, meta = whole.inner("event"), whole.inner("meta")
+    tenant = meta.text("project_id", NON_EMPTY) or ""
+    meta.blame("project_id", tenant_faults(tenant, least=0))
+    created_ms = whole.parsed("creation_time", times.version, required=event.members.get("timestamp") is None)
+    time_ms = event.parsed("timestamp", times.from_ms_or_iso, required=False)
+    event_type = event.text("event_type", NON_EMPTY) or ""
+    payload, dimensions = event.document("payload", dict, "{}"), event.dimensions(STORED)
+    whole.raise_violations()
+    return Event(
+        time_ms=(created_ms or 0) if time_ms is None else time_ms,
+        tenant=tenant,
+        event_type=event_type,
+        payload=payload,
+        dimensions=json_text.write_sorted(dimensions).decode(),
+    )
+
+
+def parse_post(body: bytes, *, max_elements: int = MOST_ELEMENTS) -> ParsedPost:
+    """``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``.
+
+    ``valid`` holds ``{"event_type", "payload", "dimensions", "timestamp"}``, the last in ms and only if one is known.
+    Raises `NotJson`, and `InvalidEnvelope` where the body as a whole breaks a rule (no events, a bad timestamp).
+    """
+    members = members_of(body)
+    time_ms = _common_time(members.get("timestamp", b"null"))
+    if members.get("events") in (None, b"null"):
+        raise InvalidEnvelope([Violation("events", "must be given: an array of events")])
+    elements = split(members["events"], max_elements, "events")
+    if not elements:
+        raise InvalidEnvelope([Violation("events", "must not be empty")])
+    return parse_each(elements, partial(_parse_element, common_ms=time_ms), "events[{}]".format)
+
+
+def _common_time(text: bytes) -> int | None:
+    fields = Fields.read(b'{"timestamp":%b}' % text, [])
+    time_ms = fields.parsed("timestamp", times.from_ms_or_iso, required=False)
+    fields.raise_violations()
+    return time_ms
+
+
+def _parse_element(element: bytes, *, common_ms: int | None) -> bytes:
+    violations: list[Violation] = []
+    whole = Fields.read(element, violations)
+    event = whole.inner("event")
+    event.text("event_type", NON_EMPTY)
+    event.document("payload", dict, "{}")
+    time_ms = event.parsed("timestamp", times.from_ms_or_iso, required=False)
+    normalised: dict[str, Any] = {
+        "event_type": event.members.get("event_type"),
+        "payload": event.members.get("payload") or {},
+        "dimensions": whole.dimensions(POSTED),
+    }
+    whole.raise_violations()
+    if (known_ms := common_ms if time_ms is None else time_ms) is not None:
+        normalised["timestamp"] = known_ms
+    return json_text.write(normalised)
+
+
+def envelope(event_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
+    """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds. Events know no region."""
+    meta = json_text.write({"project_id": tenant})
+    return b'{"event":%b,"meta":%b,"creation_time":%d}' % (event_json, meta, creation_time)

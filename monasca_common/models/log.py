@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs: ``{"log": {"message", "dimensions", …}, "meta": {"tenantId", "region"}, "creation_time": <s>}``.
+
+A log's time is its own ``timestamp`` (ms or ISO 8601) if it has one, else the envelope's creation_time. What a log
+has beside message, dimensions and timestamp is kept as its ``fields``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from monasca_common.models import json_text, times
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import ANY_TEXT, POSTED, STORED, tenant_faults
+from monasca_common.models.post import (
+    MOST_ELEMENTS,
+    ParsedPost,
+    envelope_ends,
+    members_of,
+    parse_each,
+    split,
+)
+from monasca_common.models.rows import Decoded, LogEntry, decode_each
+
+MOST_MESSAGE_BYTES = 1024 * 1024
+_OWN = ("message", "dimensions", "timestamp")
+
+
+def decode_all(values: Sequence[bytes | None]) -> Decoded[LogEntry]:
+    return decode_each(values, _entry)
+
+
+def _entry(value: bytes | None) -> LogEntry:
+    violations: list[Violation] = []
+    whole = Fields.read(value, violations)
+    log, meta = whole.inner("log"), whole.inner("meta")
+    tenant = meta.text("tenantId") or ""
+    region = meta.text("region", required=False) or ""
+    meta.blame("tenantId", tenant_faults(tenant, least=0))
+    meta.blame("region", tenant_faults(region, least=0))
+    if not tenant and isinstance(meta.members.get("tenantId"), str):
+        meta.blame("tenantId", ["must not be empty"])
+    created_ms = whole.parsed("creation_time", times.version, required=log.members.get("timestamp") is None)
+    time_ms = log.parsed("timestamp", times.from_ms_or_iso, required=False)
+    message, dimensions, rest = log.text("message", ANY_TEXT) or "", log.dimensions(STORED), _rest(log)
+    whole.raise_violations()
+    return LogEntry(
+        time_ms=(created_ms or 0) if time_ms is None else time_ms,
+        tenant=tenant,
+        region=region,
+        message=message,
+        dimensions=json_text.write_sorted(dimensions).decode(),
+        fields=rest.decode(),
+    )
+
+
+def _rest(log: Fields) -> bytes:
+    written, fault = json_text.checked({key: value for key, value in log.members.items() if key not in _OWN})
+    if fault:
+        log.blame("", [fault])
+    return written
+
+
+def parse_post(
+    body: bytes, *, max_message_bytes: int = MOST_MESSAGE_BYTES, max_elements: int = MOST_ELEMENTS
+) -> ParsedPost:
+    """``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's own dimensions win over the common ones.
+
+    ``valid`` holds logs with their dimensions merged, and their timestamp, if any, in ms.
+    Raises `NotJson`, and `InvalidEnvelope` where the body as a whole breaks a rule (no logs, bad common dimensions).
+    """
+    members = members_of(body)
+    if members.get("logs") in (None, b"null"):
+        raise InvalidEnvelope([Violation("logs", "must be given: an array of logs")])
+    common = _common_dimensions(members.get("dimensions", b"{}"))
+    elements = split(members["logs"], max_elements, "logs")
+    parse = partial(_parse_element, common=common, max_message_bytes=max_message_bytes)
+    return parse_each(elements, parse, "logs[{}]".format)
+
+
+def _common_dimensions(text: bytes) -> dict[str, str]:
+    fields = Fields.read(b'{"dimensions":%b}' % text, [])
+    dimensions = fields.dimensions(POSTED)
+    fields.raise_violations()
+    return dimensions
+
+
+def _parse_element(element: bytes, *, common: dict[str, str], max_message_bytes: int) -> bytes:
+    violations: list[Violation] = []
+    log = Fields.read(element, violations)
+    message = log.text("message", ANY_TEXT)
+    size_bytes = len((message or "").encode(errors="replace"))
+    if size_bytes > max_message_bytes:
+        log.blame("message", [f"has {size_bytes} bytes: at most {max_message_bytes} are allowed"])
+    normalised: dict[str, Any] = {"message": message, "dimensions": common | log.dimensions(POSTED)}
+    time_ms = log.parsed("timestamp", times.from_ms_or_iso, required=False)
+    if time_ms is not None:
+        normalised["timestamp"] = time_ms
+    _rest(log)
+    log.raise_violations()
+    for key in sorted(log.members.keys() - _OWN):
+        normalised[key] = log.members[key]
+    return json_text.write(normalised)
+
+
+def envelope(log_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
+    """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds."""
+    return b'{"log":%b%b' % (log_json, envelope_ends(tenant, region, creation_time))

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics: from posted bodies to envelopes (the API), and from envelopes to rows (the persister).
+
+An envelope: ``{"metric": {"name", "dimensions": {}, "timestamp": <ms>, "value", "value_meta": null | {}},
+"meta": {"tenantId", "region"}, "creation_time": <s>}``. Members of other names are ignored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from sys import intern
+from typing import Any
+
+import msgspec
+
+from monasca_common.models import json_text, times
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import (
+    LATEST_MS,
+    MOST_META_BYTES,
+    MOST_META_ENTRIES,
+    POSTED,
+    STORED,
+    Limits,
+    tenant_faults,
+)
+from monasca_common.models.post import (
+    MOST_ELEMENTS,
+    ParsedPost,
+    check_count,
+    envelope_ends,
+    members_of,
+    parse_each,
+    split,
+)
+from monasca_common.models.rows import Decoded, Measurement, good_indices
+from monasca_common.models.seen import Seen
+from monasca_common.models.series import Series, series_id
+
+_LATEST_S = LATEST_MS // 1000
+_REFUSED = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
+
+# Building a named tuple from a tuple: a third cheaper than calling its class.
+_measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement] = partial(tuple.__new__, Measurement)
+
+
+# Not tracked by the garbage collector (they cannot be part of a cycle): it would walk 20,000 of them in each batch.
+# Dimensions and meta stay text: whoever has seen the text has seen the series.
+
+
+class _StoredMetric(msgspec.Struct, gc=False):
+    name: str
+    timestamp: int | float
+    value: float
+    dimensions: msgspec.Raw = msgspec.Raw(b"{}")
+    value_meta: dict[str, Any] | None = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    metric: _StoredMetric
+    meta: msgspec.Raw
+    creation_time: int | float | None = None
+
+
+class _PostedMetric(msgspec.Struct, gc=False):
+    name: str
+    timestamp: int | float
+    value: float
+    dimensions: msgspec.Raw = msgspec.Raw(b"{}")
+    value_meta: dict[str, str] | None = None
+
+
+class _Meta(msgspec.Struct, gc=False):
+    tenant: str = msgspec.field(name="tenantId")
+    region: str | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_posted = msgspec.json.Decoder(_PostedMetric).decode
+_decode_posted_list = msgspec.json.Decoder(list[_PostedMetric]).decode
+_decode_meta = msgspec.json.Decoder(_Meta).decode
+_decode_dimensions = msgspec.json.Decoder(dict[str, str] | None).decode
+
+
+class MetricDecoder:
+    """Values of messages to `Measurement` rows, with a memory of ``max_series`` series (about 1 kB each).
+
+    The limits are `limits.STORED`: characters that the API refuses today are accepted, for what is in the topic
+    was accepted by whoever wrote it. Values of value_meta that are no strings become their JSON text; no or null
+    creation_time gives version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``, which equals it.
+    For one thread; what is remembered is computed from the text alone, so that nothing can make it wrong.
+    """
+
+    def __init__(self, max_series: int = 200_000) -> None:
+        self._series: Seen[tuple[str, bytes, bytes], Series] = Seen(max_series, max_entry_bytes=4096)
+
+    def decode_all(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
+        """One pass; what breaks a rule is looked at again, for all its violations."""
+        rows: list[Measurement] = []
+        errors: dict[int, InvalidEnvelope] = {}
+        decode, find, add = _decode_envelope, self._series.find, rows.append
+        for index, value in enumerate(values):
+            try:
+                envelope = decode(value)  # type: ignore[arg-type]
+                metric = envelope.metric
+                key = (metric.name, bytes(metric.dimensions), bytes(envelope.meta))
+                series = find(key) or self._resolve(key)
+                time_ms = metric.timestamp
+                if not 0 <= time_ms <= LATEST_MS:
+                    raise ValueError(times.NOT_A_TIME)
+                created = envelope.creation_time
+                whole = type(created) is int and 0 <= created <= _LATEST_S
+                version: int = created * 1000 if whole else times.version(created)  # type: ignore
+                meta = _stored_meta(metric.value_meta) if metric.value_meta else None
+                add(_measurement((series, int(time_ms), metric.value + 0.0, meta, version)))
+            except _REFUSED:
+                errors[index] = _why_not_stored(value)
+        return Decoded(rows, good_indices(len(values), errors), errors)
+
+    def _resolve(self, key: tuple[str, bytes, bytes]) -> Series:
+        name, dimensions_text, meta_text = key
+        meta = _decode_meta(meta_text)
+        region = meta.region or ""
+        dimensions = _decode_dimensions(dimensions_text) or {}
+        if not STORED.keep(name, dimensions) or any(_owner_faults(meta.tenant, region)):
+            raise ValueError("breaks a limit")
+        # The same few keys stand in all series.
+        dimensions = {intern(dimension): value for dimension, value in dimensions.items()}
+        series = Series(series_id(meta.tenant, region, name, dimensions), meta.tenant, region, name, dimensions)
+        self._series.keep(key, series, len(name) + len(dimensions_text) + len(meta_text))
+        return series
+
+
+def parse_post(body: bytes, *, max_elements: int = MOST_ELEMENTS) -> ParsedPost:
+    """A body of one metric or an array of metrics. The limits are `limits.POSTED`.
+
+    ``valid`` holds ``{"name", "dimensions", "timestamp", "value", "value_meta"}`` with the timestamp in integer ms.
+    Raises `NotJson`, and `InvalidEnvelope` for what is neither object nor array, or has too many elements.
+    """
+    if _begins_with(b"{", body):
+        members_of(body)
+        return parse_each([body], _parse_element, lambda _: "")
+    if not _begins_with(b"[", body):
+        json_text.read(body)
+        raise InvalidEnvelope([Violation("", "must be a metric (an object) or an array of metrics")])
+    try:
+        metrics = _decode_posted_list(body)
+        check_count(len(metrics), max_elements)
+        valid = [_normalised(metric) for metric in metrics]
+        return ParsedPost(valid, list(range(len(valid))), len(valid))
+    except _REFUSED as error:
+        if isinstance(error, InvalidEnvelope):
+            raise
+        return parse_each(split(body, max_elements), _parse_element, "[{}]".format)
+
+
+def envelope(metric_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
+    """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds."""
+    return b'{"metric":%b%b' % (metric_json, envelope_ends(tenant, region, creation_time))
+
+
+def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_time: int) -> list[bytes]:
+    """The messages of one request."""
+    end = envelope_ends(tenant, region, creation_time)
+    return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
+
+
+def _begins_with(bracket: bytes, body: bytes) -> bool:
+    return re.match(rb"[ \t\r\n]*" + re.escape(bracket), body) is not None
+
+
+def _parse_element(element: bytes) -> bytes:
+    try:
+        return _normalised(_decode_posted(element))
+    except _REFUSED:
+        raise _why_not_posted(element) from None
+
+
+# What stands before the timestamp, by name and the text of the dimensions: checked once, written once.
+_heads: Seen[tuple[str, bytes], str] = Seen(20_000, max_entry_bytes=1024)
+
+
+def _normalised(metric: _PostedMetric) -> bytes:
+    key = (metric.name, bytes(metric.dimensions))
+    head = _heads.find(key) or _head(key)
+    time_ms = metric.timestamp
+    if not 0 <= time_ms <= LATEST_MS:
+        raise ValueError(times.NOT_A_TIME)
+    meta = _posted_meta(metric.value_meta) if metric.value_meta else "null"
+    return f'{head}{int(time_ms)},"value":{metric.value + 0.0!r},"value_meta":{meta}}}'.encode()
+
+
+def _head(key: tuple[str, bytes]) -> str:
+    name, dimensions_text = key
+    dimensions = _decode_dimensions(dimensions_text) or {}
+    if not POSTED.keep(name, dimensions):
+        raise ValueError("breaks a limit")
+    name_json, dimensions_json = json_text.write(name).decode(), json_text.write_sorted(dimensions).decode()
+    head = f'{{"name":{name_json},"dimensions":{dimensions_json},"timestamp":'
+    _heads.keep(key, head, len(name) + len(dimensions_text))
+    return head
+
+
+def _posted_meta(members: Mapping[str, Any]) -> str:
+    if any(_value_meta_faults(members, POSTED)):
+        raise ValueError("breaks a limit")
+    return json_text.write_sorted(members).decode()
+
+
+def _stored_meta(members: Mapping[str, Any]) -> str:
+    if any(_value_meta_faults(members, STORED)):
+        raise ValueError("breaks a limit")
+    texts = {key: _as_text(value) for key, value in members.items()}
+    return json_text.write_sorted(texts).decode()
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json_text.write(value).decode()
+
+
+def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
+    """Keys ("" for the whole) and rules."""
+    if len(members) > MOST_META_ENTRIES:
+        yield "", f"has {len(members)} entries: at most {MOST_META_ENTRIES} are allowed"
+    written, fault = json_text.checked(members)
+    if len(written) > MOST_META_BYTES:
+        yield "", f"has {len(written)} bytes as JSON: at most {MOST_META_BYTES} are allowed"
+    if fault:
+        yield "", fault
+    for key, value in members.items():
+        if not limits.meta_key.least <= len(key) <= (limits.meta_key.most or len(key)):
+            yield from ((key, f"as a key {rule}") for rule in limits.meta_key.faults(key))
+        if limits.only_text_in_meta and not isinstance(value, str):
+            yield key, "must be a string"
+
+
+def _owner_faults(tenant: str, region: str) -> Iterator[str]:
+    yield from tenant_faults(tenant, least=1)
+    yield from tenant_faults(region, least=0)
+
+
+# Why not: slow, thorough, and only asked after the fast look has refused.
+
+
+def _why_not_posted(element: bytes) -> InvalidEnvelope:
+    violations: list[Violation] = []
+    _look_at_metric(Fields.read(element, violations), POSTED)
+    return _refusal(violations)
+
+
+def _why_not_stored(value: bytes | None) -> InvalidEnvelope:
+    violations: list[Violation] = []
+    whole = Fields.read(value, violations)
+    _look_at_metric(whole.inner("metric"), STORED)
+    meta = whole.inner("meta")
+    if (tenant := meta.text("tenantId")) is not None:
+        meta.blame("tenantId", tenant_faults(tenant, least=1))
+    if (region := meta.text("region", required=False)) is not None:
+        meta.blame("region", tenant_faults(region, least=0))
+    whole.parsed("creation_time", times.version, required=False)
+    return _refusal(violations)
+
+
+def _refusal(violations: list[Violation]) -> InvalidEnvelope:
+    # The two looks agree (a property test holds them to it); if ever they do not, the fast one has refused.
+    return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
+
+
+def _look_at_metric(metric: Fields, limits: Limits) -> None:
+    metric.text("name", limits.name)
+    metric.dimensions(limits)
+    metric.parsed("timestamp", times.from_ms)
+    metric.parsed("value", _finite)
+    value_meta = metric.inner("value_meta", required=False)
+    for key, rule in _value_meta_faults(value_meta.members, limits):
+        value_meta.blame(key, [rule])
+
+
+def _finite(value: Any) -> float:
+    try:
+        if type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise ValueError("must be a finite number")

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a posted body comes to: the elements that may go on, and what is wrong with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from monasca_common.models import json_text
+from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
+
+MOST_ELEMENTS = 20_000
+_MOST_VIOLATIONS = 10_000  # a body of 5 MB can hold a million
+_MOST_OF_ONE = 100
+
+_split_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_split_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An element that broke rules: its position in the bulk, its bytes as they were posted, and which rules."""
+
+    index: int
+    raw: bytes
+    violations: tuple[Violation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedPost:
+    """``valid[i]`` is element ``indices[i]`` of ``total``, as JSON that goes into an envelope as it is.
+
+    Equal elements make equal bytes in ``valid``: keys are in one order, unknown members and white space are gone.
+    ``violations`` are those of ``rejected`` together; of very many, the first 10,000.
+    """
+
+    valid: list[bytes]
+    indices: list[int]
+    total: int
+    violations: tuple[Violation, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+
+def members_of(body: bytes) -> dict[str, bytes]:
+    """The texts of a body's members. Raises `NotJson`, or `InvalidEnvelope` for what is no object."""
+    try:
+        return {key: bytes(member) for key, member in _split_object(body).items()}
+    except json_text.UNREADABLE as error:
+        members = _read_leniently(body, error)
+    if not isinstance(members, dict):
+        raise InvalidEnvelope([Violation("", "must be an object")])
+    return {key: json_text.write_leniently(member) for key, member in members.items()}
+
+
+def split(array: bytes, most: int, place: str = "") -> list[bytes]:
+    """The elements' texts. Raises `NotJson`, or `InvalidEnvelope` for what is no array or too long.
+
+    What a client in Python takes for JSON (NaN, half a surrogate pair) spoils its own element only.
+    """
+    try:
+        elements = _split_array(array)
+        check_count(len(elements), most, place)
+        return [bytes(element) for element in elements]
+    except json_text.UNREADABLE as error:
+        if isinstance(error, InvalidEnvelope):
+            raise
+        values = _read_leniently(array, error)
+    if not isinstance(values, list):
+        raise InvalidEnvelope([Violation(place, "must be an array")])
+    check_count(len(values), most, place)
+    return [json_text.write_leniently(value) for value in values]
+
+
+def _read_leniently(text: bytes, error: Exception) -> Any:
+    try:
+        return json_text.read_leniently(text)
+    except ValueError:
+        raise NotJson(json_text.reason(error)) from None
+
+
+def check_count(count: int, most: int, place: str = "") -> None:
+    if count > most:
+        raise InvalidEnvelope([Violation(place, f"has {count} elements: send at most {most} at a time")])
+
+
+def parse_each(elements: Sequence[bytes], parse: Callable[[bytes], bytes], place: Callable[[int], str]) -> ParsedPost:
+    """``parse`` makes the JSON of an element for its envelope, or raises `InvalidEnvelope`."""
+    valid: list[bytes] = []
+    indices: list[int] = []
+    violations: list[Violation] = []
+    rejected: list[Rejected] = []
+    for index, element in enumerate(elements):
+        try:
+            valid.append(parse(element))
+            indices.append(index)
+        except InvalidEnvelope as error:
+            room = max(1, min(_MOST_OF_ONE, _MOST_VIOLATIONS - len(violations)))
+            told = tuple(violation.within(place(index)) for violation in error.violations[:room])
+            rejected.append(Rejected(index, element, told))
+            if len(violations) < _MOST_VIOLATIONS:
+                violations += told
+    return ParsedPost(valid, indices, len(elements), tuple(violations), tuple(rejected))
+
+
+def envelope_ends(tenant: str, region: str, creation_time: int) -> bytes:
+    """What follows the payload in the envelopes of one request of metrics or logs."""
+    return b"%b%d}" % (_meta(tenant, region), creation_time)
+
+
+@lru_cache(maxsize=1024)
+def _meta(tenant: str, region: str) -> bytes:
+    return b',"meta":%b,"creation_time":' % json_text.write({"tenantId": tenant, "region": region})

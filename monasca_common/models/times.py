@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times as envelopes write them, as integer milliseconds since the epoch; fractions are dropped (floor)."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from monasca_common.models.limits import LATEST_MS
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_ISO_8601 = re.compile(
+    r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?(?:Z?([+-]\d\d):?(\d\d)|Z)?", re.ASCII
+)
+
+NOT_A_TIME = "must be milliseconds since the epoch, between 0 and 2^63 - 1"
+NOT_A_DATE = NOT_A_TIME + ", or ISO 8601 like 2026-01-31T23:59:59.123Z"
+NOT_SECONDS = "must be seconds since the epoch, not negative"
+
+
+def from_ms(value: Any) -> int:
+    """Raises `ValueError`, whose text is the rule, for all but a number from 0 on that fits in 64 bits."""
+    if type(value) not in (int, float) or not 0 <= value <= LATEST_MS:
+        raise ValueError(NOT_A_TIME)
+    return int(value)
+
+
+def from_ms_or_iso(value: Any) -> int:
+    """As `from_ms`; a string is read as ISO 8601, as UTC where it names no offset.
+
+    The public API's own example has ``Z`` and an offset (``…:11Z+0200``): the offset counts.
+    """
+    if not isinstance(value, str):
+        try:
+            return from_ms(value)
+        except ValueError:
+            raise ValueError(NOT_A_DATE) from None
+    match = _ISO_8601.fullmatch(value)
+    if match is None:
+        raise ValueError(NOT_A_DATE)
+    date, time, fraction, hours, minutes = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{time}{hours}:{minutes}" if hours else f"{date}T{time}+00:00")
+    except ValueError:
+        raise ValueError(NOT_A_DATE) from None
+    time_ms = (moment - _EPOCH) // _MILLISECOND + int((fraction or "").ljust(3, "0")[:3])
+    return from_ms(time_ms)
+
+
+def version(creation_time: Any) -> int:
+    """The envelope's ``creation_time`` (seconds, perhaps a float) in ms; 0 where an old writer gave none.
+
+    0 loses against every real version, so that a message of a known age wins over one of unknown age.
+    """
+    if creation_time is None:
+        return 0
+    if type(creation_time) not in (int, float) or not 0 <= creation_time <= LATEST_MS // 1000:
+        raise ValueError(NOT_SECONDS)
+    return round(float(creation_time) * 1000) if isinstance(creation_time, float) else int(creation_time) * 1000
