@@ -23,9 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
-    """Raises `ConfigurationError` for a file that is missing or no configuration."""
-    conf = cfg.ConfigOpts()
+def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
+    """``conf``: where options that must be there before files are read are registered, as those of oslo.log.
+
+    Raises `ConfigurationError` for a file that is missing or no configuration.
+    """
+    conf = cfg.ConfigOpts() if conf is None else conf
     arguments = [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
     try:
         conf(arguments, project=PROJECT)

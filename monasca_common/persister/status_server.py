@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/healthcheck`` for probes, as JSON, and ``/metrics`` for Prometheus: what is on the board."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
+
+from monasca_common.persister.account import State, Status
+from monasca_common.persister.board import Board
+
+_PREFIX = "monasca_persister"
+_REQUEST_SECONDS = 5.0
+
+
+class StatusServer(ThreadingHTTPServer):
+    """Serves on a socket that is bound and listening already."""
+
+    daemon_threads = True
+
+    def __init__(self, listener: socket.socket, board: Board) -> None:
+        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.board = board
+        self.registry = CollectorRegistry()
+        self.registry.register(_Collector(board))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: StatusServer
+    timeout = _REQUEST_SECONDS
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/healthcheck":
+            statuses = self.server.board.statuses()
+            code = HTTPStatus.OK if healthy(statuses) else HTTPStatus.SERVICE_UNAVAILABLE
+            self._answer(code, "application/json", msgspec.json.encode(health(statuses)))
+        elif path == "/metrics":
+            self._answer(HTTPStatus.OK, PROMETHEUS_TEXT, generate_latest(self.server.registry))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there are /healthcheck and /metrics\n")
+
+    def _answer(self, code: HTTPStatus, content_type: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """A probe every few seconds is no news."""
+
+
+def healthy(statuses: Sequence[Status]) -> bool:
+    return all(status.state is State.RUNNING for status in statuses)
+
+
+def health(statuses: Sequence[Status]) -> dict[str, Any]:
+    """What ``/healthcheck`` says, with 503 unless every worker is running."""
+    return {
+        "healthy": healthy(statuses),
+        "workers": {
+            status.worker: {
+                "state": status.state,
+                "reason": status.reason,
+                "seconds_in_state": _seconds_before(status, status.since_ms),
+                "lag": sum(status.lag.values()),
+                "partitions": len(status.lag),
+                "seconds_since_write": _seconds_before(status, status.written_ms),
+                "pid": status.pid,
+                "restarts": status.counters.restarts,
+            }
+            for status in statuses
+        },
+    }
+
+
+def _seconds_before(status: Status, moment_ms: int | None) -> float | None:
+    return max(0, status.told_ms - moment_ms) / 1000 if moment_ms else None
+
+
+class _Collector:
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[Metric]:
+        return metrics(self._board.statuses())
+
+
+def metrics(statuses: Sequence[Status]) -> Iterator[Metric]:
+    """What ``/metrics`` says. Counters go on where a restarted worker's left off."""
+    yield _states(statuses)
+    yield _lags(statuses)
+    rows = CounterMetricFamily(f"{_PREFIX}_rows", "Rows by what became of them", labels=["worker", "outcome"])
+    dead = CounterMetricFamily(f"{_PREFIX}_dead_letters", "Messages that are no rows", labels=["worker"])
+    away = CounterMetricFamily(f"{_PREFIX}_database_unavailable_seconds", "Waited for the database", labels=["worker"])
+    again = CounterMetricFamily(f"{_PREFIX}_restarts", "Restarts after a failure", labels=["worker"])
+    writes = SummaryMetricFamily(f"{_PREFIX}_write_seconds", "Transactions", labels=["worker"])
+    last = GaugeMetricFamily(f"{_PREFIX}_last_write_timestamp_seconds", "The last transaction", labels=["worker"])
+    for status in statuses:
+        name, counters = status.worker, status.counters
+        for outcome in ("stored", "repeated", "conflicting", "skipped"):
+            rows.add_metric([name, outcome], getattr(counters, outcome))
+        dead.add_metric([name], counters.dead_letters)
+        away.add_metric([name], counters.unavailable_seconds)
+        again.add_metric([name], counters.restarts)
+        writes.add_metric([name], counters.writes, counters.write_seconds)
+        if status.written_ms:
+            last.add_metric([name], status.written_ms / 1000)
+    yield from (rows, dead, away, again, writes, last)
+
+
+def _states(statuses: Sequence[Status]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{_PREFIX}_worker_state", "1 for the state that a worker is in", labels=["worker", "state"]
+    )
+    for status in statuses:
+        for state in State:
+            family.add_metric([status.worker, state], float(state is status.state))
+    return family
+
+
+def _lags(statuses: Sequence[Status]) -> Metric:
+    family = GaugeMetricFamily(
+        f"{_PREFIX}_lag", "Messages that are not stored yet", labels=["worker", "topic", "partition"]
+    )
+    for status in statuses:
+        for where, behind in status.lag.items():
+            topic, _, partition = where.rpartition("/")
+            family.add_metric([status.worker, topic, partition], behind)
+    return family
