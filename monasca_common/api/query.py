@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the query of a read asks for: text in, frozen values out. No I/O.
+
+What is wrong is a `Problem`: 422, but 400 where the end is not after the start.
+Of a parameter given twice the first counts, but for lists (dimensions, statistics, group_by), which add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qsl
+
+from monasca_common.api.problems import bad_request, unprocessable
+from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, SeriesFilter, Span
+
+MAX_NAME_LENGTH = 255
+MAX_OFFSET_LENGTH = 1024
+MAX_PARAMETERS = 100
+MAX_PERIOD_SECONDS = 10 * 365 * 86_400
+DEFAULT_PERIOD_SECONDS = 300
+EVERY_SERIES = "*"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_SERIES_ID = re.compile(r"[0-9a-f]{32}")
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_TRANSITION_ID = re.compile(r"[0-9]{1,17}-(?:[0-9a-f]{2})*")
+_LOST_PLUS = re.compile(r"(?<=[0-9]) (?=[0-9]{2}:?[0-9]{2}$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a page of rows ended: in which element (any, where only a time was given), at what time and series."""
+
+    time_ms: int
+    element_id: str | None = None
+    series_id: bytes | None = None
+
+    def __str__(self) -> str:
+        parts = [self.element_id, iso(self.time_ms), self.series_id.hex() if self.series_id else None]
+        return "_".join(part for part in parts if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowsQuery:
+    """For measurements and statistics. ``group_by`` wins over ``merge``; it is ``("*",)`` for every series."""
+
+    which: SeriesFilter
+    name: str
+    span: Span
+    limit: int
+    merge: bool
+    group_by: tuple[str, ...]
+    cursor: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticsQuery:
+    rows: RowsQuery
+    functions: tuple[str, ...]
+    period_ms: int
+
+
+class Query:
+    """One request's parameters. ``text`` is the raw query string; ``tenant`` is known from elsewhere."""
+
+    def __init__(self, text: str, *, tenant: str, page_limit: int) -> None:
+        self._tenant = tenant
+        self._page_limit = page_limit
+        try:
+            # WSGI hands bytes over as Latin-1; what is not percent-encoded in them is UTF-8.
+            readable = text.encode("latin-1", "replace").decode("utf-8", "replace")
+            pairs = parse_qsl(readable, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+        except ValueError:
+            raise unprocessable(f"there are more than {MAX_PARAMETERS} parameters: send fewer") from None
+        self._values: dict[str, list[str]] = {}
+        for name, value in pairs:
+            if "\0" in value:
+                raise unprocessable(f"{name} holds a NUL character: leave it out")
+            self._values.setdefault(name, []).append(value)
+
+    def series(self) -> tuple[SeriesFilter, PageOf]:
+        after = self._first("offset")
+        if after is not None and not _SERIES_ID.fullmatch(after):
+            raise unprocessable("offset is no metric's id: take it from the link named next")
+        return self._filter(self._name("name")), PageOf(self.limit(), after)
+
+    def names(self) -> tuple[SeriesFilter, PageOf]:
+        """Of metrics, of dimensions, and values of dimensions."""
+        return self._filter(self._name("metric_name")), PageOf(self.limit(), self._first("offset"))
+
+    def dimension_name(self) -> str:
+        return self._needed("dimension_name")
+
+    def measurements(self) -> RowsQuery:
+        name, start = self._needed("name"), self._time("start_time")
+        if start is None:
+            raise unprocessable("start_time is missing: give a time such as 2026-01-31T00:00:00Z")
+        which = self._filter(name)
+        return RowsQuery(
+            which=which,
+            name=name,
+            span=Span(start, which.end_ms),
+            limit=self.limit(),
+            merge=self._flag("merge_metrics"),
+            group_by=tuple(dict.fromkeys(self._list("group_by"))),
+            cursor=self._cursor(),
+        )
+
+    def statistics(self) -> StatisticsQuery:
+        rows = self.measurements()
+        functions = tuple(dict.fromkeys(name.lower() for name in self._list("statistics")))
+        if not functions or not set(functions) <= set(FUNCTIONS):
+            raise unprocessable(f"statistics must be some of {', '.join(FUNCTIONS)}, separated by commas")
+        period = self._number("period", DEFAULT_PERIOD_SECONDS)
+        if not 1 <= period <= MAX_PERIOD_SECONDS:
+            raise unprocessable(f"period is {period}: give seconds, from 1 to {MAX_PERIOD_SECONDS}")
+        return StatisticsQuery(rows, functions, period * 1000)
+
+    def alarm_history(self, alarm_id: str | None = None) -> tuple[AlarmFilter, PageOf]:
+        start, end = self._times()
+        which = AlarmFilter(self._tenant, alarm_id, self._dimensions(), start, end)
+        after = self._first("offset")
+        if after is not None and not _TRANSITION_ID.fullmatch(after):
+            after = f"{_read_time('offset', after) + 1}-"
+        return which, PageOf(self.limit(), after)
+
+    def count_columns(self) -> list[str]:
+        """Of the count of alarms."""
+        return ["count", *self._list("group_by")]
+
+    def limit(self) -> int:
+        """At most the page limit; a larger one is not an error, for clients ask for "all" like that."""
+        limit = self._number("limit", self._page_limit)
+        if limit < 1:
+            raise unprocessable("limit is 0: give how many elements to return, from 1")
+        return min(limit, self._page_limit)
+
+    def _filter(self, name: str | None) -> SeriesFilter:
+        start, end = self._times()
+        return SeriesFilter(self._tenant, name=name, dimensions=self._dimensions(), start_ms=start, end_ms=end)
+
+    def _first(self, name: str) -> str | None:
+        """Empty is as good as absent: clients send parameters that they have no value for."""
+        value = self._values.get(name, [""])[0]
+        if len(value) > MAX_OFFSET_LENGTH:
+            raise unprocessable(f"{name} is longer than {MAX_OFFSET_LENGTH} characters")
+        return value or None
+
+    def _name(self, name: str) -> str | None:
+        value = self._first(name)
+        if value is not None and len(value) > MAX_NAME_LENGTH:
+            raise unprocessable(f"{name} has {len(value)} characters: at most {MAX_NAME_LENGTH} are allowed")
+        return value
+
+    def _needed(self, name: str) -> str:
+        value = self._name(name)
+        if value is None:
+            raise unprocessable(f"{name} is missing")
+        return value
+
+    def _list(self, name: str) -> list[str]:
+        return [item for value in self._values.get(name, []) for part in value.split(",") if (item := part.strip())]
+
+    def _flag(self, name: str) -> bool:
+        return (self._first(name) or "").lower() == "true"
+
+    def _number(self, name: str, default: int) -> int:
+        value = self._first(name)
+        if value is None:
+            return default
+        if not _NUMBER.fullmatch(value):
+            raise unprocessable(f"{name} is {value!r}: give a whole number that is not negative")
+        return int(value)
+
+    def _time(self, name: str) -> int | None:
+        value = self._first(name)
+        return None if value is None else _read_time(name, value)
+
+    def _times(self) -> tuple[int | None, int | None]:
+        start, end = self._time("start_time"), self._time("end_time")
+        if start is not None and end is not None and end <= start:
+            raise bad_request("end_time must be after start_time")
+        return start, end
+
+    def _dimensions(self) -> Mapping[str, tuple[str, ...]]:
+        """``k:v|v2,k3``: allowed values of each key, none for any. A value may hold colons, a key none."""
+        dimensions: dict[str, tuple[str, ...]] = {}
+        for part in self._list("dimensions"):
+            key, _, alternatives = part.partition(":")
+            values = tuple(value for value in alternatives.split("|") if value)
+            if not key or any(len(text) > MAX_NAME_LENGTH for text in (key, *values)):
+                raise unprocessable(
+                    f"dimensions has {part[:MAX_NAME_LENGTH]!r} in it: write key:value, key:value|value or "
+                    f"a key alone, each of 1 to {MAX_NAME_LENGTH} characters"
+                )
+            dimensions[key] = values
+        return dimensions
+
+    def _cursor(self) -> Cursor | None:
+        value = self._first("offset")
+        if value is None:
+            return None
+        if "_" not in value:
+            return Cursor(_read_time("offset", value))
+        element_id, time, *series = value.split("_")
+        if not _SERIES_ID.fullmatch(element_id) or len(series) > 1 or not all(map(_SERIES_ID.fullmatch, series)):
+            raise unprocessable("offset is neither a time nor from a link named next")
+        return Cursor(_read_time("offset", time), element_id, bytes.fromhex(series[0]) if series else None)
+
+
+def iso(time_ms: int) -> str:
+    """Such as ``2026-01-31T23:59:59.123Z``."""
+    return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _read_time(name: str, text: str) -> int:
+    """ISO 8601 to integer ms, UTC where it names no zone. A ``+`` that its sender left unencoded has become a space."""
+    try:
+        read = datetime.fromisoformat(_LOST_PLUS.sub("+", text.strip()))
+    except ValueError:
+        raise unprocessable(f"{name} is {text!r}: give a time such as 2026-01-31T23:59:59.123Z") from None
+    return ((read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
