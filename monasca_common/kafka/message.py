@@ -133,6 +133,13 @@ class PartitionBatch:
         left = [raw for index, raw in enumerate(self._raw) if index not in indices]
         return PartitionBatch(self.topic_partition, self.epoch, left, self.start_offset, self.next_offset)
 
+    @classmethod
+    def joined(cls, parts: Sequence[PartitionBatch]) -> PartitionBatch:
+        """Neighbours of one partition and epoch, in order, as one batch; at least one."""
+        first = parts[0]
+        raw = [message for part in parts for message in part._raw]
+        return cls(first.topic_partition, first.epoch, raw, first.start_offset)
+
     def __iter__(self) -> Iterator[Message]:
         return map(self.message, range(len(self._raw)))
 

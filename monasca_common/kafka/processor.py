@@ -87,6 +87,8 @@ class Processor:
     ``retry.attempts`` times, then in halves, then the one message that fails goes to the dead letters, or ends `run`
     with `HandlerError` without them.
     With several ``threads`` it is called concurrently, one call a partition (``order="key"``: one call a key).
+    A batch has what came while the one before it was handled, up to the consumer's ``batch_size``, and waits
+    ``max_wait_seconds`` at most to be as large as that.
 
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
     transaction; an output refused for what it is (too large) then ends `run` with `HandlerError`.
@@ -107,6 +109,7 @@ class Processor:
         serializer: Serializer | None = None,
         per_message: bool = False,
         transactional: bool = False,
+        max_wait_seconds: float = 0.0,
         hooks: Iterable[Hook] = (),
     ) -> None:
         check_choices(producer, dead_letters, order, threads, transactional=transactional)
@@ -116,7 +119,12 @@ class Processor:
         self._caller = Caller(handler, serializer, consumer.settings.group_id, per_message=per_message)
         self._retry = retry or RetryPolicy()
         self._hooks = Hooks(hooks)
-        self._lanes = Lanes(self._clock, shares=threads if order == "key" else 1)
+        self._lanes = Lanes(
+            self._clock,
+            shares=threads if order == "key" else 1,
+            batch_size=self._settings.batch_size,
+            fill_seconds=max_wait_seconds,
+        )
         self._tracker = OffsetTracker(self._settings.max_uncommitted_messages)
         self._detours = Detours(consumer, self._lanes, self._tracker)
         self._outbox: Outbox | TransactionalOutbox | None = None

@@ -124,6 +124,7 @@ class Member:
                 retry=_RETRY,
                 dead_letters=self._dead_letters,
                 threads=self._group.threads,
+                max_wait_seconds=consumer.settings.max_wait_time_seconds,
                 hooks=[_Watcher(self._account)],
             )
             self._account.begin(lambda: processor.stop(0))

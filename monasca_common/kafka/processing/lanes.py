@@ -28,6 +28,7 @@ class Task:
         "condemned",
         "contiguous",
         "counted",
+        "due",
         "first_failed_ms",
         "last_chance",
         "part",
@@ -51,6 +52,7 @@ class Task:
         self.waits = 0  # times that a dependency was away
         self.last_chance = False  # part of a larger batch that failed often enough: one call, then halves again
         self.condemned: Exception | None = None  # not for the handler any more, but for the dead letters
+        self.due: float | None = None  # until when it may wait for more; None once it is on its way
 
     def __str__(self) -> str:
         topic, partition = self.part.topic_partition
@@ -62,6 +64,11 @@ class Task:
         self.tries += 1
         if self.first_failed_ms is None:
             self.first_failed_ms = now_ms
+
+    @classmethod
+    def joined(cls, tasks: Sequence[Task]) -> Task:
+        """Neighbours that no handler has seen yet, as one."""
+        return tasks[0] if len(tasks) == 1 else cls(PartitionBatch.joined([task.part for task in tasks]))
 
     def select(self, indices: Sequence[int]) -> Task:
         """A task of some of the messages, with the same past."""
@@ -155,11 +162,17 @@ class Lanes:
     """All lanes of a processor. Thread-safe: the polling thread fills them, handler threads empty them.
 
     ``shares``: how many lanes the keys of one partition are spread over; 1 keeps the order of the partition.
+    ``batch_size``: what piles up in a lane goes to the handler together, up to so many messages, and waits for so many
+    for ``fill_seconds`` at most.
     """
 
-    def __init__(self, clock: Clock, *, shares: int = 1) -> None:
+    def __init__(
+        self, clock: Clock, *, shares: int = 1, batch_size: int | None = None, fill_seconds: float = 0.0
+    ) -> None:
         self._clock = clock
         self._shares = shares
+        self._batch_size = 0 if batch_size is None or shares > 1 else batch_size
+        self._fill_seconds = fill_seconds
         self._lanes: dict[tuple[TopicPartition, int], Lane] = {}
         self._ready: deque[Lane] = deque()
         self._changed = threading.Condition()
@@ -173,8 +186,10 @@ class Lanes:
         """Queue what was polled from one partition."""
         partition = part.topic_partition
         tasks = [(share, Task(piece, contiguous=self._shares == 1)) for share, piece in self._divide(part)]
+        due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
             for share, task in tasks:
+                task.due = due
                 lane = self._lanes.get((partition, share))
                 if lane is None or lane.epoch != part.epoch:
                     lane = self._lanes[partition, share] = Lane(partition, part.epoch)
@@ -191,7 +206,7 @@ class Lanes:
                 return None
             lane = self._ready.popleft()
             lane.queued, lane.busy = False, True
-            return lane, lane.tasks[0]
+            return lane, self._gather(lane)
 
     def finished(self, lane: Lane, task: Task, remains: Iterable[Task], rest_seconds: float) -> None:
         """``task`` was tried; ``remains`` come in its place, after a rest."""
@@ -280,12 +295,34 @@ class Lanes:
             self._shut = True
             self._changed.notify_all()
 
+    def _gather(self, lane: Lane) -> Task:
+        """The first task, together with what came behind it meanwhile: a handler pays for a call, not for a poll."""
+        tasks = [lane.tasks.popleft()]
+        if tasks[0].due is not None:
+            room = self._batch_size - len(tasks[0].part)
+            while lane.tasks and lane.tasks[0].due is not None and len(lane.tasks[0].part) <= room:
+                tasks.append(lane.tasks.popleft())
+                room -= len(tasks[-1].part)
+        task = Task.joined(tasks)
+        task.due = None
+        lane.tasks.appendleft(task)
+        return task
+
     def _offer(self, lane: Lane) -> None:
+        self._let_fill(lane)
         withheld = self._halted or lane.closing or lane.dead or lane.resume_at is not None
         if lane.tasks and not (withheld or lane.queued or lane.busy):
             lane.queued = True
             self._ready.append(lane)
             self._changed.notify()
+
+    def _let_fill(self, lane: Lane) -> None:
+        """Let a lane rest whose first messages are no full batch yet, and may still wait to become one."""
+        due = lane.tasks[0].due if lane.tasks else None
+        if due is None or self._fill_seconds <= 0:
+            return
+        full = self._messages[lane.partition] >= self._batch_size
+        lane.resume_at = None if full or due <= self._clock.monotonic() else due
 
     def _unready(self, condition: Callable[[Lane], bool]) -> None:
         for lane in filter(condition, self._ready):

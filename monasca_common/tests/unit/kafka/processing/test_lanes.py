@@ -146,3 +146,73 @@ class LanesTest(base.BaseTestCase):
         self.lanes.halt()
         self.lanes.add(batch(2))
         self.assertEqual([], self.ready())
+
+
+class GatheringTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+
+    def lanes(self, fill_seconds=0.0):
+        return Lanes(self.clock, batch_size=4, fill_seconds=fill_seconds)
+
+    def taken(self, lanes):
+        """The offsets of the one task that can be taken now; nothing where there is none."""
+        lanes.wake()
+        if not lanes._ready:
+            return []
+        self.lane, self.task = lanes.next()
+        return self.task.part.offsets
+
+    def test_what_comes_while_a_handler_works_goes_to_it_together_up_to_a_full_batch(self):
+        lanes = self.lanes()
+        for offset in range(6):
+            lanes.add(batch(offset))
+        self.assertEqual([0, 1, 2, 3], self.taken(lanes))
+        lanes.finished(self.lane, self.task, (), 0)
+        self.assertEqual([4, 5], self.taken(lanes))
+        self.assertEqual(2, lanes.loads()[TP].messages)
+
+    def test_what_a_handler_has_seen_stays_by_itself(self):
+        lanes = self.lanes()
+        lanes.add(batch(0))
+        self.taken(lanes)
+        lanes.add(batch(1))
+        lanes.finished(self.lane, self.task, (self.task,), 0)
+        self.assertEqual([0], self.taken(lanes))
+
+    def test_what_is_gathered_claims_from_the_first_ones_start(self):
+        lanes = self.lanes()
+        lanes.add(PartitionBatch(TP, 1, [Raw(7)], 5))
+        lanes.add(PartitionBatch(TP, 1, [Raw(9)], 8))
+        self.taken(lanes)
+        self.assertEqual((5, 10), (self.task.part.start_offset, self.task.part.next_offset))
+
+    def test_a_batch_waits_to_be_full_for_its_time_and_no_longer(self):
+        lanes = self.lanes(fill_seconds=10)
+        lanes.add(batch(0))
+        self.clock.advance(6)
+        lanes.add(batch(1))
+        self.assertEqual([], self.taken(lanes))
+        self.assertEqual(10, lanes.next_wake())
+        self.clock.advance(4)
+        self.assertEqual([0, 1], self.taken(lanes))
+
+    def test_a_full_batch_does_not_wait(self):
+        lanes = self.lanes(fill_seconds=10)
+        lanes.add(batch(0))
+        lanes.add(batch(1, 2, 3, 4))
+        self.assertEqual([0], self.taken(lanes))
+        lanes.finished(self.lane, self.task, (), 0)
+        self.assertEqual([1, 2, 3, 4], self.taken(lanes))
+
+    def test_a_rest_after_a_failure_is_not_cut_short_by_what_comes_meanwhile(self):
+        lanes = self.lanes(fill_seconds=1)
+        lanes.add(batch(0, 1, 2, 3))
+        self.taken(lanes)
+        lanes.finished(self.lane, self.task, (self.task,), 30)
+        lanes.add(batch(4, 5, 6, 7))
+        self.clock.advance(29)
+        self.assertEqual([], self.taken(lanes))
+        self.clock.advance(1)
+        self.assertEqual([0, 1, 2, 3], self.taken(lanes))
