@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import falcon
 
@@ -31,6 +30,8 @@ class _List:
 
 
 class Metrics(_List):
+    """Its path is also where metrics are posted, so whoever has the posts makes the route of both."""
+
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         which, page = self._query(request).series()
         series = self._reader.series(which, one_more(page))
@@ -41,14 +42,6 @@ class Metrics(_List):
             [{"id": one.id.hex(), "name": one.name, "dimensions": one.dimensions} for one in shown],
             shown[-1].id.hex() if len(series) > page.limit else None,
         )
-
-
-class PostedMetrics(Metrics):
-    """The same, and what ``poster`` does of a ``POST``: a path has one resource."""
-
-    def __init__(self, reader: Reader, page_limit: int, poster: Any) -> None:
-        super().__init__(reader, page_limit)
-        self.on_post = poster.on_post
 
 
 class MetricNames(_List):

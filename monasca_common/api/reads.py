@@ -31,18 +31,12 @@ class PageSettings(Protocol):
     def page_limit(self) -> int: ...
 
 
-def add_read_routes(
-    app: falcon.App[Any, Any], reader: Reader, settings: PageSettings, *, metrics_poster: Any = None
-) -> None:
-    """Requests must arrive with ``req.context.tenant``. The reader stays its opener's to close.
+def add_read_routes(app: falcon.App[Any, Any], reader: Reader, settings: PageSettings) -> None:
+    """All but ``/v2.0/metrics``, which posts share: see `metric_lists.Metrics`.
 
-    ``metrics_poster``: the resource whose ``on_post`` is to be at ``/v2.0/metrics`` too, where metrics are listed.
+    Requests must arrive with ``req.context.tenant``. The reader stays its opener's to close.
     """
     limit = settings.page_limit
-    if metrics_poster is None:
-        app.add_route("/v2.0/metrics", metric_lists.Metrics(reader, limit))
-    else:
-        app.add_route("/v2.0/metrics", metric_lists.PostedMetrics(reader, limit, metrics_poster))
     app.add_route("/v2.0/metrics/names", metric_lists.MetricNames(reader, limit))
     app.add_route("/v2.0/metrics/dimensions/names", metric_lists.DimensionNames(reader, limit))
     app.add_route("/v2.0/metrics/dimensions/names/values", metric_lists.DimensionValues(reader, limit))
