@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -12,8 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.storage import schema
 from monasca_common.storage.base import Capability, Kind, Pruned, Storage, StorageStatus, Writer
-from monasca_common.storage.errors import NotSupported, StorageUnavailable
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql_reader import open_sql_reader
 from monasca_common.storage.sqlite.connection import database_file
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
@@ -34,8 +35,8 @@ class SqliteStorage(Storage):
     def open_writer(self) -> Writer:
         return SqliteWriter(self.path, self.settings, self._clock)
 
-    def open_reader(self) -> Any:
-        raise NotSupported("reads are not made yet")
+    def open_reader(self) -> Reader:
+        return open_sql_reader(self.settings)
 
     def upgrade(self) -> None:
         if not self.path.parent.is_dir():

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of storage: written once, run over every driver.
+
+A driver's own test module binds it::
+
+    class MyStorageTest(FenceContract, MyCase): ...
+
+where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database``, a `Database`. What a database cannot
+do its driver does not declare: the tests that need it still run, and must fail.
+"""
+
+from monasca_common.storage.testing.database import Database, FixedClock, SqlDatabase, needs
+from monasca_common.storage.testing.fencing import FenceContract
+from monasca_common.storage.testing.keys import KeyContract
+from monasca_common.storage.testing.operating import OperationContract
+from monasca_common.storage.testing.refusing import RefusalContract
+from monasca_common.storage.testing.writing import WriteContract
+
+__all__ = [
+    "Database",
+    "FenceContract",
+    "FixedClock",
+    "KeyContract",
+    "OperationContract",
+    "RefusalContract",
+    "SqlDatabase",
+    "WriteContract",
+    "needs",
+]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the contract asks of a database, whatever it is."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from monasca_common.models.rows import AlarmTransition, Event, LogEntry, Measurement
+from monasca_common.models.series import Series
+from monasca_common.storage import schema, tables
+from monasca_common.storage.base import Capability, Kind, Storage, Writer
+from monasca_common.storage.plugins import open_storage
+from monasca_common.storage.settings import StorageSettings
+
+NOW_MS = 1_790_000_000_123  # in September 2026, and no round number
+
+TestMethod = TypeVar("TestMethod", bound=Callable[[Any], None])
+_ROWS = {Kind.ALARM_HISTORY: AlarmTransition, Kind.LOGS: LogEntry, Kind.EVENTS: Event}
+_JSON_COLUMNS = {"dimensions", "fields", "payload", "metrics", "sub_alarms"}
+
+
+class FixedClock:
+    """It is ``now_ms`` until a test says otherwise."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.now_ms = now_ms
+
+    def monotonic(self) -> float:
+        return self.now_ms / 1000
+
+    def time_ms(self) -> int:
+        return self.now_ms
+
+    def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
+        return lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+class Database(ABC):
+    """One empty database of the driver's kind, and what its tests do behind the driver's back."""
+
+    settings: StorageSettings
+
+    def __init__(self, defer: Callable[..., object]) -> None:
+        """``defer``: the test's ``addCleanup``."""
+        self.clock = FixedClock()
+        self._defer = defer
+
+    def storage(self) -> Storage:
+        return open_storage(self.settings, clock=self.clock)
+
+    def writer(self) -> Writer:
+        """Closed at the end of the test."""
+        writer = self.storage().open_writer()
+        self._defer(writer.close)
+        return writer
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make ready to write, as an operator would."""
+
+    @abstractmethod
+    def rows(self, kind: Kind) -> list[Any]:
+        """All that is stored of a kind: `Measurement`, or a pair of message id and row, each as it was written, in any
+        order. JSON texts are as `canonical` makes them."""
+
+
+class SqlDatabase(Database):
+    """``settings.connection`` leads to a database without tables."""
+
+    def __init__(self, defer: Callable[..., object], settings: StorageSettings) -> None:
+        super().__init__(defer)
+        self.settings = settings
+
+    def prepare(self) -> None:
+        self.storage().upgrade()
+
+    def rows(self, kind: Kind) -> list[Any]:
+        with schema.engine(self.settings.connection).connect() as connection:
+            if kind is Kind.METRICS:
+                return _measurements(connection)
+            table = tables.metadata.tables[str(kind)]
+            return [_keyed(kind, row._asdict()) for row in connection.execute(sa.select(table))]
+
+
+def canonical(text: str | None) -> str | None:
+    """JSON text in the one form that tests compare."""
+    return None if text is None else as_json(json.loads(text))
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def _measurements(connection: sa.Connection) -> list[Measurement]:
+    measurements, series = tables.measurements.c, tables.series.c
+    # An outer join: a measurement whose series is missing must show.
+    joined = sa.outerjoin(tables.measurements, tables.series, measurements.series_id == series.id)
+    rows = connection.execute(sa.select(tables.measurements, tables.series).select_from(joined))
+    return [
+        Measurement(
+            Series(bytes(row.series_id), row.tenant, row.region, row.name, row.dimensions),
+            row.time,
+            row.value,
+            None if row.value_meta is None else as_json(row.value_meta),
+            row.version,
+        )
+        for row in rows
+    ]
+
+
+def _keyed(kind: Kind, row: dict[str, Any]) -> tuple[bytes, Any]:
+    message_id, time_ms = bytes(row.pop("message_id")), row.pop("time")
+    values = {name: as_json(value) if name in _JSON_COLUMNS else value for name, value in row.items()}
+    return message_id, _ROWS[kind](time_ms=time_ms, **values)  # type: ignore[operator]
+
+
+def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:
+    """For a test that only some drivers can pass: on the others it is run, and must fail."""
+
+    def decorate(test: TestMethod) -> TestMethod:
+        @functools.wraps(test)
+        def run(self: Any) -> None:
+            if capability in self.database.storage().capabilities:
+                test(self)
+                return
+            failure = _failure_of(test, self)
+            if failure is None:
+                self.fail(f"passes with a driver that declares no {capability.name}: declare it")
+            self.expectFailure(f"lacks {capability.name}", self.fail, f"{type(failure).__name__}: {failure}")
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def _failure_of(test: Callable[[Any], None], case: Any) -> Exception | None:
+    try:
+        test(case)
+    except Exception as failure:
+        return failure
+    return None

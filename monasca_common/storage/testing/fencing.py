@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of offsets that are stored beside the rows: each row once, whoever believes to own its partition."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.storage.base import Capability, Kind, Rows, Writer, Written
+from monasca_common.storage.errors import RangeBeyondNext, StorageUnavailable, TopicMismatch
+from monasca_common.storage.testing.database import needs
+from monasca_common.storage.testing.scenario import (
+    GROUP,
+    PARTITION,
+    TOPIC,
+    TOPIC_ID,
+    Scenario,
+    claim,
+    measurement,
+    row,
+)
+
+_LOG_LENGTH = 300
+_WRITERS = 3
+
+
+class FenceContract(Scenario):
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_partition_begins_where_its_first_claim_does(self) -> None:
+        writer = self.database.writer()
+        self.assertIsNone(self.next_offset(writer))
+        self.assertEqual(Written(stored=2), self.write(writer, Kind.METRICS, [measurement(n) for n in range(2)], 40))
+        self.assertEqual(42, self.next_offset(writer))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_who_begins_second_is_told_what_the_first_stored(self) -> None:
+        first, second = self.database.writer(), self.database.writer()
+        self.assertEqual({PARTITION: 7}, first.begin(GROUP, {PARTITION: 7}, {PARTITION: TOPIC_ID}))
+        self.assertEqual({PARTITION: 7}, second.begin(GROUP, {PARTITION: 3}, {PARTITION: TOPIC_ID}))
+        self.assertEqual({PARTITION: 7}, first.begin(GROUP, {PARTITION: 9}, {PARTITION: TOPIC_ID}))
+        self.assertRaises(RangeBeyondNext, self.write, first, Kind.METRICS, [measurement()], 8)
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_only_partitions_with_a_stored_offset_are_told(self) -> None:
+        writer = self.database.writer()
+        other, third = TopicPartition(TOPIC, 1), TopicPartition("other", 0)
+        writer.begin(GROUP, {PARTITION: 5, other: 0}, {PARTITION: TOPIC_ID, other: TOPIC_ID})
+        asked = {PARTITION: TOPIC_ID, other: TOPIC_ID, third: "its-id"}
+        self.assertEqual({PARTITION: 5, other: 0}, writer.next_offsets(GROUP, asked))
+        self.assertEqual({}, writer.next_offsets("another group", asked))
+        self.assertEqual({}, writer.next_offsets(GROUP, {}))
+        self.assertEqual({}, writer.begin(GROUP, {}, {}))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_groups_topics_and_partitions_have_offsets_of_their_own(self) -> None:
+        writer = self.database.writer()
+        elsewhere: list[dict[str, Any]] = [{}, {"group": "another"}, {"topic": "other"}, {"partition": 1}]
+        for number, changes in enumerate(elsewhere):
+            rows = [measurement(number)]
+            self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, rows, number, **changes))
+        self.assertEqual(4, len(self.stored(Kind.METRICS)))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_claim_reaches_beyond_its_rows_on_both_sides(self) -> None:
+        writer = self.database.writer()
+        written = writer.write(claim(0, 20), Rows(Kind.METRICS, [measurement(1), measurement(2)], [5, 11]))
+        self.assertEqual((Written(stored=2), 20), (written, self.next_offset(writer)))
+        self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement(3)], 20))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_claim_without_rows_moves_the_offset(self) -> None:
+        writer = self.database.writer()
+        for start, end in ((3, 3), (3, 10), (10, 10), (5, 8)):
+            self.assertEqual(Written(), writer.write(claim(start, end), Rows(Kind.METRICS, [], [])))
+            self.assertEqual(max(3, end) if end != 8 else 10, self.next_offset(writer))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_rows_below_the_stored_offset_are_skipped_and_the_rest_stored(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(n) for n in range(10)])
+        late = [measurement(n, value=100.0 + n) for n in range(5, 15)]
+        self.assertEqual(Written(stored=5, skipped=5), self.write(writer, Kind.METRICS, late, 5))
+        self.assertEqual(15, self.next_offset(writer))
+        self.assertEqual(
+            [*map(float, range(10)), *(100.0 + n for n in range(10, 15))],
+            sorted(each.value for each in self.stored(Kind.METRICS)),
+        )
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_claim_that_is_stored_wholly_does_not_move_the_offset_back(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(n) for n in range(10)])
+        self.assertEqual(Written(skipped=4), self.write(writer, Kind.METRICS, [measurement(n) for n in range(4)]))
+        self.assertEqual(10, self.next_offset(writer))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_claim_beyond_the_stored_offset_is_told_where_to_read_on(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)])
+        error = self.assertRaises(RangeBeyondNext, self.write, writer, Kind.METRICS, [measurement(1)], 2)
+        self.assertEqual(1, error.next_offset)
+        self.assertEqual((1, 1), (self.next_offset(writer), len(self.stored(Kind.METRICS))))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_topic_that_was_made_again_is_not_written_on(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)])
+        again = "second-of-its-name"
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: self.write(writer, Kind.METRICS, [measurement(1)], 1, topic_id=again),
+            lambda: self.next_offset(writer, again),
+            lambda: writer.begin(GROUP, {PARTITION: 0}, {PARTITION: again}),
+        )
+        for call in calls:
+            error = self.assertRaises(TopicMismatch, call)
+            self.assertEqual((TOPIC, TOPIC_ID, again), (error.topic, error.stored_id, error.topic_id))
+        self.assertEqual((1, 1), (self.next_offset(writer), len(self.stored(Kind.METRICS))))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_an_id_that_the_broker_does_not_tell_is_not_compared(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)])
+        self.write(writer, Kind.METRICS, [measurement(1)], 1, topic_id=None)
+        self.assertEqual(2, self.next_offset(writer, None))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_an_id_that_is_told_later_is_stored_then(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)], topic_id=None)
+        self.write(writer, Kind.METRICS, [measurement(1)], 1)
+        self.write(writer, Kind.METRICS, [measurement(2)], 2, topic_id=None)
+        self.assertRaises(TopicMismatch, self.next_offset, writer, "second-of-its-name")
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_what_is_undone_before_its_commit_is_stored_by_the_same_call_again(self) -> None:
+        writer = self.database.writer()
+        rows = [measurement(n) for n in range(3)]
+        with failpoints.armed("storage.in_transaction", "raise"):
+            self.assertRaises(FailPointReached, self.write, writer, Kind.METRICS, rows)
+        self.assertEqual((None, []), (self.next_offset(writer), self.stored(Kind.METRICS)))
+        self.assertEqual(Written(stored=3), self.write(writer, Kind.METRICS, rows))
+        # Their series too, though the writer has seen them before.
+        self.assertEqual({each.series.name for each in rows}, {row.series.name for row in self.stored(Kind.METRICS)})
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_commit_whose_answer_was_lost_is_answered_by_the_same_call_again(self) -> None:
+        kinds = self.database.storage().kinds
+        writer = self.database.writer()
+        for kind in kinds:
+            rows = [row(kind, n) for n in range(3)]
+            with failpoints.armed("storage.after_commit", "raise"):
+                self.assertRaises(FailPointReached, self.write, writer, kind, rows, topic=kind)
+            self.assertEqual(Written(skipped=3), self.write(writer, kind, rows, topic=kind))
+            self.assertEqual(3, len(self.stored(kind)))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_writers_that_all_believe_they_own_a_partition_store_each_row_once(self) -> None:
+        writers = [self.database.writer() for _ in range(_WRITERS)]
+        start = threading.Barrier(_WRITERS)
+        results: list[Written] = []
+        failures: list[Exception] = []
+
+        def run(number: int) -> None:
+            try:
+                start.wait()
+                results.extend(_write_the_log(writers[number], number))
+            except Exception as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(_WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], failures)
+        self.assertEqual(_LOG_LENGTH, sum(result.stored for result in results))
+        self.assertEqual(sorted(range(_LOG_LENGTH)), sorted(_number_in(each) for _, each in self.stored(Kind.LOGS)))
+        self.assertEqual(_LOG_LENGTH, self.next_offset(writers[0]))
+
+
+def _number_in(log_entry: object) -> int:
+    return int(log_entry.message.split()[1])  # type: ignore[attr-defined]
+
+
+def _write_the_log(writer: Writer, number: int) -> list[Written]:
+    """All of the log, in batches of the writer's own size, under ids of its own: only offsets can tell repeats."""
+    position, step, results = 0, 7 + 4 * number, []
+    while position < _LOG_LENGTH:
+        offsets = range(position, min(position + step, _LOG_LENGTH))
+        rows = [row(Kind.LOGS, offset) for offset in offsets]
+        ids = [b"%d of %d" % (offset, number) for offset in offsets]
+        try:
+            results.append(writer.write(claim(position, offsets.stop), Rows(Kind.LOGS, rows, offsets, ids)))
+            position = offsets.stop
+        except RangeBeyondNext as error:
+            position = error.next_offset
+        except StorageUnavailable:
+            continue
+    return results

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of keys: what a producer sent twice is one row, and the same one whatever the order of arrival."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+from monasca_common.models.rows import Measurement
+from monasca_common.storage.base import Capability, Kind, Written
+from monasca_common.storage.testing.database import NOW_MS, as_json, needs
+from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, message_id, row
+
+_META = as_json({"a": "b"}), as_json({"a": "c"})
+
+
+def _version(version: int, value: float, value_meta: str | None = None) -> Measurement:
+    """One of several rows with one key."""
+    return measurement(value=value, value_meta=value_meta, version=version, series=make_series("key"))
+
+
+class KeyContract(Scenario):
+    def test_series_and_time_are_the_key_of_a_measurement(self) -> None:
+        writer = self.database.writer()
+        given = [measurement(0), measurement(1), measurement(0, time_ms=NOW_MS + 1)]
+        self.write(writer, Kind.METRICS, given)
+        self.write(writer, Kind.METRICS, given, len(given))
+        self.assertEqual(3, len(self.stored(Kind.METRICS)))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_measurement_that_is_there_counts_as_repeated(self) -> None:
+        writer = self.database.writer()
+        given = [measurement(0), measurement(1, value_meta=_META[0])]
+        self.assertEqual(Written(stored=2), self.write(writer, Kind.METRICS, given))
+        self.assertEqual(Written(repeated=2), self.write(writer, Kind.METRICS, given, 2))
+        mixed = [*given, measurement(2)]
+        self.assertEqual(Written(stored=1, repeated=2), self.write(writer, Kind.METRICS, mixed, 4))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_another_value_counts_as_conflicting(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [_version(2, 1.0)])
+        for number, other in enumerate((_version(3, 2.0), _version(1, 9.0), _version(3, 2.0, _META[0])), 1):
+            self.assertEqual(Written(conflicting=1), self.write(writer, Kind.METRICS, [other], number))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_the_same_value_in_a_later_version_is_repeated_and_takes_the_version(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [_version(1, 5.0)])
+        self.assertEqual(Written(repeated=1), self.write(writer, Kind.METRICS, [_version(3, 5.0)], 1))
+        self.assertEqual([_version(3, 5.0)], self.stored(Kind.METRICS))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_the_greatest_of_one_key_stays_whatever_the_order(self) -> None:
+        rising = [_version(1, 5.0), _version(2, 7.0), _version(3, 5.0)]
+        by_value = [_version(1, -1.0), _version(1, 3.0, _META[0]), _version(1, 10.0)]
+        by_meta = [_version(1, 1.0), _version(1, 1.0, _META[0]), _version(1, 1.0, _META[1])]
+        for number, ranked in enumerate((rising, by_value, by_meta)):
+            for turn, order in enumerate(itertools.permutations(ranked)):
+                self._each_in_a_call_of_its_own(order, ranked[-1], time_ms=NOW_MS - 1000 * number - 2 * turn)
+                self._all_in_one_call(order, ranked[-1], time_ms=NOW_MS - 1000 * number - 2 * turn - 1)
+
+    def _each_in_a_call_of_its_own(self, order: Sequence[Measurement], last: Measurement, *, time_ms: int) -> None:
+        writer = self.database.writer()
+        for offset, each in enumerate(order):
+            self.write(writer, Kind.METRICS, [each._replace(time_ms=time_ms)], offset, topic=f"one-{time_ms}")
+        self.assertIn(last._replace(time_ms=time_ms), self.stored(Kind.METRICS), str(order))
+        writer.close()
+
+    def _all_in_one_call(self, order: Sequence[Measurement], last: Measurement, *, time_ms: int) -> None:
+        writer = self.database.writer()
+        rows = [each._replace(time_ms=time_ms) for each in order]
+        written = self.write(writer, Kind.METRICS, rows, topic=f"all-{time_ms}")
+        self.assertEqual((1, 2), (written.stored, written.repeated + written.conflicting))
+        self.assertIn(last._replace(time_ms=time_ms), self.stored(Kind.METRICS), str(order))
+        writer.close()
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_key_twice_in_one_call_is_one_row_and_counted(self) -> None:
+        writer = self.database.writer()
+        same = [_version(1, 1.0), _version(1, 1.0)]
+        self.assertEqual(Written(stored=1, repeated=1), self.write(writer, Kind.METRICS, same))
+        other = [_version(1, 1.0), _version(2, 2.0), _version(1, 1.0), measurement(5)]
+        self.assertEqual(Written(stored=1, conflicting=3), self.write(writer, Kind.METRICS, other, 2))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_counts_add_up_and_the_greatest_stays_for_rows_of_any_order(self) -> None:
+        chance = random.Random(4)
+        writer = self.database.writer()
+        greatest: dict[tuple[bytes, int], Measurement] = {}
+        offset = stored = 0
+        for _ in range(25):
+            batch = [_any_of_few(chance) for _ in range(chance.randrange(1, 40))]
+            written = self.write(writer, Kind.METRICS, batch, offset)
+            self.assertEqual(len(batch), written.stored + written.repeated + written.conflicting)
+            offset += len(batch)
+            stored += written.stored
+            for each in batch:
+                key = (each.series.id, each.time_ms)
+                greatest[key] = max(greatest.get(key, each), each, key=_rank)
+        self.assertEqual(len(greatest), stored)
+        expected = sorted(greatest.values(), key=lambda each: (each.time_ms, each.series.id))
+        self.assertEqual(expected, self.stored(Kind.METRICS))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_time_and_message_id_are_the_key_of_the_other_kinds(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds - {Kind.METRICS}:
+            ids = [message_id(0), message_id(1)]
+            self.assertEqual(Written(stored=2), self.write(writer, kind, [row(kind), row(kind)], topic=kind, ids=ids))
+            again = [row(kind), row(kind), row(kind, time_ms=NOW_MS + 1), row(kind)]
+            ids = [message_id(1), message_id(2), message_id(2), message_id(2)]
+            self.assertEqual(Written(stored=2, repeated=2), self.write(writer, kind, again, 2, topic=kind, ids=ids))
+            expected = [(message_id(n), NOW_MS) for n in range(3)] + [(message_id(2), NOW_MS + 1)]
+            self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
+
+
+def _any_of_few(chance: random.Random) -> Measurement:
+    return measurement(
+        series=make_series(host=f"host-{chance.randrange(4)}"),
+        time_ms=NOW_MS + chance.randrange(15),
+        value=float(chance.randrange(3)),
+        value_meta=chance.choice([None, *_META]),
+        version=chance.randrange(3),
+    )
+
+
+def _rank(each: Measurement) -> tuple[int, float, str]:
+    return (each.version, each.value, each.value_meta or "")

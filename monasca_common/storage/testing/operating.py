@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of what an operator does, for drivers whose schema is this program's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.storage import schema
+from monasca_common.storage.base import Kind, StoredOffset, Written
+from monasca_common.storage.errors import SchemaMismatch
+from monasca_common.storage.testing.database import NOW_MS, Database
+from monasca_common.storage.testing.scenario import GROUP, TOPIC, TOPIC_ID, Scenario, measurement, row
+
+_DAY_MS = 86_400_000
+
+
+class OperationContract(Scenario):
+    if TYPE_CHECKING:
+
+        def empty_database(self, **changes: Any) -> Database:
+            """The binding's: one more database, not prepared. ``changes``: fields of `StorageSettings`."""
+
+    def test_without_a_schema_the_command_that_makes_it_is_named(self) -> None:
+        storage = self.empty_database().storage()
+        self.assertIsNone(storage.status().found)
+        error = self.assertRaises(SchemaMismatch, storage.open_writer)
+        self.assertIn("monasca-common db upgrade", str(error))
+        storage.upgrade()
+        storage.open_writer().close()
+
+    def test_an_upgrade_keeps_what_is_stored(self) -> None:
+        self.write(self.database.writer(), Kind.METRICS, [measurement()])
+        self.database.storage().upgrade()
+        self.assertEqual([measurement()], self.stored(Kind.METRICS))
+
+    def test_status_tells_the_schema_and_the_stored_offsets(self) -> None:
+        self.write(self.database.writer(), Kind.METRICS, [measurement()], 41)
+        status = self.database.storage().status()
+        self.assertEqual((schema.REVISION, schema.REVISION), (status.found, status.wanted))
+        self.assertEqual((StoredOffset(GROUP, TOPIC, 0, TOPIC_ID, 42),), status.offsets)
+        self.assertGreater(status.size_bytes or 0, 0)
+
+    def test_pruning_removes_what_is_older_than_its_retention_and_nothing_else(self) -> None:
+        writer = self.database.writer()
+        kinds = self.database.storage().kinds
+        for kind in kinds:
+            rows = [row(kind, 0), row(kind, 1), row(kind, 1, time_ms=NOW_MS - 10 * _DAY_MS)]
+            self.write(writer, kind, rows, topic=kind)
+        self._prune_at(NOW_MS)
+        for kind in kinds:
+            self.assertEqual(3, len(self.stored(kind)), kind)
+        # Where days are removed as a whole, the last row of one goes with its end.
+        self._prune_at(NOW_MS + (self.database.settings.default_retention_days - 5) * _DAY_MS)
+        for kind in kinds:
+            self.assertEqual(2, len(self.stored(kind)), kind)
+
+    def test_after_pruning_everything_the_same_writer_goes_on(self) -> None:
+        writer = self.database.writer()
+        kinds = self.database.storage().kinds
+        for kind in kinds:
+            self.write(writer, kind, [row(kind, 0)], topic=kind)
+        later_ms = NOW_MS + (self.database.settings.default_retention_days + 2) * _DAY_MS
+        self.database.clock.now_ms = later_ms
+        removed = self._prune_at(later_ms)
+        self.assertEqual(set(map(str, kinds)) - {"metrics"} | {"measurements"}, set(removed) - {"series"})
+        for kind in kinds:
+            self.assertEqual([], self.stored(kind))
+            written = self.write(writer, kind, [row(kind, 0, time_ms=later_ms)], 1, topic=kind)
+            self.assertEqual(Written(stored=1), written)
+        self.assertEqual([row(Kind.METRICS, 0, time_ms=later_ms)], self.stored(Kind.METRICS))
+
+    def _prune_at(self, now_ms: int) -> Counter[str]:
+        removed: Counter[str] = Counter()
+        for step in self.database.storage().prune(now_ms):
+            removed[step.table] += step.removed
+        return removed

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of rows that can never be stored: named one by one, and nothing stored of their call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monasca_common.models.rows import AlarmTransition, Event, LogEntry
+from monasca_common.storage.base import Capability, Kind, Written
+from monasca_common.storage.errors import RowsRefused
+from monasca_common.storage.testing.database import NOW_MS, needs
+from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, row
+
+_DAY_MS = 86_400_000
+_NO_TEXT = "half of a character: \ud83d"  # which no encoding has
+_NO_JSON = f'{{"a": "{_NO_TEXT}"}}'
+
+
+def _bad(kind: Kind, number: int = 0) -> Any:
+    """A row that no database takes."""
+    good = row(kind, number)
+    if kind is Kind.METRICS:
+        return good._replace(value_meta=_NO_JSON)
+    if isinstance(good, AlarmTransition):
+        return good._replace(reason=_NO_TEXT)
+    if isinstance(good, LogEntry):
+        return good._replace(message=_NO_TEXT)
+    assert isinstance(good, Event)
+    return good._replace(payload=_NO_JSON)
+
+
+class RefusalContract(Scenario):
+    def test_the_bad_rows_of_a_call_are_named_and_nothing_is_stored(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            rows = [row(kind, n) for n in range(100)]
+            bad = {0, 41, 42, 99}
+            for position in bad:
+                rows[position] = _bad(kind, position)
+            error = self.assertRaises(RowsRefused, self.write, writer, kind, rows, topic=kind)
+            self.assertEqual(bad, set(error.reasons))
+            self.assertTrue(all(error.reasons.values()))
+            self.assertEqual([], self.stored(kind))
+
+    def test_without_the_bad_rows_the_rest_is_stored(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            self.assertRaises(RowsRefused, self.write, writer, kind, [row(kind), _bad(kind)], topic=kind)
+            self.assertEqual(Written(stored=1), self.write(writer, kind, [row(kind)], topic=kind))
+            self.assertEqual(1, len(self.stored(kind)))
+
+    def test_a_bad_row_is_found_among_rows_that_are_there(self) -> None:
+        writer = self.database.writer()
+        rows = [measurement(n) for n in range(10)]
+        self.write(writer, Kind.METRICS, rows)
+        error = self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, [*rows, _bad(Kind.METRICS)], 10)
+        self.assertEqual({10}, set(error.reasons))
+
+    def test_a_series_that_cannot_be_stored_refuses_its_rows(self) -> None:
+        writer = self.database.writer()
+        series = make_series("name")
+        bad = measurement(series=type(series)(b"\x01" * 16, "tenant", "region", "name", {"host": _NO_TEXT}))
+        rows = [measurement(1), bad, measurement(2), bad._replace(time_ms=NOW_MS + 1)]
+        error = self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, rows)
+        self.assertEqual({1, 3}, set(error.reasons))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_a_refused_call_moves_no_offset(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)])
+        for bad in (_bad(Kind.METRICS), measurement(1, time_ms=0)):
+            self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, [measurement(1), bad], 1)
+            self.assertEqual(1, self.next_offset(writer))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_positions_count_from_the_first_row_of_the_call_also_where_some_are_skipped(self) -> None:
+        writer = self.database.writer()
+        rows = [measurement(n) for n in range(6)]
+        self.write(writer, Kind.METRICS, rows[:3])
+        for bad in (_bad(Kind.METRICS, 4), measurement(4, time_ms=0)):
+            given = [*rows[:4], bad, rows[5]]
+            error = self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, given)
+            self.assertEqual({4}, set(error.reasons))
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_what_is_skipped_is_refused_no_more(self) -> None:
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(0)])
+        self.database.clock.now_ms += 100 * _DAY_MS
+        self.assertEqual(Written(skipped=1), self.write(writer, Kind.METRICS, [measurement(0)]))
+
+    def test_times_outside_of_retention_and_tolerance_are_refused(self) -> None:
+        settings = self.database.settings
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            earliest = NOW_MS - settings.retention_of(kind) * _DAY_MS
+            latest = NOW_MS + settings.future_tolerance_seconds * 1000
+            times = (earliest - 1, NOW_MS, latest + 1, 0, 2**53, -(2**62))
+            rows = [row(kind, n, time_ms=time_ms) for n, time_ms in enumerate(times)]
+            error = self.assertRaises(RowsRefused, self.write, writer, kind, rows, topic=kind)
+            self.assertEqual({0, 2, 3, 4, 5}, set(error.reasons))
+            self.assertIn("older", error.reasons[0])
+            self.assertIn("future", error.reasons[2])
+            self.assertEqual([], self.stored(kind))
+
+    def test_times_on_the_edges_are_stored(self) -> None:
+        settings = self.database.settings
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            earliest = NOW_MS - settings.retention_of(kind) * _DAY_MS
+            latest = NOW_MS + settings.future_tolerance_seconds * 1000
+            rows = [row(kind, n, time_ms=time_ms) for n, time_ms in enumerate((earliest, latest))]
+            self.write(writer, kind, rows, topic=kind)
+            self.assertEqual(2, len(self.stored(kind)))

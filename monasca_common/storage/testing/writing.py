@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of `Writer.write` for every driver: what is given is stored, and once."""
+
+from __future__ import annotations
+
+from monasca_common.storage.base import Capability, Kind, Rows, Written
+from monasca_common.storage.errors import NotSupported
+from monasca_common.storage.reader import PageOf, SeriesFilter
+from monasca_common.storage.testing.database import NOW_MS, needs
+from monasca_common.storage.testing.scenario import Scenario, claim, make_series, measurement, message_id, row
+
+_FOREIGN = "Größe 温度 🌡 \u200b \\ ' \" % $1 \t"
+
+
+class WriteContract(Scenario):
+    def test_rows_of_every_kind_are_stored_as_they_are_given(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            given = [row(kind, number, time_ms=NOW_MS + number) for number in range(3)]
+            self.write(writer, kind, given, topic=kind)
+            if kind is Kind.METRICS:
+                self.assertEqual(given, self.stored(kind))
+            else:
+                self.assertEqual([(message_id(n), given[n]) for n in range(3)], self.stored(kind))
+
+    def test_text_of_any_language_comes_back(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            self.write(writer, kind, [row(kind, text=_FOREIGN)], topic=kind)
+            [stored] = self.stored(kind)
+            self.assertEqual(row(kind, text=_FOREIGN), stored if kind is Kind.METRICS else stored[1])
+
+    def test_a_series_is_told_by_tenant_region_name_and_dimensions(self) -> None:
+        series = [
+            make_series("größe", "tenant-1", ключ="値"),
+            make_series("größe", "tenant-2", ключ="値"),
+            make_series("größe", "tenant-2"),
+            make_series("other", "tenant-2"),
+        ]
+        given = [measurement(value=float(n), series=each) for n, each in enumerate(series)]
+        self.write(self.database.writer(), Kind.METRICS, given)
+        self.assertEqual(sorted(given, key=lambda each: each.series.id), self.stored(Kind.METRICS))
+
+    def test_numbers_keep_all_their_digits(self) -> None:
+        values = [0.1, -1.5e-300, 1.7976931348623157e308, 5e-324, 123456789.123456789, -0.1 - 0.2]
+        given = [measurement(n, value=value, time_ms=NOW_MS + n) for n, value in enumerate(values)]
+        self.write(self.database.writer(), Kind.METRICS, given)
+        self.assertEqual(values, [each.value for each in self.stored(Kind.METRICS)])
+
+    def test_the_same_range_again_stores_nothing_twice(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            for _ in range(2):
+                self.write(writer, kind, [row(kind, number) for number in range(5)], topic=kind)
+            self.assertEqual(5, len(self.stored(kind)), kind)
+
+    def test_twenty_thousand_rows_are_one_call(self) -> None:
+        series = [make_series(host=f"host-{n}") for n in range(1000)]
+        given = [measurement(series=series[n % 1000], time_ms=NOW_MS + n, value=float(n)) for n in range(20_000)]
+        written = self.write(self.database.writer(), Kind.METRICS, given)
+        self.assertEqual(Written(stored=20_000), written)
+        self.assertEqual(given, self.stored(Kind.METRICS))
+
+    def test_a_call_without_rows_stores_none(self) -> None:
+        writer = self.database.writer()
+        for kind in self.database.storage().kinds:
+            self.assertEqual(Written(), writer.write(claim(0, 5, topic=kind), Rows(kind, [], [])))
+            self.assertEqual([], self.stored(kind))
+
+    def test_a_kind_that_is_not_declared_is_refused(self) -> None:
+        storage = self.database.storage()
+        writer = self.database.writer()
+        for kind in set(Kind) - storage.kinds:
+            self.assertRaises(NotSupported, self.write, writer, kind, [row(kind)], topic=kind)
+
+    def test_columns_of_unequal_length_are_a_mistake_of_the_caller(self) -> None:
+        writer = self.database.writer()
+        kinds = self.database.storage().kinds
+        for rows in (
+            Rows(Kind.METRICS, [measurement()], [0, 1]),
+            *(Rows(kind, [row(kind)], [0]) for kind in kinds - {Kind.METRICS}),
+        ):
+            self.assertRaises(ValueError, writer.write, claim(0, 2), rows)
+
+    def test_rows_outside_of_their_claim_are_a_mistake_of_the_caller(self) -> None:
+        writer = self.database.writer()
+        for start, end in ((1, 2), (0, 1), (3, 0)):
+            rows = Rows(Kind.METRICS, [measurement(0), measurement(1)], [0, 1])
+            self.assertRaises(ValueError, writer.write, claim(start, end), rows)
+
+    @needs(Capability.READS)
+    def test_a_reader_sees_what_is_written_while_the_writer_is_open(self) -> None:
+        writer = self.database.writer()
+        reader = self.database.storage().open_reader()
+        self.addCleanup(reader.close)
+        self.write(writer, Kind.METRICS, [measurement()])
+        self.assertEqual([measurement().series], reader.series(SeriesFilter("tenant"), PageOf(10)))
+
+    def test_reads_are_refused_where_they_are_not_declared(self) -> None:
+        storage = self.database.storage()
+        if Capability.READS not in storage.capabilities:
+            self.assertRaises(NotSupported, storage.open_reader)

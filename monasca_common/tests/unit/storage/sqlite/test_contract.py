@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of storage, over SQLite."""
+
+from monasca_common.storage.testing import (
+    FenceContract,
+    KeyContract,
+    OperationContract,
+    RefusalContract,
+    WriteContract,
+)
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+
+class SqliteWriteTest(WriteContract, SqliteTestCase): ...
+
+
+class SqliteFenceTest(FenceContract, SqliteTestCase): ...
+
+
+class SqliteKeyTest(KeyContract, SqliteTestCase): ...
+
+
+class SqliteRefusalTest(RefusalContract, SqliteTestCase): ...
+
+
+class SqliteOperationTest(OperationContract, SqliteTestCase): ...
