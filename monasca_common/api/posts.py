@@ -21,7 +21,6 @@ from monasca_common.models import event, log, metric
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
 from monasca_common.models.post import ParsedPost
 
-METRICS_PATH = "/v2.0/metrics"
 LOGS_PATH = "/v2.0/logs"
 EVENTS_PATH = "/v1.0/events"
 REJECTED_HEADER = "Monasca-Rejected"

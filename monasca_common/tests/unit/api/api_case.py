@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API's tests share: an application over a broker in memory."""
+
+import json
+
+from falcon import testing
+from oslotest import base
+
+from monasca_common.api.app import make_app
+from monasca_common.api.options import ApiSettings
+from monasca_common.kafka.testing import MemoryKafka
+
+SECONDS = 0.05  # as long as a post waits in a test in which Kafka does not answer
+
+
+class ApiCase(base.BaseTestCase):
+    """``self.post`` and ``self.get`` go to an application without authentication, as tenant ``t1``."""
+
+    settings: dict[str, object] = {}  # noqa: RUF012  # oslotest's own style: nobody changes it
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in ("metrics", "metrics.dlq", "log", "monevents"):
+            self.kafka.broker.create_topic(topic, 2)
+        self.producer = self.kafka.producer()
+        self.client = self.new_client()
+
+    def new_client(self, *, reader=None, producer=None, **changes):
+        values = {"auth_strategy": "noauth", "publish_timeout_seconds": 5.0, **self.settings, **changes}
+        return testing.TestClient(make_app(ApiSettings(**values), producer or self.producer, reader))
+
+    def post(self, path, body, headers=None, *, client=None):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", "X-Project-Id": "t1", **(headers or {})}
+        return (client or self.client).simulate_post(path, body=data, headers=headers)
+
+    def records(self, topic="metrics"):
+        return self.kafka.broker.records(topic)
+
+    def values(self, topic="metrics"):
+        return sorted((json.loads(record.value) for record in self.records(topic)), key=json.dumps)
+
+
+def metric(name="cpu.percent", **changes):
+    return {"name": name, "dimensions": {"host": "a"}, "timestamp": 1_700_000_000_000, "value": 1.5, **changes}

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules, given what keystonemiddleware says of a token; the tokens themselves are a functional test's."""
+
+import io
+import json
+
+import falcon
+from falcon import testing
+from oslo_config import cfg
+from oslotest import base
+
+from monasca_common.api import auth
+from monasca_common.api.options import ApiSettings
+from monasca_common.api.problems import serialize_error
+from monasca_common.tests.unit.api.api_case import ApiCase, metric
+
+
+class Body(io.BytesIO):
+    looked_at = False
+
+    def read(self, size=-1):
+        self.looked_at = True
+        return super().read(size)
+
+
+class Echo:
+    def on_get(self, request, response):
+        response.media = {"tenant": request.context.tenant}
+
+    def on_post(self, request, response):
+        request.bounded_stream.read()
+        response.media = {"tenant": request.context.tenant}
+
+    on_delete = on_get
+
+
+class RulesCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        conf = cfg.ConfigOpts()
+        conf([], project="monasca-common-tests", default_config_files=[], default_config_dirs=[])
+        app = falcon.App(middleware=[auth.Authorization(conf)])
+        app.set_error_serializer(serialize_error)
+        for path in ("/v2.0/metrics", "/v2.0/logs", "/v1.0/events", "/v2.0/notification-methods"):
+            app.add_route(path, Echo())
+        self.client = testing.TestClient(app)
+
+    def request(self, method, path, roles, *, tenant="t1", status="Confirmed", **more):
+        headers = {"X-Identity-Status": status, "X-Roles": roles, "X-Project-Id": tenant}
+        headers = {name: value for name, value in headers.items() if value is not None}
+        return self.client.simulate_request(method, path, headers=headers, **more)
+
+    def code(self, *arguments, **named):
+        return self.request(*arguments, **named).status_code
+
+
+class TestRules(RulesCase):
+    def test_who_may_write_and_read_what(self):
+        table = {
+            "monasca-user": (200, 200, 200),
+            "admin": (200, 200, 200),
+            "monasca-agent": (200, 401, 401),
+            "monasca-read-only-user": (401, 401, 200),
+            "member,reader": (401, 401, 401),
+            "": (401, 401, 401),
+        }
+        requests = (("POST", "/v2.0/metrics"), ("POST", "/v2.0/logs"), ("GET", "/v2.0/metrics"))
+        got = {roles: tuple(self.code(*request, roles) for request in requests) for roles in table}
+        self.assertEqual(table, got)
+
+    def test_a_role_that_writes_wins_over_one_that_only_reads(self):
+        for roles in ("monasca-read-only-user,monasca-user", "monasca-user, monasca-read-only-user"):
+            self.assertEqual(200, self.code("POST", "/v2.0/logs", roles))
+
+    def test_a_read_only_role_is_refused_before_the_body_is_looked_at(self):
+        body = Body(b"nothing")
+        answer = self.request(
+            "POST", "/v2.0/metrics", "monasca-read-only-user", extras={"wsgi.input": body, "CONTENT_LENGTH": "7"}
+        )
+        self.assertEqual((401, 401, False), (answer.status_code, answer.json["error"]["code"], body.looked_at))
+
+    def test_no_valid_token_no_project_no_answer(self):
+        self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", status="Invalid"))
+        self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", status=None))
+        self.assertEqual(401, self.code("GET", "/v2.0/metrics", "admin", tenant=None))
+
+    def test_changing_anything_needs_a_role_that_writes(self):
+        self.assertEqual(401, self.code("DELETE", "/v2.0/notification-methods", "monasca-read-only-user"))
+        self.assertEqual(200, self.code("DELETE", "/v2.0/notification-methods", "monasca-user"))
+
+
+class TestTenant(RulesCase):
+    def test_it_is_the_tokens_project(self):
+        self.assertEqual("t1", self.request("GET", "/v2.0/metrics", "monasca-user").json["tenant"])
+
+    def test_a_delegate_names_another(self):
+        for roles in ("monasca-agent,monitoring-delegate", "admin"):
+            answer = self.request("POST", "/v2.0/metrics", roles, params={"tenant_id": "t2"})
+            self.assertEqual("t2", answer.json["tenant"])
+
+    def test_nobody_else_does(self):
+        for tenant in ("t2", "t1"):
+            answer = self.request("POST", "/v2.0/metrics", "monasca-user", params={"tenant_id": tenant})
+            self.assertEqual((403, 403), (answer.status_code, answer.json["error"]["code"]))
+
+    def test_who_may_not_write_at_all_is_told_that_first(self):
+        self.assertEqual(401, self.code("POST", "/v2.0/metrics", "monasca-read-only-user", params={"tenant_id": "x"}))
+
+    def test_a_tenant_is_checked_like_any_other_name(self):
+        for tenant in ("x" * 300, "\x00", "a\nb"):
+            answer = self.request("POST", "/v2.0/metrics", "admin", params={"tenant_id": tenant})
+            self.assertEqual(422, answer.status_code, tenant)
+
+
+class TestNoAuthentication(ApiCase):
+    def tenant_of(self, headers, query=""):
+        self.client.simulate_post("/v2.0/metrics" + query, body=json.dumps(metric()).encode(), headers=headers)
+        return json.loads(self.records()[-1].value)["meta"]["tenantId"]
+
+    def test_a_caller_is_whom_they_say_or_the_tenant_of_all(self):
+        self.assertEqual("noauth", self.tenant_of({}))
+
+    def test_a_header_names_a_tenant(self):
+        self.assertEqual("t7", self.tenant_of({"X-Project-Id": "t7"}))
+
+    def test_so_does_the_query(self):
+        self.assertEqual("t8", self.tenant_of({"X-Project-Id": "t7"}, "?tenant_id=t8"))
+
+    def test_it_is_not_what_happens_by_default(self):
+        self.assertEqual("keystone", ApiSettings().auth_strategy)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+import gzip
+import io
+import json
+import zlib
+
+from monasca_common.tests.unit.api.api_case import ApiCase, metric
+
+METRICS = "/v2.0/metrics"
+GZIP = {"Content-Encoding": "gzip"}
+LIMIT = 4096
+
+
+class Sparing(io.BytesIO):
+    """Counts what is read of it."""
+
+    taken = 0
+
+    def read(self, size=-1):
+        piece = super().read(size)
+        self.taken += len(piece)
+        return piece
+
+
+class Silent(io.BytesIO):
+    def read(self, size=-1):
+        raise BlockingIOError(11, "Resource temporarily unavailable")  # as SO_RCVTIMEO makes it
+
+
+class TestSizes(ApiCase):
+    settings = {"max_body_bytes": LIMIT}  # noqa: RUF012
+
+    def chunked(self, stream):
+        extras = {"wsgi.input": stream, "wsgi.input_terminated": True}
+        headers = {"Content-Type": "application/json"}
+        return self.client.simulate_post(METRICS, headers=headers, extras=extras)
+
+    def test_a_body_that_is_declared_too_large_is_not_read(self):
+        answer = self.post(METRICS, b" " * (LIMIT + 1))
+        self.assertEqual((413, 413), (answer.status_code, answer.json["error"]["code"]))
+
+    def test_a_body_of_just_the_size_is_taken(self):
+        body = json.dumps(metric()).encode()
+        self.assertEqual(204, self.post(METRICS, body + b" " * (LIMIT - len(body))).status_code)
+
+    def test_a_body_without_length_is_counted_while_it_is_read(self):
+        stream = Sparing(b" " * 100 * LIMIT)
+        self.assertEqual(413, self.chunked(stream).status_code)
+        self.assertEqual(LIMIT + 1, stream.taken)
+
+    def test_a_body_without_length_is_taken_to_its_end(self):
+        self.assertEqual(204, self.chunked(io.BytesIO(json.dumps(metric()).encode())).status_code)
+
+    def test_a_body_that_was_cut_off_is_not_taken_for_a_whole_one(self):
+        body = json.dumps(metric()).encode()
+        extras = {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body) + 1)}
+        answer = self.client.simulate_post(METRICS, body=b"x", extras=extras)
+        self.assertEqual((400, []), (answer.status_code, self.records()))
+
+    def test_a_client_that_falls_silent_is_told_so(self):
+        self.assertEqual(408, self.chunked(Silent()).status_code)
+
+    def test_a_length_that_is_no_number_is_refused(self):
+        answer = self.client.simulate_post(METRICS, body=b"x", extras={"CONTENT_LENGTH": "+1"})
+        self.assertEqual(400, answer.status_code)
+
+
+class TestGzip(ApiCase):
+    settings = {"max_body_bytes": 1_000_000, "max_gzip_ratio": 50.0}  # noqa: RUF012
+
+    def test_a_compressed_body_is_taken(self):
+        self.assertEqual(204, self.post(METRICS, gzip.compress(json.dumps(metric()).encode()), GZIP).status_code)
+
+    def test_several_members_are_one_body(self):
+        text = json.dumps([metric(), metric()]).encode()
+        members = gzip.compress(text[:30]) + gzip.compress(text[30:])
+        self.assertEqual(204, self.post(METRICS, members, GZIP).status_code)
+        self.assertEqual(2, len(self.records()))
+
+    def test_a_bomb_is_refused_by_its_ratio(self):
+        answer = self.post(METRICS, gzip.compress(b"[" + b" " * 900_000 + b"]"), GZIP)
+        self.assertEqual(413, answer.status_code)
+        self.assertIn("times larger", answer.json["error"]["message"])
+
+    def test_a_bomb_is_refused_by_its_size_and_not_decompressed_beyond_it(self):
+        client = self.new_client(max_gzip_ratio=1100.0)
+        made = []
+        self.patch_decompressed(made)
+        self.assertEqual(413, self.post(METRICS, gzip.compress(b" " * 50_000_000), GZIP, client=client).status_code)
+        self.assertEqual([1_000_001], made)
+
+    def patch_decompressed(self, made):
+        real = zlib.decompressobj
+
+        class Counting:
+            def __init__(self, *arguments):
+                self._real = real(*arguments)
+
+            def decompress(self, *arguments):
+                piece = self._real.decompress(*arguments)
+                made.append(len(piece))
+                return piece
+
+            def __getattr__(self, name):
+                return getattr(self._real, name)
+
+        self.addCleanup(setattr, zlib, "decompressobj", real)
+        zlib.decompressobj = Counting
+
+    def test_what_is_not_gzip_or_cut_off_is_a_bad_request(self):
+        whole = gzip.compress(json.dumps(metric()).encode())
+        for body in (b"{}", whole[:-4], whole[:20], whole + b"rest"):
+            self.assertEqual(400, self.post(METRICS, body, GZIP).status_code, body)
+        self.assertEqual([], self.records())
+
+    def test_an_encoding_that_is_not_known_is_told_which_is(self):
+        answer = self.post(METRICS, b"{}", {"Content-Encoding": "br"})
+        self.assertEqual((415, "gzip"), (answer.status_code, answer.headers["Accept-Encoding"]))
+
+
+class TestTypes(ApiCase):
+    def test_json_in_utf8_is_taken(self):
+        for kind in ("application/json", "application/json; charset=UTF-8", "Application/JSON;charset=utf-8"):
+            self.assertEqual(204, self.post(METRICS, metric(), {"Content-Type": kind}).status_code, kind)
+
+    def test_other_types_are_not(self):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "x"):
+            self.assertEqual(415, self.post(METRICS, metric(), {"Content-Type": kind}).status_code, kind)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+import hashlib
+import threading
+import time
+
+from oslotest import base
+
+from monasca_common.api.idempotency import message_ids
+from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
+
+METRICS = "/v2.0/metrics"
+KEY = {"Idempotency-Key": "4c7a/1"}
+
+
+class TestMessageIds(base.BaseTestCase):
+    def ids(self, tenant="t", path="/p", key="k", elements=(b"a", b"b"), indices=(0, 1)):
+        return message_ids(tenant, path, key, elements, indices)
+
+    def test_they_are_the_same_whenever_and_wherever_they_are_made(self):
+        parts = b"\0\0\0\1t" + b"\0\0\0\2/p" + b"\0\0\0\1k" + b"\0" * 8 + b"a"
+        self.assertEqual(hashlib.sha256(parts).digest(), self.ids()[0])
+
+    def test_whatever_differs_makes_another(self):
+        ids = set(self.ids())
+        others = [
+            self.ids(tenant="u"),
+            self.ids(path="/q"),
+            self.ids(key="l"),
+            self.ids(elements=(b"c", b"d")),
+            self.ids(indices=(2, 3)),
+            self.ids(tenant="t/", path="p"),
+        ]
+        for other in others:
+            self.assertEqual(set(), ids & set(other))
+
+    def test_equal_elements_at_two_places_are_two_messages(self):
+        self.assertEqual(2, len(set(self.ids(elements=(b"a", b"a")))))
+
+    def test_dropping_a_neighbour_changes_no_id(self):
+        self.assertEqual(self.ids()[1:], self.ids(elements=(b"b",), indices=(1,)))
+
+
+class TestIdempotencyKey(ApiCase):
+    def ids(self, topic="metrics"):
+        return [record.message_id for record in self.records(topic)]
+
+    def test_a_repeat_makes_the_same_messages_at_any_worker(self):
+        body = [metric("a"), metric("b")]
+        self.assertEqual(204, self.post(METRICS, body, KEY).status_code)
+        first = set(self.ids())
+        other_worker = self.new_client(producer=self.kafka.producer())
+        self.assertEqual(204, self.post(METRICS, body, KEY, client=other_worker).status_code)
+        self.assertEqual((2, 4, first), (len(first), len(self.ids()), set(self.ids())))
+
+    def test_without_a_key_every_request_is_a_new_one(self):
+        self.post(METRICS, metric())
+        self.post(METRICS, metric())
+        self.assertEqual(2, len(set(self.ids())))
+
+    def test_a_changed_body_is_new_messages_and_what_did_not_change_is_none(self):
+        self.post(METRICS, [metric("a"), metric("b")], KEY)
+        self.post(METRICS, [metric("a"), metric("c")], KEY)
+        self.assertEqual((4, 3), (len(self.ids()), len(set(self.ids()))))
+
+    def test_another_tenants_same_key_is_another(self):
+        self.post(METRICS, metric(), KEY)
+        self.post(METRICS, metric(), {**KEY, "X-Project-Id": "t2"})
+        self.assertEqual(2, len(set(self.ids())))
+
+    def test_dead_letters_repeat_under_their_ids_as_well(self):
+        client = self.new_client(invalid_metrics="drop")
+        for _ in range(2):
+            self.post(METRICS, [metric("("), metric()], KEY, client=client)
+        self.assertEqual((2, 1), (len(self.ids("metrics.dlq")), len(set(self.ids("metrics.dlq")))))
+
+    def test_a_repeat_waits_for_the_first_that_is_still_in_flight(self):
+        self.post(METRICS, metric("warm"))
+        self.kafka.broker.disconnect()
+        answers = []
+        posts = [threading.Thread(target=lambda: answers.append(self.post(METRICS, metric(), KEY))) for _ in range(2)]
+        for thread in posts:
+            thread.start()
+        self.wait_until(lambda: [len(first.watchers) for first in self.producer._ledger.own_ids.values()] == [2])
+        impatient = self.post(METRICS, metric(), KEY, client=self.new_client(publish_timeout_seconds=SECONDS))
+        self.assertEqual((503, 1), (impatient.status_code, impatient.json["error"]["unknown"]))
+        self.kafka.broker.reconnect()
+        for thread in posts:
+            thread.join(10)
+        self.assertEqual([204, 204], [answer.status_code for answer in answers])
+        self.assertEqual(2, len(self.ids()))
+
+    def test_what_is_no_key_is_refused_before_anything_is_sent(self):
+        for key in ("", " ", "a b", "é", "x" * 256, "a\tb"):
+            self.assertEqual(400, self.post(METRICS, metric(), {"Idempotency-Key": key}).status_code, key)
+        self.assertEqual([], self.records())
+        self.assertEqual(204, self.post(METRICS, metric(), {"Idempotency-Key": "~" * 255}).status_code)
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + 10
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            time.sleep(0.001)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from falcon import testing
+from oslotest import base
+
+from monasca_common.api.limits import InFlightLimit
+from monasca_common.tests.unit.api.api_case import ApiCase, metric
+
+
+class Gate:
+    """An application whose requests stay in flight until `open`."""
+
+    def __init__(self):
+        self.entered = threading.Semaphore(0)
+        self.opened = threading.Event()
+
+    def __call__(self, environ, start_response):
+        self.entered.release()
+        self.opened.wait(10)
+        if environ["PATH_INFO"] == "/raises":
+            raise RuntimeError
+        start_response("204 No Content", [])
+        return []
+
+
+class TestInFlightLimit(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.gate = Gate()
+        self.client = testing.TestClient(InFlightLimit(self.gate, 4))
+        self.addCleanup(self.gate.opened.set)
+
+    def start(self, method, count, path="/v2.0/metrics"):
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(self.client.simulate_request(method, path)))
+            for _ in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            self.assertTrue(self.gate.entered.acquire(timeout=10))
+        return threads, answers
+
+    def test_one_too_many_is_answered_at_once_and_the_others_go_on(self):
+        threads, answers = self.start("POST", 4)
+        refused = self.client.simulate_post("/v2.0/metrics")
+        self.assertEqual(
+            (503, "1", 503), (refused.status_code, refused.headers["Retry-After"], refused.json["error"]["code"])
+        )
+        self.gate.opened.set()
+        for thread in threads:
+            thread.join(10)
+        self.assertEqual([204] * 4, [answer.status_code for answer in answers])
+        self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
+
+    def test_reads_leave_room_for_posts(self):
+        self.start("GET", 2)
+        self.assertEqual(503, self.client.simulate_get("/v2.0/metrics").status_code)
+        self.start("POST", 2)
+        self.assertEqual(503, self.client.simulate_post("/v2.0/metrics").status_code)
+
+    def test_health_is_answered_whatever_is_in_flight(self):
+        self.start("POST", 4)
+        self.gate.opened.set()
+        self.assertEqual(204, self.client.simulate_get("/healthcheck").status_code)
+
+    def test_a_request_that_fails_gives_its_place_back(self):
+        self.gate.opened.set()
+        for _ in range(9):
+            self.assertRaises(RuntimeError, self.client.simulate_post, "/raises")
+        self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
+
+
+class TestOrder(ApiCase):
+    def test_what_is_refused_for_load_was_not_looked_at(self):
+        client = self.new_client(max_in_flight=2)
+        self.assertEqual(204, self.post("/v2.0/metrics", metric(), client=client).status_code)
+        for _ in range(2):
+            client.app._all.acquire()
+        answer = self.post("/v2.0/metrics", b"not json", client=client)
+        self.assertEqual(
+            (503, 0, 0), (answer.status_code, answer.json["error"]["delivered"], answer.json["error"]["unknown"])
+        )
