@@ -21,6 +21,7 @@ from monasca_common.kafka.errors import (
 )
 
 if TYPE_CHECKING:
+    from monasca_common.kafka.producing.bulk import Bulk
     from monasca_common.kafka.producing.ledger import Pending
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
@@ -60,20 +61,29 @@ class DeliveryReport:
     ids; it does not outlive its process.
     """
 
-    def __init__(self, pendings: Sequence[Pending], *, delivered_before: int = 0, all_delivered: bool = False) -> None:
-        """``delivered_before``: sends that were delivered earlier, of which only the number is kept."""
-        self._pendings = tuple(pendings)
+    def __init__(
+        self, messages: Sequence[Pending] | Bulk, *, delivered_before: int = 0, all_delivered: bool = False
+    ) -> None:
+        """A `Bulk` is delivered whole, and its messages are made when they are asked for.
+
+        ``delivered_before``: sends that were delivered earlier, of which only the number is kept.
+        """
+        self._messages = messages
         self._delivered_before = delivered_before
         # What is delivered stays so and is read when asked for; everything else may change, so it is copied now.
         self._undelivered = (
             {}
-            if all_delivered
+            if all_delivered or not isinstance(messages, Sequence)
             else {
                 index: pending.snapshot(index)
                 for index, pending in enumerate(self._pendings)
                 if pending.outcome is not Outcome.DELIVERED
             }
         )
+
+    @property
+    def _pendings(self) -> Sequence[Pending]:
+        return self._messages if isinstance(self._messages, Sequence) else self._messages.pendings()
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:
@@ -94,7 +104,7 @@ class DeliveryReport:
 
     @property
     def delivered_count(self) -> int:
-        return self._delivered_before + len(self._pendings) - len(self._undelivered)
+        return self._delivered_before + len(self._messages) - len(self._undelivered)
 
     @property
     def ok(self) -> bool:

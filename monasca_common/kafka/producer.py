@@ -25,7 +25,8 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.identity import MessageIds
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
-from monasca_common.kafka.producing.drafts import PLAIN_OVERHEAD_BYTES, Drafts, latest
+from monasca_common.kafka.producing.bulk import Bulk
+from monasca_common.kafka.producing.drafts import PLAIN_OVERHEAD_BYTES, Drafts, as_list, latest
 from monasca_common.kafka.producing.ledger import Ledger, Pending
 from monasca_common.kafka.producing.pump import Pump
 from monasca_common.kafka.producing.routes import OpenTransport, Routes
@@ -105,6 +106,10 @@ class KafkaProducer:
         self._check("publish")
         self._ledger.tick()
         deadline = self._deadline(timeout)
+        records = as_list(records)
+        bulk = None if headers else self._launch_plain(topic, records, key)
+        if bulk is not None:
+            return self._outcome(bulk, deadline)
         with self._pump.entering():
             latch, pendings, own = self._drafts.bulk(topic, records, key, headers)
             attached = self._ledger.attach(own) if own else {}
@@ -242,7 +247,7 @@ class KafkaProducer:
         self._closed = True
         deadline = self._deadline(timeout)
         pendings, delivered, _ = self._ledger.untold()
-        everything = self._ledger.watch(list(self._ledger.outstanding))
+        everything = self._ledger.watch(self._ledger.all_outstanding())
         self._ready.clear()
         self._pump.wait(everything, deadline - self._clock.monotonic())
         self._give_up()
@@ -256,12 +261,12 @@ class KafkaProducer:
 
     def _give_up(self) -> None:
         self._routes.abandon()
-        if self._ledger.outstanding:
+        if self._ledger.busy:
             for transport in self._routes.transports():
                 transport.purge()
-            self._pump.wait(self._ledger.watch(list(self._ledger.outstanding)), _CLOSE_GRACE_SECONDS / 2)
+            self._pump.wait(self._ledger.watch(self._ledger.all_outstanding()), _CLOSE_GRACE_SECONDS / 2)
         left = DeliveryAbandoned("the producer was closed before an answer came")
-        self._ledger.settle(list(self._ledger.outstanding), Outcome.UNKNOWN, left)
+        self._ledger.settle(self._ledger.all_outstanding(), Outcome.UNKNOWN, left)
 
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
@@ -277,7 +282,7 @@ class KafkaProducer:
     def health(self) -> ProducerHealth:
         ledger = self._ledger
         return ProducerHealth(
-            outstanding_messages=len(ledger.outstanding),
+            outstanding_messages=ledger.outstanding_messages,
             outstanding_bytes=ledger.used_bytes,
             oldest_unacknowledged_seconds=ledger.oldest_age(),
             last_error=ledger.last_error,
@@ -293,6 +298,28 @@ class KafkaProducer:
         self.close()
 
     # Into the book
+
+    def _launch_plain(self, topic: str, records: list[bytes | Record], key: bytes | None) -> Bulk | None:
+        """Enter and launch a bulk of bytes for a known topic, if there is room for it now; else do nothing."""
+        with self._pump.entering():
+            route = self._ready.get(topic)
+            if route is None:
+                return None
+            bulk = self._drafts.plain_bulk(topic, records, key, route)
+            if bulk is None or not self._ledger.enter_bulk(bulk):
+                return None
+            self._routes.launch_bulk(route, bulk)
+        return bulk
+
+    def _outcome(self, bulk: Bulk, deadline: float) -> DeliveryReport:
+        try:
+            self._pump.wait(bulk.latch, deadline - self._clock.monotonic())
+        except BaseException:  # Ctrl-C: there will be no report, so that flush and close must tell
+            self._ledger.disown(bulk.latch, self._ledger.break_up(bulk))
+            raise
+        if bulk.delivered:
+            return DeliveryReport(bulk)
+        return DeliveryReport(self._ledger.break_up(bulk))
 
     def _next_attempts(self, pendings: Iterable[Pending]) -> list[Pending]:
         """New attempts at what is worth sending again, linked to the old ones; those to be entered."""
@@ -366,7 +393,7 @@ class KafkaProducer:
         if ledger is not None:
             ledger.trouble(error)
             if error.fatal:
-                ledger.settle(list(ledger.outstanding), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
+                ledger.settle(ledger.all_outstanding(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
 
     def _fault(self, error: Any) -> TransportError:
         fault = self._routes.main.fault(error)

@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from monasca_common.kafka.delivery import Outcome
 from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.identity import MessageIds
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
+from monasca_common.kafka.producing.bulk import Bulk
 from monasca_common.kafka.producing.ledger import DoubtfulPending, Latch, Ledger, Pending
+from monasca_common.kafka.producing.routes import Route
 from monasca_common.kafka.settings import ProducerSettings
 
 # What a record takes in a batch beyond its key, value and headers; generous, for it decides what is never sent.
 _BATCH_BYTES = 61 + 32
 _HEADER_BYTES = 10
+_ONLY_BYTES = {bytes}
 PLAIN_OVERHEAD_BYTES = _BATCH_BYTES + _HEADER_BYTES + len(MESSAGE_ID_HEADER) + 16
 
 
@@ -26,12 +29,21 @@ class Drafts:
         self._ledger = ledger
         self._ids = ids
 
+    def plain_bulk(self, topic: str, records: list[bytes | Record], key: bytes | None, route: Route) -> Bulk | None:
+        """``None`` if a message of it needs to be looked at. Without a Python loop: each step here is one of C."""
+        if set(map(type, records)) != _ONLY_BYTES or not isinstance(key, bytes | None):
+            return None
+        plain = cast(list[bytes], records)
+        overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
+        if max(map(len, plain)) + overhead > route.max_bytes:
+            return None
+        message_ids = self._ids.take(len(plain)) if route.with_ids else None
+        return Bulk(self._ledger, topic, plain, key, message_ids, overhead)
+
     def bulk(
         self, topic: str, records: Iterable[bytes | Record], key: bytes | None, headers: Headers
     ) -> tuple[Latch, list[Pending], list[Pending]]:
         """The latch they open, all of them, and those under the caller's own ids."""
-        if isinstance(records, bytes | bytearray | str | Record):
-            _wrong_type("publish takes an iterable of bytes or Record", records)
         _check_topic_and_key(topic, key)
         latch = Latch(1)
         watchers = (latch,)
@@ -101,6 +113,12 @@ class Drafts:
         pending.queued_at = self._ledger.now
         pending.watchers = pending.outcome = pending.successor = None
         return pending
+
+
+def as_list(records: Iterable[bytes | Record]) -> list[bytes | Record]:
+    if isinstance(records, bytes | bytearray | str | Record):
+        _wrong_type("publish takes an iterable of bytes or Record", records)
+    return list(records)
 
 
 def latest(pending: Pending) -> Pending:

@@ -7,7 +7,8 @@ Two locks, because one costs as much as the rest of `send`, which therefore take
   settles messages or hangs a watcher on them takes it as well;
 - ``entry`` orders those who reserve room.
 
-A plain send only adds itself to ``outstanding`` and its size to ``entered_bytes``.
+A plain send only adds itself to ``outstanding`` and its size to ``entered_bytes``. A plain bulk is in ``bulks``
+until it is delivered or somebody asks for its messages; meanwhile ``room_messages`` is less by what it takes.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.delivery import Delivery, Outcome, classify
 from monasca_common.kafka.errors import DeliveryError, DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.transport.base import RawMessage
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.producing.bulk import Bulk
 
 # librdkafka reports identical connection errors of a broker once in 30 s: one that it kept silent about came
 # within that time after one that it told of.
@@ -158,6 +162,7 @@ class Ledger:
         self.fault = fault
         self.serving = threading.RLock()
         self.outstanding: dict[Pending, None] = {}  # oldest first
+        self.bulks: dict[Bulk, None] = {}  # oldest first; their messages are not in `outstanding`
         # Two counters, each with one kind of writer. `+=` of senders in several threads is not exact by any promise of
         # the language: the budget would be off by a message, no outcome would.
         self.entered_bytes = 0
@@ -167,7 +172,7 @@ class Ledger:
         self.waiting_for_room: list[tuple[int, int, Latch]] = []
         self.last_error: TransportError | None = None
         self.budget_messages = budget_messages
-        self.room_messages = budget_messages  # less the undelivered that wait to be told
+        self.room_messages = budget_messages  # less bulks, and the undelivered that wait to be told; under `entry`
         self.budget_bytes = budget_bytes
         self.now = clock.monotonic()  # refreshed whenever the client is served: precise enough, and free in `send`
         self._clock = clock
@@ -186,6 +191,14 @@ class Ledger:
     def used_bytes(self) -> int:
         return self.entered_bytes - self.left_bytes
 
+    @property
+    def outstanding_messages(self) -> int:
+        return len(self.outstanding) + sum([bulk.left for bulk in list(self.bulks)])
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.outstanding or self.bulks)
+
     def fits(self, messages: int, size: int) -> bool:
         return len(self.outstanding) + messages <= self.room_messages and self.used_bytes + size <= self.budget_bytes
 
@@ -201,6 +214,35 @@ class Ledger:
             self.outstanding |= dict.fromkeys(pendings)
             return True
 
+    def enter_bulk(self, bulk: Bulk) -> bool:
+        with self._entry:
+            if not self.fits(bulk.left, bulk.size):
+                return False
+            self.entered_bytes += bulk.size
+            self.room_messages -= bulk.left
+            self.bulks[bulk] = None
+            return True
+
+    def break_up(self, bulk: Bulk) -> list[Pending]:
+        """From now on its messages are in the book one by one, each as far as it got."""
+        with self.serving:
+            pendings = bulk.pendings()
+            if bulk in self.bulks:
+                left = [pending for pending in pendings if pending.outcome is None]
+                with self._entry:
+                    del self.bulks[bulk]
+                    self.outstanding |= dict.fromkeys(left)
+                    self.room_messages += len(pendings)
+                self.left_bytes += bulk.size - sum([pending.size for pending in left])
+                bulk.latch.left = len(left)
+            return pendings
+
+    def all_outstanding(self) -> list[Pending]:
+        with self.serving:
+            for bulk in list(self.bulks):
+                self.break_up(bulk)
+            return list(self.outstanding)
+
     def ask_for_room(self, messages: int, size: int) -> Latch:
         """A latch that opens when there is room for this much."""
         latch = Latch(1)
@@ -210,18 +252,19 @@ class Ledger:
             self.offer_room()  # it was made between the caller's look and ours, when nobody was seen waiting
         return latch
 
-    def open_latches(self) -> None:
+    def open_latches(self) -> int:
         """Wake the callers whose bulks are settled, all at once after serving: woken one by one they would contend
-        with the remaining callbacks. Under the ``serving`` lock."""
-        while self.opened:
-            lock = self.opened.pop().lock
-            if lock.locked():
-                lock.release()
+        with the remaining callbacks. Under the ``serving`` lock. How many they are."""
+        opened, self.opened = self.opened, []
+        for latch in opened:
+            if latch.lock.locked():
+                latch.lock.release()
+        return len(opened)
 
     def offer_room(self) -> None:
         """Wake those who wait for room, once a quarter is free: one at a time would be a thread switch a message."""
         with self._entry:
-            crowded = bool(self.outstanding) and not self.fits(self.budget_messages // 4, self.budget_bytes // 4)
+            crowded = self.busy and not self.fits(self.budget_messages // 4, self.budget_bytes // 4)
             still_waiting = []
             for waiter in self.waiting_for_room:
                 messages, size, latch = waiter
@@ -274,6 +317,18 @@ class Ledger:
             outcome, pending.error = classify(error, trouble=trouble)
             self._settle(pending, outcome)
 
+    def settle_delivered(self, bulk: Bulk) -> None:
+        """All of it was acknowledged; said by the callback of its last message."""
+        with self._entry:
+            del self.bulks[bulk]
+            self.room_messages += len(bulk)
+        self.left_bytes += bulk.size
+        bulk.records = []
+        bulk.latch.left = 0
+        self.opened.append(bulk.latch)
+        if self.waiting_for_room:
+            self.offer_room()
+
     def settle(self, pendings: Iterable[Pending], outcome: Outcome, error: DeliveryError) -> None:
         """Our own, not the client's, word on messages that are still on their way."""
         with self.serving:
@@ -292,7 +347,7 @@ class Ledger:
             pending.record = None
         if self._must_be_told(pending, outcome):
             self._undelivered.append(pending)
-            self.room_messages -= 1
+            self._take_room(1)
             self.outstanding.pop(pending, None)
         elif self.outstanding.pop(pending, pending) is None:
             self.left_bytes += pending.size
@@ -300,6 +355,10 @@ class Ledger:
             watcher.settled(pending)
         if self.waiting_for_room:
             self.offer_room()
+
+    def _take_room(self, messages: int) -> None:
+        with self._entry:
+            self.room_messages -= messages
 
     def _must_be_told(self, pending: Pending, outcome: Outcome) -> bool:
         """Whether a flush must still tell of this one; what nobody collects must not grow without bound."""
@@ -342,8 +401,8 @@ class Ledger:
             waiting = [pending for pending in list(self.outstanding) if not _awaited(pending)]
             undelivered = [*self._undelivered, *self._also_undelivered]
             self.left_bytes += sum(pending.size for pending in self._undelivered)
+            self._take_room(-len(self._undelivered))
             self._undelivered.clear()
-            self.room_messages = self.budget_messages
             self._also_undelivered.clear()
             delivered, self.delivered = self.delivered, 0
             latch = self.watch(waiting)
@@ -351,9 +410,9 @@ class Ledger:
 
     def oldest_age(self) -> float:
         """Seconds since the oldest unacknowledged message was queued; 0 when there is none."""
-        for oldest in list(self.outstanding):
-            return max(0.0, self._clock.monotonic() - oldest.queued_at)
-        return 0.0
+        queued_at = [pending.queued_at for pending in list(self.outstanding)[:1]]
+        queued_at += [bulk.queued_at for bulk in list(self.bulks)[:1]]
+        return max(0.0, self._clock.monotonic() - min(queued_at)) if queued_at else 0.0
 
 
 def _awaited(pending: Pending) -> bool:

@@ -40,6 +40,7 @@ class Pump:
         self._guard = threading.Lock()
         self._waiting: dict[Latch, None] = {}
         self._entering = 0
+        self._expected = 0  # callers who were answered together, and are likely to come back together
         self._all_entered = threading.Event()
         self._due: deque[tuple[DeliveryListener, Delivery]] = deque()
         self._stopping = False
@@ -79,13 +80,13 @@ class Pump:
         finally:
             with self._guard:
                 self._entering -= 1
-                if not self._entering:
-                    self._all_entered.set()
 
     def wait(self, latch: Latch, timeout: float) -> bool:
         """Serve, or let another caller serve, until the latch opens; whether it did within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
         self._waiting[latch] = None
+        if self._all_here():
+            self._all_entered.set()
         heir = False
         try:
             while not latch.open:
@@ -115,14 +116,21 @@ class Pump:
             self._let_others_enter()
             return self._flush(min(_FLUSH_SLICE_SECONDS, remaining))
         finally:
-            self._ledger.open_latches()
+            self._expected = self._ledger.open_latches()
             self._serving.release()
 
     def _let_others_enter(self) -> None:
-        if self._entering:
+        """One flush then carries the bulks of all; the first one back would find itself alone otherwise."""
+        if not self._all_here():
             self._all_entered.clear()
-            if self._entering:
+            if not self._all_here():
                 self._all_entered.wait(_ENTER_SECONDS)
+
+    def _all_here(self) -> bool:
+        if self._entering:
+            return False
+        # Callers who were answered are in `_waiting` until they have woken up.
+        return self._expected < 2 or sum([not latch.open for latch in list(self._waiting)]) >= self._expected
 
     def _appoint_heir(self) -> None:
         """Whoever stops serving wakes one of those who still wait: somebody must serve."""
@@ -162,7 +170,7 @@ class Pump:
 
     def _sleep(self) -> None:
         self.idle = True  # before the look at the book: who enters a message after it sees that and wakes us
-        busy = bool(self._ledger.outstanding)
+        busy = self._ledger.busy
         self.idle = not busy
         if not self._due:
             self._wake.wait(_BUSY_SECONDS if busy else _IDLE_SECONDS)

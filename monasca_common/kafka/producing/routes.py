@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 
 from monasca_common.kafka.delivery import Outcome
 from monasca_common.kafka.errors import (
@@ -23,6 +24,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.kafka.producing.bulk import Bulk
 from monasca_common.kafka.producing.ledger import Pending
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
@@ -162,6 +164,18 @@ class Routes:
                 route.produce(pending.topic, value, pending.key, partition, pending, pending, timestamp_ms, headers)
             except Exception as error:
                 self.refused(pending, error)
+
+    def launch_bulk(self, route: Route, bulk: Bulk) -> None:
+        topic, key, produce = bulk.topic, bulk.key, route.produce
+        headers: Iterable[list[tuple[str, bytes]]] = (
+            repeat([]) if bulk.message_ids is None else [[(MESSAGE_ID_HEADER, mid)] for mid in bulk.message_ids]
+        )
+        messages = zip(bulk.records, bulk.callbacks(), headers, strict=False)
+        for index, (record, callback, header) in enumerate(messages):
+            try:
+                produce(topic, record, key, ANY_PARTITION, callback, callback, 0, header)
+            except Exception as error:
+                self.refused(bulk.ledger.break_up(bulk)[index], error)
 
     def refused(self, pending: Pending, error: Exception) -> None:
         """``produce`` raised: the client did not take the message, so it is surely not in the log."""

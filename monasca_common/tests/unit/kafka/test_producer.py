@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import threading
 
 from monasca_common.kafka.errors import (
@@ -248,6 +249,28 @@ class RetryTest(ProducerCase):
         self.assertTrue(producer.retry(report).ok)
         self.assertTrue(producer.retry(report).ok)
         self.assertEqual([b"a"], self.values())
+
+    def test_two_threads_that_retry_one_report_at_the_same_time_send_once(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=2)
+        producer = self.producer()
+        report = producer.publish("t", [b"a", b"b"])
+        both_inside = threading.Barrier(2)
+        make_again = producer._drafts.again
+
+        def slow_again(pending):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both_inside.wait(0.1)  # breaks, since the other one is kept out
+            return make_again(pending)
+
+        producer._drafts.again = slow_again
+        reports = []
+        threads = [threading.Thread(target=lambda: reports.append(producer.retry(report))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        self.assertEqual([True, True], [again.ok for again in reports])
+        self.assertEqual([b"a", b"b"], sorted(self.values()))
 
     def test_any_producer_may_send_again_what_another_gave_up(self):
         first = self.warm_producer()
