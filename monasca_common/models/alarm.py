@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from monasca_common.models import times
 from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import ANY_TEXT, NON_EMPTY, TextRule, tenant_faults
+from monasca_common.models.limits import ANY_TEXT, NON_EMPTY, TENANT, TextRule
 from monasca_common.models.rows import AlarmTransition, Decoded, decode_each
 
 _SHORT = TextRule(least=0)
@@ -25,12 +25,9 @@ def decode_all(values: Sequence[bytes | None]) -> Decoded[AlarmTransition]:
 def _transition(value: bytes | None) -> AlarmTransition:
     violations: list[Violation] = []
     alarm = Fields.read(value, violations).inner("alarm-transitioned")
-    tenant = alarm.text("tenantId") or ""
-    if tenant:
-        alarm.blame("tenantId", tenant_faults(tenant, least=1))
     transition = AlarmTransition(
         time_ms=alarm.parsed("timestamp", times.from_ms) or 0,
-        tenant=tenant,
+        tenant=alarm.text("tenantId", TENANT) or "",
         alarm_id=alarm.text("alarmId", NON_EMPTY) or "",
         alarm_definition_id=alarm.text("alarmDefinitionId", _SHORT, required=False) or "",
         alarm_name=alarm.text("alarmName", _SHORT, required=False) or "",

@@ -14,7 +14,7 @@ from typing import Any
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import NON_EMPTY, POSTED, STORED, tenant_faults
+from monasca_common.models.limits import NON_EMPTY, POSTED, STORED, TENANT
 from monasca_common.models.post import MOST_ELEMENTS, ParsedPost, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, Event, decode_each
 
@@ -27,8 +27,7 @@ def _event(value: bytes | None) -> Event:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
     event, meta = whole.inner("event"), whole.inner("meta")
-    tenant = meta.text("project_id", NON_EMPTY) or ""
-    meta.blame("project_id", tenant_faults(tenant, least=0))
+    tenant = meta.text("project_id", TENANT) or ""
     created_ms = whole.parsed("creation_time", times.version, required=event.members.get("timestamp") is None)
     time_ms = event.parsed("timestamp", times.from_ms_or_iso, required=False)
     event_type = event.text("event_type", NON_EMPTY) or ""

@@ -52,8 +52,9 @@ class Fields:
         fields._is_known = False
         return fields
 
-    def blame(self, key: str, rules: Iterable[str]) -> None:
-        place = joined(self._place, key_place(key) if key else "")
+    def blame(self, key: str | None, rules: Iterable[str]) -> None:
+        """``key`` None: the object as a whole."""
+        place = joined(self._place, "" if key is None else key_place(key))
         self._violations += [Violation(place, rule) for rule in rules]
 
     def get(self, key: str, *, required: bool = False) -> Any:

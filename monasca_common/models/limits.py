@@ -20,9 +20,6 @@ MOST_META_ENTRIES = 16
 MOST_META_BYTES = 2048
 LATEST_MS = 2**63 - 1
 
-# Tenants and regions stand beside a name in one index, whose entries hold at most 2.7 kB: so theirs is in bytes.
-MOST_TENANT_BYTES = 255
-
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FORBIDDEN = '<>={},"\\;&'
 
@@ -38,6 +35,7 @@ class TextRule:
     most: int | None = LONGEST_TEXT
     forbidden: str = ""
     prefix: str = ""
+    most_bytes: int | None = None
 
     @property
     def pattern(self) -> str:
@@ -50,6 +48,8 @@ class TextRule:
             yield "must not be empty"
         if self.most is not None and len(text) > self.most:
             yield f"has {len(text)} characters: at most {self.most} are allowed"
+        if self.most_bytes is not None and (size_bytes := len(text.encode(errors="replace"))) > self.most_bytes:
+            yield f"has {size_bytes} bytes: at most {self.most_bytes} are allowed"
         if found := sorted(set(text).intersection(self.forbidden)):
             shown, rule = (" ".join("space" if c == " " else c for c in some) for some in (found, self.forbidden))
             yield f"has {shown}: none of {rule} is allowed"
@@ -63,6 +63,10 @@ class TextRule:
 
 ANY_TEXT = TextRule(least=0, most=None)
 NON_EMPTY = TextRule()
+
+# Tenants and regions stand beside a name in one index, whose entries hold at most 2.7 kB: so these are in bytes.
+TENANT = TextRule(most=None, most_bytes=LONGEST_TEXT)
+REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers leave it out
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,3 @@ STORED = Limits(
     meta_key=TextRule(least=0),
     only_text_in_meta=False,
 )
-
-
-def tenant_faults(text: str, *, least: int) -> Iterator[str]:
-    """Of a tenant (``least`` 1) or a region, which old writers leave out (``least`` 0)."""
-    yield from TextRule(least=least, most=None).faults(text)
-    if (size_bytes := len(text.encode(errors="replace"))) > MOST_TENANT_BYTES:
-        yield f"has {size_bytes} bytes: at most {MOST_TENANT_BYTES} are allowed"

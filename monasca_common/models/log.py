@@ -14,7 +14,7 @@ from typing import Any
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import ANY_TEXT, POSTED, STORED, tenant_faults
+from monasca_common.models.limits import ANY_TEXT, POSTED, REGION, STORED, TENANT
 from monasca_common.models.post import (
     MOST_ELEMENTS,
     ParsedPost,
@@ -37,12 +37,8 @@ def _entry(value: bytes | None) -> LogEntry:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
     log, meta = whole.inner("log"), whole.inner("meta")
-    tenant = meta.text("tenantId") or ""
-    region = meta.text("region", required=False) or ""
-    meta.blame("tenantId", tenant_faults(tenant, least=0))
-    meta.blame("region", tenant_faults(region, least=0))
-    if not tenant and isinstance(meta.members.get("tenantId"), str):
-        meta.blame("tenantId", ["must not be empty"])
+    tenant = meta.text("tenantId", TENANT) or ""
+    region = meta.text("region", REGION, required=False) or ""
     created_ms = whole.parsed("creation_time", times.version, required=log.members.get("timestamp") is None)
     time_ms = log.parsed("timestamp", times.from_ms_or_iso, required=False)
     message, dimensions, rest = log.text("message", ANY_TEXT) or "", log.dimensions(STORED), _rest(log)
@@ -60,7 +56,7 @@ def _entry(value: bytes | None) -> LogEntry:
 def _rest(log: Fields) -> bytes:
     written, fault = json_text.checked({key: value for key, value in log.members.items() if key not in _OWN})
     if fault:
-        log.blame("", [fault])
+        log.blame(None, [fault])
     return written
 
 

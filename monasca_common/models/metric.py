@@ -24,9 +24,10 @@ from monasca_common.models.limits import (
     MOST_META_BYTES,
     MOST_META_ENTRIES,
     POSTED,
+    REGION,
     STORED,
+    TENANT,
     Limits,
-    tenant_faults,
 )
 from monasca_common.models.post import (
     MOST_ELEMENTS,
@@ -43,6 +44,8 @@ from monasca_common.models.series import Series, series_id
 
 _LATEST_S = LATEST_MS // 1000
 _REFUSED = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
+_OBJECT = re.compile(rb"[ \t\r\n]*\{")
+_ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
 # Building a named tuple from a tuple: a third cheaper than calling its class.
 _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement] = partial(tuple.__new__, Measurement)
@@ -126,7 +129,7 @@ class MetricDecoder:
         meta = _decode_meta(meta_text)
         region = meta.region or ""
         dimensions = _decode_dimensions(dimensions_text) or {}
-        if not STORED.keep(name, dimensions) or any(_owner_faults(meta.tenant, region)):
+        if not STORED.keep(name, dimensions) or any(TENANT.faults(meta.tenant)) or any(REGION.faults(region)):
             raise ValueError("breaks a limit")
         # The same few keys stand in all series.
         dimensions = {intern(dimension): value for dimension, value in dimensions.items()}
@@ -141,21 +144,25 @@ def parse_post(body: bytes, *, max_elements: int = MOST_ELEMENTS) -> ParsedPost:
     ``valid`` holds ``{"name", "dimensions", "timestamp", "value", "value_meta"}`` with the timestamp in integer ms.
     Raises `NotJson`, and `InvalidEnvelope` for what is neither object nor array, or has too many elements.
     """
-    if _begins_with(b"{", body):
+    try:
+        if _OBJECT.match(body):
+            return ParsedPost([_normalised(_decode_posted(body))], [0], 1)
+        metrics = _decode_posted_list(body)
+        valid = [_normalised(metric) for metric in metrics[:max_elements]]
+    except _REFUSED:
+        return _parse_each(body, max_elements)
+    check_count(len(metrics), max_elements)
+    return ParsedPost(valid, list(range(len(valid))), len(valid))
+
+
+def _parse_each(body: bytes, max_elements: int) -> ParsedPost:
+    if _OBJECT.match(body):
         members_of(body)
         return parse_each([body], _parse_element, lambda _: "")
-    if not _begins_with(b"[", body):
+    if not _ARRAY.match(body):
         json_text.read(body)
         raise InvalidEnvelope([Violation("", "must be a metric (an object) or an array of metrics")])
-    try:
-        metrics = _decode_posted_list(body)
-        check_count(len(metrics), max_elements)
-        valid = [_normalised(metric) for metric in metrics]
-        return ParsedPost(valid, list(range(len(valid))), len(valid))
-    except _REFUSED as error:
-        if isinstance(error, InvalidEnvelope):
-            raise
-        return parse_each(split(body, max_elements), _parse_element, "[{}]".format)
+    return parse_each(split(body, max_elements), _parse_element, "[{}]".format)
 
 
 def envelope(metric_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
@@ -167,10 +174,6 @@ def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_
     """The messages of one request."""
     end = envelope_ends(tenant, region, creation_time)
     return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
-
-
-def _begins_with(bracket: bytes, body: bytes) -> bool:
-    return re.match(rb"[ \t\r\n]*" + re.escape(bracket), body) is not None
 
 
 def _parse_element(element: bytes) -> bytes:
@@ -222,25 +225,20 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json_text.write(value).decode()
 
 
-def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str, str]]:
-    """Keys ("" for the whole) and rules."""
+def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[tuple[str | None, str]]:
+    """Keys (None for the whole) and rules."""
     if len(members) > MOST_META_ENTRIES:
-        yield "", f"has {len(members)} entries: at most {MOST_META_ENTRIES} are allowed"
+        yield None, f"has {len(members)} entries: at most {MOST_META_ENTRIES} are allowed"
     written, fault = json_text.checked(members)
     if len(written) > MOST_META_BYTES:
-        yield "", f"has {len(written)} bytes as JSON: at most {MOST_META_BYTES} are allowed"
+        yield None, f"has {len(written)} bytes as JSON: at most {MOST_META_BYTES} are allowed"
     if fault:
-        yield "", fault
+        yield None, fault
     for key, value in members.items():
         if not limits.meta_key.least <= len(key) <= (limits.meta_key.most or len(key)):
             yield from ((key, f"as a key {rule}") for rule in limits.meta_key.faults(key))
         if limits.only_text_in_meta and not isinstance(value, str):
             yield key, "must be a string"
-
-
-def _owner_faults(tenant: str, region: str) -> Iterator[str]:
-    yield from tenant_faults(tenant, least=1)
-    yield from tenant_faults(region, least=0)
 
 
 # Why not: slow, thorough, and only asked after the fast look has refused.
@@ -257,10 +255,8 @@ def _why_not_stored(value: bytes | None) -> InvalidEnvelope:
     whole = Fields.read(value, violations)
     _look_at_metric(whole.inner("metric"), STORED)
     meta = whole.inner("meta")
-    if (tenant := meta.text("tenantId")) is not None:
-        meta.blame("tenantId", tenant_faults(tenant, least=1))
-    if (region := meta.text("region", required=False)) is not None:
-        meta.blame("region", tenant_faults(region, least=0))
+    meta.text("tenantId", TENANT)
+    meta.text("region", REGION, required=False)
     whole.parsed("creation_time", times.version, required=False)
     return _refusal(violations)
 

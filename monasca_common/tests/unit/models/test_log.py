@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+from hypothesis import given, settings
+from oslotest import base
+
+from monasca_common.models import log
+from monasca_common.models.errors import InvalidEnvelope, NotJson
+from monasca_common.tests.unit.models import hostile
+
+
+def body(*logs, dimensions=None):
+    return json.dumps({"dimensions": dimensions or {}, "logs": logs}).encode()
+
+
+def message(entry, *, created=5, meta=None):
+    meta = {"tenantId": "t", "region": "r"} if meta is None else meta
+    return json.dumps({"log": entry, "meta": meta, "creation_time": created}).encode()
+
+
+class TestLogPost(base.BaseTestCase):
+    def test_common_dimensions_are_merged_into_each_log_and_its_own_win(self):
+        posted = log.parse_post(
+            body({"message": "a"}, {"message": "b", "dimensions": {"host": "own"}}, dimensions={"host": "h", "s": "x"})
+        )
+        self.assertEqual(
+            [{"host": "h", "s": "x"}, {"host": "own", "s": "x"}],
+            [json.loads(text)["dimensions"] for text in posted.valid],
+        )
+
+    def test_other_members_stay_as_they_are(self):
+        (text,) = log.parse_post(body({"message": "a", "from": "hoover", "deep": {"x": [1, None]}})).valid
+        self.assertEqual(
+            {"message": "a", "dimensions": {}, "from": "hoover", "deep": {"x": [1, None]}}, json.loads(text)
+        )
+
+    def test_a_timestamp_is_in_ms_afterwards(self):
+        posted = log.parse_post(
+            body({"message": "a", "timestamp": "1970-01-01T00:00:05Z"}, {"message": "a", "timestamp": 5.5})
+        )
+        self.assertEqual([5000, 5], [json.loads(text)["timestamp"] for text in posted.valid])
+
+    def test_violations_have_their_place_in_the_bulk(self):
+        posted = log.parse_post(body({"message": "a"}, {}, {"message": 5, "timestamp": "x", "dimensions": {"_a": "<"}}))
+        self.assertEqual([0], posted.indices)
+        self.assertEqual(
+            [
+                "logs[1].message",
+                "logs[2].message",
+                "logs[2].timestamp",
+                "logs[2].dimensions._a",
+                "logs[2].dimensions._a",
+            ],
+            sorted(
+                (violation.where for violation in posted.violations), key=lambda where: (where[:7], "d" in where[7:9])
+            ),
+        )
+
+    def test_a_message_is_limited_in_bytes(self):
+        self.assertEqual((), log.parse_post(body({"message": "é" * 4}), max_message_bytes=8).violations)
+        self.assertEqual(1, len(log.parse_post(body({"message": "é" * 4 + "x"}), max_message_bytes=8).violations))
+        self.assertEqual(1, len(log.parse_post(body({"message": "x" * (1024 * 1024 + 1)})).violations))
+
+    def test_a_body_without_logs_is_told_apart_from_one_that_is_no_json(self):
+        for text, place in (
+            (b"{}", "logs"),
+            (b'{"logs":null}', "logs"),
+            (b'{"logs":{}}', "logs"),
+            (b"[]", ""),
+            (b"5", ""),
+        ):
+            error = self.assertRaises(InvalidEnvelope, log.parse_post, text)
+            self.assertNotIsInstance(error, NotJson)
+            self.assertEqual(place, error.violations[0].where)
+        for text in (b"", b"{", b"hello", b"\xff"):
+            self.assertRaises(NotJson, log.parse_post, text)
+
+    def test_bad_common_dimensions_refuse_the_whole(self):
+        error = self.assertRaises(InvalidEnvelope, log.parse_post, body({"message": "a"}, dimensions={"k": ""}))
+        self.assertEqual("dimensions.k", error.violations[0].where)
+
+    def test_what_databases_cannot_keep_is_refused_wherever_it_hides(self):
+        deep = json.loads("[" * 70 + "]" * 70)
+        for entry in (
+            {"message": "\0"},
+            {"x": "\0"},
+            {"x": {"\0": 1}},
+            {"x": deep},
+            {"x": "\ud800"},
+            {"x": float("nan")},
+        ):
+            with self.subTest(ascii(entry)[:40]):
+                posted = log.parse_post(body({"message": "a"}, {"message": "a"} | entry))
+                self.assertEqual([0], posted.indices)
+
+
+class TestLogDecode(base.BaseTestCase):
+    def test_a_posted_log_becomes_a_row(self):
+        (text,) = log.parse_post(body({"message": "é", "dimensions": {"b": "1", "a": "2"}, "level": 3})).valid
+        decoded = log.decode_all([log.envelope(text, "t", "r", 5)])
+        self.assertEqual([(5000, "t", "r", "é", '{"a":"2","b":"1"}', '{"level":3}')], decoded.rows)
+
+    def test_a_logs_own_time_comes_first(self):
+        rows = log.decode_all(
+            [message({"message": "a", "timestamp": 7.9}), message({"message": "a"}, created=1.25)]
+        ).rows
+        self.assertEqual([7, 1250], [row.time_ms for row in rows])
+
+    def test_without_any_time_a_log_is_refused(self):
+        error = log.decode_all([message({"message": "a"}, created=None)]).errors[0]
+        self.assertEqual(["creation_time"], [violation.where for violation in error.violations])
+
+    def test_all_violations_of_a_message_are_told(self):
+        decoded = log.decode_all([message({"message": 5, "dimensions": []}, created="x", meta={"tenantId": ""}), b"{}"])
+        self.assertEqual(
+            [{"meta.tenantId", "creation_time", "log.message", "log.dimensions"}, {"log", "meta", "creation_time"}],
+            [{violation.where for violation in error.violations} for error in decoded.errors.values()],
+        )
+
+    @settings(deadline=None)
+    @given(hostile.members("message", "dimensions", "timestamp", "x"), hostile.members("tenantId", "region"))
+    def test_whatever_comes_is_a_row_or_an_error(self, entry, meta):
+        decoded = log.decode_all([b'{"log":%b,"meta":%b,"creation_time":5}' % (entry, meta)])
+        self.assertEqual(1, len(decoded.rows) + len(decoded.errors))
+        for row in decoded.rows:
+            self.assertTrue(0 <= row.time_ms < 2**63)
+            self.assertNotIn("\0", row.message + str(json.loads(row.dimensions)))
+            json.loads(row.fields)
+
+    @settings(deadline=None)
+    @given(hostile.members("message", "dimensions", "timestamp", "x"), hostile.TEXTS)
+    def test_what_is_accepted_is_stored(self, entry, common):
+        try:
+            posted = log.parse_post(b'{"dimensions":%b,"logs":[%b]}' % (common, entry))
+        except InvalidEnvelope:
+            return
+        self.assertEqual(1, len(posted.valid) + len(posted.rejected))
+        self.assertEqual({}, log.decode_all([log.envelope(text, "t", "r", 5) for text in posted.valid]).errors)

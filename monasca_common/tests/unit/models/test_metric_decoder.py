@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the persister makes of the messages of the metrics topic."""
+
+import json
+import math
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.series import series_id
+from monasca_common.tests.unit.models import hostile
+
+GOLDEN = Path(__file__).with_name("golden")
+
+
+def message(*, meta=None, without=(), created=5, **changes):
+    metric = {"name": "cpu", "dimensions": {"host": "a"}, "timestamp": 1000, "value": 1.5, "value_meta": None} | changes
+    envelope = {"metric": metric, "meta": meta or {"tenantId": "t", "region": "r"}, "creation_time": created}
+    for name in without:
+        metric.pop(name, None)
+        envelope.pop(name, None)
+    return json.dumps(envelope).encode()
+
+
+class MetricDecoderCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.decoder = MetricDecoder()
+
+    def row(self, value):
+        decoded = self.decoder.decode_all([value])
+        self.assertEqual({}, decoded.errors)
+        return decoded.rows[0]
+
+    def places(self, value):
+        decoded = self.decoder.decode_all([value])
+        self.assertEqual([], decoded.rows)
+        return [violation.where for violation in decoded.errors[0].violations]
+
+
+class TestGoodMessages(MetricDecoderCase):
+    def test_a_message_is_a_row(self):
+        series, *rest = self.row(message(value_meta={"unit": "s"}))
+        self.assertEqual(
+            ("t", "r", "cpu", {"host": "a"}), (series.tenant, series.region, series.name, series.dimensions)
+        )
+        self.assertEqual(series_id("t", "r", "cpu", {"host": "a"}), series.id)
+        self.assertEqual([1000, 1.5, '{"unit":"s"}', 5000], rest)
+
+    def test_real_metrics_of_clouds_are_rows(self):
+        for name, count in (("cpu_metrics", 93), ("mem_and_pod_metrics", 16)):
+            lines = (GOLDEN / f"{name}.jsonl").read_bytes().splitlines()
+            decoded = self.decoder.decode_all(lines)
+            self.assertEqual({}, decoded.errors)
+            self.assertEqual(list(range(count)), decoded.indices)
+            for line, row in zip(lines, decoded.rows, strict=True):
+                envelope = json.loads(line)
+                metric = envelope["metric"]
+                self.assertEqual(math.floor(metric["timestamp"]), row.time_ms)
+                self.assertIs(int, type(row.time_ms))
+                self.assertEqual((metric["name"], metric["value"]), (row.series.name, row.value))
+                self.assertEqual(metric["dimensions"], row.series.dimensions)
+                self.assertEqual(metric.get("value_meta") or None, json.loads(row.value_meta or "null"))
+                self.assertEqual(envelope["creation_time"] * 1000, row.version)
+
+    def test_a_float_timestamp_is_floored(self):
+        self.assertEqual(1453308031000, self.row(message(timestamp=1453308031000.9)).time_ms)
+
+    def test_what_old_writers_leave_out_has_a_default(self):
+        row = self.row(message(without=("dimensions", "value_meta", "creation_time"), meta={"tenantId": "t"}))
+        self.assertEqual(({}, None, 0, ""), (row.series.dimensions, row.value_meta, row.version, row.series.region))
+
+    def test_null_stands_for_what_is_left_out(self):
+        row = self.row(message(dimensions=None, created=None, meta={"tenantId": "t", "region": None}))
+        self.assertEqual(({}, None, 0, ""), (row.series.dimensions, row.value_meta, row.version, row.series.region))
+
+    def test_an_empty_value_meta_is_none(self):
+        self.assertIsNone(self.row(message(value_meta={})).value_meta)
+
+    def test_equal_value_meta_makes_equal_text(self):
+        one, other = (
+            self.row(message(value_meta={"b": "1", "a": "2"})),
+            self.row(message(value_meta={"a": "2", "b": "1"})),
+        )
+        self.assertEqual(one.value_meta, other.value_meta)
+
+    def test_values_of_value_meta_that_are_no_strings_become_their_text(self):
+        row = self.row(message(value_meta={"a": 5, "b": True, "c": [1]}))
+        self.assertEqual({"a": "5", "b": "true", "c": "[1]"}, json.loads(row.value_meta))
+
+    def test_minus_zero_is_zero(self):
+        self.assertEqual("0.0", repr(self.row(message(value=-0.0)).value))
+
+    def test_an_integer_value_is_a_float(self):
+        self.assertEqual("3.0", repr(self.row(message(value=3)).value))
+
+    def test_a_fractional_creation_time_counts_in_ms(self):
+        self.assertEqual(5123, self.row(message(created=5.123)).version)
+
+    def test_members_of_other_names_are_ignored(self):
+        self.assertEqual(1.5, self.row(message(unit="s", meta={"tenantId": "t", "region": "r", "x": [1]})).value)
+
+    def test_characters_that_the_api_refuses_today_are_stored(self):
+        row = self.row(message(name="cpu (all)", dimensions={"_x": "a=b"}))
+        self.assertEqual(("cpu (all)", {"_x": "a=b"}), (row.series.name, row.series.dimensions))
+
+    def test_of_a_key_that_occurs_twice_the_last_counts(self):
+        row = self.row(message().replace(b'"host": "a"', b'"host": "a", "host": "b"'))
+        self.assertEqual({"host": "b"}, row.series.dimensions)
+
+
+class TestSeriesMemory(MetricDecoderCase):
+    def test_a_series_that_was_seen_is_the_same_object(self):
+        rows = self.decoder.decode_all([message(), message(value=2)]).rows
+        self.assertIs(rows[0].series, rows[1].series)
+
+    def test_nothing_mixes_up_tenants_regions_or_names(self):
+        metas = [{"tenantId": tenant, "region": region} for tenant in "ab" for region in "xy"]
+        values = [message(meta=meta, name=name) for meta in metas for name in ("m", "n")] * 2
+        found = {
+            (row.series.tenant, row.series.region, row.series.name) for row in self.decoder.decode_all(values).rows
+        }
+        self.assertEqual({(t, r, n) for t in "ab" for r in "xy" for n in "mn"}, found)
+
+    def test_the_same_series_in_other_words_has_the_same_id(self):
+        escaped = message().replace(b'"a"', b'"\\u0061"')
+        rows = self.decoder.decode_all([message(), escaped]).rows
+        self.assertEqual(rows[0].series, rows[1].series)
+
+    def test_the_memory_is_bounded(self):
+        decoder = MetricDecoder(max_series=10)
+        for number in range(100):
+            self.assertEqual({}, decoder.decode_all([message(name=f"m{number}")]).errors)
+            self.assertLessEqual(len(decoder._series), 10)
+
+    def test_a_refused_series_is_refused_again(self):
+        bad = message(name="x" * 256)
+        self.assertEqual({0, 1}, set(self.decoder.decode_all([bad, bad]).errors))
+
+
+class TestBadMessages(MetricDecoderCase):
+    def test_one_bad_message_leaves_the_others_alone(self):
+        decoded = self.decoder.decode_all([message(value=1), b"{", message(value=2), None, message(value=3)])
+        self.assertEqual([1.0, 2.0, 3.0], [row.value for row in decoded.rows])
+        self.assertEqual([0, 2, 4], decoded.indices)
+        self.assertEqual({1, 3}, set(decoded.errors))
+
+    def test_all_violations_of_a_message_are_told_with_their_places(self):
+        bad = message(
+            name="", timestamp=-1, value="1", dimensions={"k": 5, "n\0": "x"}, meta={"tenantId": "", "region": 5},
+            value_meta={f"k{n}": "v" for n in range(17)}, created="now",
+        )  # fmt: skip
+        self.assertEqual(
+            ["metric.name", "metric.dimensions.k", r"metric.dimensions['n\x00']", "metric.timestamp", "metric.value",
+             "metric.value_meta", "meta.tenantId", "meta.region", "creation_time"],
+            self.places(bad),
+        )  # fmt: skip
+
+    def test_what_must_be_there_must_be_there(self):
+        self.assertEqual(["metric", "meta"], self.places(b"{}"))
+        self.assertEqual(["metric.name"], self.places(message(without=["name"])))
+        self.assertEqual(["metric.timestamp"], self.places(message(timestamp=None)))
+        self.assertEqual(["metric.value"], self.places(message(value=None)))
+        self.assertEqual(["meta.tenantId"], self.places(message(meta={"region": "r"})))
+
+    def test_a_boolean_is_no_number(self):
+        self.assertEqual(["metric.value"], self.places(message(value=True)))
+        self.assertEqual(["metric.timestamp"], self.places(message(timestamp=True)))
+        self.assertEqual(["creation_time"], self.places(message(created=True)))
+
+    def test_a_value_that_is_not_finite_is_refused(self):
+        for text in (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"9" * 400):
+            with self.subTest(text[:10]):
+                self.assertIn("metric.value", self.places(message().replace(b"1.5", text)))
+
+    def test_a_time_beyond_64_bits_is_refused(self):
+        self.assertEqual(["metric.timestamp"], self.places(message(timestamp=2**63)))
+        self.assertEqual(2**63 - 1, self.row(message(timestamp=2**63 - 1)).time_ms)
+
+    def test_a_nul_is_refused_wherever_it_hides(self):
+        for changes in (
+            {"name": "\0"},
+            {"dimensions": {"k": "\0"}},
+            {"value_meta": {"k": "\0"}},
+            {"value_meta": {"\0": ""}},
+        ):
+            with self.subTest(changes):
+                self.places(message(**changes))
+        self.places(message(meta={"tenantId": "t\0", "region": "r"}))
+        self.places(message(meta={"tenantId": "t", "region": "r\0"}))
+
+    def test_the_text_of_a_nul_escape_is_no_nul(self):
+        self.assertEqual({"k": "\\u0000"}, json.loads(self.row(message(value_meta={"k": "\\u0000"})).value_meta))
+
+    def test_half_a_surrogate_pair_is_refused(self):
+        for changes in ({"name": "\ud800"}, {"dimensions": {"k": "\udc00"}}, {"value_meta": {"k": "\ud800"}}):
+            with self.subTest(ascii(changes)):
+                self.places(message(**changes))
+
+    def test_value_meta_is_limited(self):
+        self.row(message(value_meta={f"k{n}": "v" for n in range(16)}))
+        self.assertEqual(["metric.value_meta"], self.places(message(value_meta={f"k{n}": "v" for n in range(17)})))
+        self.row(message(value_meta={"k": "v" * (2048 - len('{"k":""}'))}))
+        self.assertEqual(["metric.value_meta"], self.places(message(value_meta={"k": "v" * (2049 - len('{"k":""}'))})))
+        self.assertEqual(1, len(self.places(message(value_meta={"k" * 256: "v"}))))
+
+    def test_nesting_without_end_is_a_violation_and_no_crash(self):
+        self.places(message().replace(b"null", hostile.DEEP))
+        self.places(hostile.DEEP)
+
+    def test_neither_errors_nor_their_context_hold_the_message(self):
+        error = self.decoder.decode_all([message(name="secret" * 100)]).errors[0]
+        self.assertNotIn("secret", str(error))
+        self.assertIsNone(error.__cause__ or error.__context__)
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        hostile.members("name", "dimensions", "timestamp", "value", "value_meta")
+        | st.sampled_from([b'{"name":"a","timestamp":1,"value":1}']),
+        hostile.members("tenantId", "region") | st.just(b'{"tenantId":"t"}'),
+        hostile.TEXTS,
+    )
+    def test_whatever_comes_is_a_row_that_can_be_stored_or_an_error_that_tells_why(self, metric, meta, created):
+        value = b'{"metric":%b,"meta":%b,"creation_time":%b}' % (metric, meta, created)
+        decoded = self.decoder.decode_all([value, value])
+        self.assertEqual(2, len(decoded.rows) + len(decoded.errors))
+        for error in decoded.errors.values():
+            self.assertIsInstance(error, InvalidEnvelope)
+            self.assertNotIn("cannot be read as a metric", str(error))  # the fast look and the thorough one agree
+            str(error).encode()
+        for row in decoded.rows:
+            self.assertTrue(math.isfinite(row.value))
+            self.assertTrue(0 <= row.time_ms < 2**63)
+            self.assertTrue(0 <= row.version < 2**63)
+            texts = [row.series.tenant, row.series.region, row.series.name, row.value_meta or ""]
+            for key, text in row.series.dimensions.items():
+                texts += [key, text]
+            self.assertNotIn("\0", "".join(texts))
+            "".join(texts).encode()
+            self.assertLessEqual(max(map(len, texts[:3] + texts[4:])), 255)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from oslotest import base
+
+from monasca_common.models.seen import Seen
+
+
+class TestSeen(base.BaseTestCase):
+    def test_what_was_kept_is_found(self):
+        seen = Seen(2)
+        seen.keep("a", 1, 10)
+        self.assertEqual((1, None), (seen.find("a"), seen.find("b")))
+
+    def test_the_older_half_makes_room(self):
+        seen = Seen(4)
+        for key in "abcde":
+            seen.keep(key, key, 1)
+        self.assertEqual([None, None, "c", "d", "e"], [seen.find(key) for key in "abcde"])
+
+    def test_what_is_too_large_is_not_kept(self):
+        seen = Seen(4, max_entry_bytes=10)
+        seen.keep("a", 1, 11)
+        self.assertIsNone(seen.find("a"))
+
+    def test_threads_may_share_it(self):
+        seen = Seen(8)
+        failed = []
+
+        def work(number):
+            try:
+                for key in range(3000):
+                    seen.keep((number, key), key, 1)
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], failed)
+        self.assertLessEqual(len(seen), 8 + len(threads))
