@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One partition a day and table, made before it is needed and dropped when nothing in it is to be kept.
+
+Neither stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the longest
+transaction on it; attaching a table that was made apart does not conflict with rows being written. A plain ``DROP``
+would lock the whole table too, and everybody would queue behind it while it waits for one long read; detaching
+``CONCURRENTLY`` waits alone. When it is interrupted, the next pruning finishes it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator
+
+from psycopg import sql
+
+from monasca_common.storage import retention
+from monasca_common.storage.base import Kind, Pruned
+from monasca_common.storage.postgresql.connection import BoundedConnection, translated
+from monasca_common.storage.retention import DAY_MS
+from monasca_common.storage.settings import StorageSettings
+
+TABLES = {
+    Kind.METRICS: "measurements",
+    Kind.ALARM_HISTORY: "alarm_history",
+    Kind.LOGS: "logs",
+    Kind.EVENTS: "events",
+}
+_DAYS_BEHIND = 2
+_DAYS_AHEAD = 2
+_EPOCH = datetime.date(1970, 1, 1)
+
+# Of PostgreSQL's advisory locks: one that makes partitions of a table, one that drops them.
+_MAKING, _DROPPING = 0x6D6F6E01, 0x6D6F6E02
+
+COUNT = "SELECT count(*) FROM pg_inherits WHERE inhparent = ANY (ARRAY[{}])".format(
+    ", ".join(f"to_regclass('{table}')" for table in TABLES.values())
+)
+_ATTACHED = """
+    SELECT part.relname, inhdetachpending FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid
+    WHERE inhparent = to_regclass(%s)
+"""
+# What was detached, and then not dropped because somebody was killed in between.
+_DETACHED = r"""
+    SELECT relname FROM pg_class
+    WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(%s))
+    AND relkind = 'r' AND NOT relispartition AND relname ~ ('^' || %s || '_[0-9]{8}$')
+"""
+_CREATE = sql.SQL("CREATE TABLE IF NOT EXISTS {name} (LIKE {table} INCLUDING ALL)")
+_ATTACH = sql.SQL("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM ({start}) TO ({end})")
+_DETACH = sql.SQL("ALTER TABLE {table} DETACH PARTITION {name} CONCURRENTLY")
+_FINALIZE = sql.SQL("ALTER TABLE {table} DETACH PARTITION {name} FINALIZE")
+_DROP = sql.SQL("DROP TABLE {name}")
+
+
+def day_of(time_ms: int) -> int:
+    """Days since the epoch."""
+    return time_ms // DAY_MS
+
+
+def around(now_ms: int, allowed: retention.Window) -> set[int]:
+    """The days that rows are about to come for."""
+    today = day_of(now_ms)
+    days = range(today - _DAYS_BEHIND, today + _DAYS_AHEAD + 1)
+    return {day for day in days if day_of(allowed.earliest_ms) <= day <= day_of(allowed.latest_ms) + 1}
+
+
+def partition_name(table: str, day: int) -> str:
+    return f"{table}_{_EPOCH + datetime.timedelta(days=day):%Y%m%d}"
+
+
+def made(connection: BoundedConnection, table: str) -> set[int]:
+    """The days that have a partition."""
+    return set(_attached(connection, table))
+
+
+def make(connection: BoundedConnection, table: str, days: Iterable[int]) -> set[int]:
+    """Make what is missing; the days that have a partition then. In a transaction of its own.
+
+    Of processes that do so at once, one makes and the others find it made.
+    """
+    with connection.transaction():
+        connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MAKING, table])
+        there = made(connection, table)
+        for day in sorted(set(days) - there):
+            names = {"table": sql.Identifier(table), "name": sql.Identifier(partition_name(table, day))}
+            connection.execute(_CREATE.format(**names))
+            bounds = {"start": sql.Literal(day * DAY_MS), "end": sql.Literal((day + 1) * DAY_MS)}
+            connection.execute(_ATTACH.format(**names, **bounds))
+            there.add(day)
+    return there
+
+
+def prune(
+    give: Callable[[float], BoundedConnection], timeout_seconds: float, settings: StorageSettings, now_ms: int
+) -> Iterator[Pruned]:
+    """Drop the partitions in which every row is older than its retention. ``give`` allows a step its time."""
+    for kind, table in TABLES.items():
+        first = day_of(retention.window(settings, kind, now_ms).earliest_ms)
+        with translated():
+            connection = give(timeout_seconds)
+            connection.execute(b"SELECT pg_advisory_lock(%s, hashtext(%s))", [_DROPPING, table])
+            attached = _attached(connection, table)
+        for day in sorted(day for day in attached if day < first):
+            with translated():
+                _detach(give(timeout_seconds), table, day, pending=attached[day])
+        with translated():
+            detached = [day for day in _detached(give(timeout_seconds), table) if day < first]
+            for day in detached:
+                give(timeout_seconds).execute(_DROP.format(name=sql.Identifier(partition_name(table, day))))
+            connection.execute(b"SELECT pg_advisory_unlock(%s, hashtext(%s))", [_DROPPING, table])
+        if detached:
+            yield Pruned(table, len(detached), "partitions")
+
+
+def _detach(connection: BoundedConnection, table: str, day: int, *, pending: bool) -> None:
+    statement = _FINALIZE if pending else _DETACH
+    connection.execute(statement.format(table=sql.Identifier(table), name=sql.Identifier(partition_name(table, day))))
+
+
+def _attached(connection: BoundedConnection, table: str) -> dict[int, bool]:
+    """By day, whether a detaching was begun and not ended."""
+    found = connection.execute(_ATTACHED.encode(), [table]).fetchall()
+    days = ((_day_of_name(table, name), pending) for name, pending in found)
+    return {day: pending for day, pending in days if day is not None}
+
+
+def _detached(connection: BoundedConnection, table: str) -> list[int]:
+    found = connection.execute(_DETACHED.encode(), [table, table]).fetchall()
+    return sorted(day for (name,) in found if (day := _day_of_name(table, name)) is not None)
+
+
+def _day_of_name(table: str, name: str) -> int | None:
+    try:
+        date = datetime.datetime.strptime(name.removeprefix(f"{table}_"), "%Y%m%d").replace(tzinfo=datetime.UTC).date()
+    except ValueError:  # an operator's own
+        return None
+    return (date - _EPOCH).days

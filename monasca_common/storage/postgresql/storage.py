@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver ``postgresql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.storage import schema
+from monasca_common.storage.base import Capability, Kind, Pruned, Storage, StorageStatus, Writer
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.postgresql import partitions
+from monasca_common.storage.postgresql.connection import connect, connect_arguments
+from monasca_common.storage.postgresql.writer import PostgresqlWriter
+from monasca_common.storage.reader import Reader
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql_reader import open_sql_reader
+
+
+class PostgresqlStorage(Storage):
+    """PostgreSQL 14 or newer. Series stay when their measurements go: every writer remembers which ones it has made."""
+
+    capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS, Capability.MANY_WRITERS})
+    kinds = frozenset(Kind)
+
+    def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:
+        """Raises `ConfigurationError` for a connection that is no URL of PostgreSQL."""
+        self.settings = settings
+        self._arguments = connect_arguments(settings.connection)
+        self._clock = clock or SystemClock()
+
+    def open_writer(self) -> Writer:
+        return PostgresqlWriter(self._arguments, self.settings, self._clock)
+
+    def open_reader(self) -> Reader:
+        return open_sql_reader(self.settings)
+
+    def upgrade(self) -> None:
+        try:
+            with schema.engine(self.settings.connection).begin() as connection:
+                schema.upgrade(connection)
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    def status(self) -> StorageStatus:
+        try:
+            with schema.engine(self.settings.connection).connect() as connection:
+                found = schema.revision(connection)
+                made = found == schema.REVISION
+                return StorageStatus(
+                    found,
+                    schema.REVISION,
+                    connection.scalar(sa.text("SELECT pg_database_size(current_database())")),
+                    schema.stored_offsets(connection) if made else (),
+                    connection.scalar(sa.text(partitions.COUNT)) if made else None,
+                )
+        except SQLAlchemyError as error:
+            raise _unavailable(error) from error
+
+    def prune(self, now_ms: int) -> Iterator[Pruned]:
+        timeout_seconds = self.settings.write_timeout_seconds
+        connection = connect(self._arguments, timeout_seconds=timeout_seconds, application="monasca-common prune")
+        with connection:
+            yield from partitions.prune(connection.give, timeout_seconds, self.settings, now_ms)
+
+
+def _unavailable(error: SQLAlchemyError) -> StorageUnavailable:
+    origin = getattr(error, "orig", None) or error
+    return StorageUnavailable(f"PostgreSQL: {(str(origin).splitlines() or [type(origin).__name__])[0]}")

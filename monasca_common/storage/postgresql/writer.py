@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes to PostgreSQL: rows and the offset behind them in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import orjson
+import psycopg
+from oslo_log import log as logging
+from psycopg import errors
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.models.series import Series
+from monasca_common.storage import fence, retention
+from monasca_common.storage.base import Claim, Kind, Rows, Writer, Written
+from monasca_common.storage.errors import RowsRefused, StorageUnavailable
+from monasca_common.storage.postgresql import encoding, offsets, partitions, staging
+from monasca_common.storage.postgresql.connection import (
+    ROW_ERRORS,
+    BoundedConnection,
+    connect,
+    is_of_a_row,
+    reason,
+    translated,
+)
+from monasca_common.storage.postgresql.staging import Counts
+from monasca_common.storage.reduction import MeasurementRow
+from monasca_common.storage.refusal import find_refused
+from monasca_common.storage.settings import StorageSettings
+
+LOG = logging.getLogger(__name__)
+
+_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes and a place in a set each: 90 MB
+_ATTEMPTS = 4  # a key that exists, a day without a partition, and each again after the other
+
+# Sorted, so that two writers that make the same series wait for each other instead of deadlocking.
+_INSERT_SERIES = b"""
+    INSERT INTO series (id, tenant, region, name, dimensions)
+    SELECT id, tenant, region, name, dimensions::jsonb
+    FROM unnest(%s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[])
+        AS new (id, tenant, region, name, dimensions)
+    ON CONFLICT DO NOTHING
+"""
+
+
+class _KeyExists(Exception):
+    """Rows were copied as if all were new, and one is not: once more, and look first."""
+
+
+class _PartitionMissing(Exception):
+    def __init__(self, days: set[int]) -> None:
+        self.days = days
+
+
+class PostgresqlWriter(Writer):
+    """Connects when it is made, and again with the first call after an error."""
+
+    def __init__(self, arguments: dict[str, Any], settings: StorageSettings, clock: Clock) -> None:
+        """Raises `StorageUnavailable`, `SchemaMismatch`."""
+        self._arguments = arguments
+        self._settings = settings
+        self._clock = clock
+        self._closed = False
+        self._known: set[bytes] = set()  # series
+        self._days: dict[Kind, set[int]] = {}  # with a partition
+        self._today: dict[Kind, int] = {}  # when partitions were last made ahead
+        # Kinds of which keys were taken lately. Repeated batches come in rows: copying each straight into the table
+        # first, and failing, would cost half as much again. One that is all new ends it.
+        self._merging: set[Kind] = set()
+        self._can_merge = False  # this connection has its temporary tables
+        self._connection: BoundedConnection | None = self._connect()
+
+    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
+        with self._session() as connection, connection.transaction():
+            return offsets.select(connection, group, partitions)
+
+    def begin(
+        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, int]:
+        with self._session() as connection, connection.transaction():
+            offsets.insert(connection, group, starts, topic_ids)
+            return offsets.select(connection, group, {each: topic_ids.get(each) for each in starts})
+
+    def write(self, claim: Claim, rows: Rows) -> Written:
+        fence.check_call(claim, rows)
+        with self._session() as connection:
+            self._make_ahead(connection, rows.kind)
+            for _ in range(_ATTEMPTS):
+                try:
+                    return self._attempt(connection, claim, rows)
+                except _KeyExists:
+                    self._merging.add(rows.kind)
+                except _PartitionMissing as missing:
+                    self._make_partitions(connection, rows.kind, missing.days)
+        raise StorageUnavailable("partitions vanish as fast as they are made: does a pruning use another retention?")
+
+    def close(self) -> None:
+        self._closed = True
+        self._disconnect()
+
+    def _attempt(self, connection: BoundedConnection, claim: Claim, rows: Rows) -> Written:
+        merge = rows.kind in self._merging
+        if merge:
+            self._prepare_merge(connection)
+        rest, first = rows, 0
+        try:
+            with connection.transaction():
+                stored = offsets.lock(connection, claim)
+                first = fence.first_to_store(claim, rows, stored)
+                rest = _part(rows, first)
+                times = self._check_times(rest, first)
+                self._check_partitions(rest.kind, times)
+                counts, series = self._store(connection, rest, merge=merge)
+                fail_point("storage.in_transaction")
+                offsets.advance(connection, claim, stored)
+        except ROW_ERRORS as error:
+            raise self._explained(connection, rest, first, error, merged=merge) from error
+        fail_point("storage.after_commit")
+        self._remember(series)
+        if not (counts.repeated or counts.conflicting):
+            self._merging.discard(rows.kind)
+        return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
+
+    def _explained(
+        self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
+    ) -> Exception:
+        """What an error within the transaction, now rolled back, comes to."""
+        if isinstance(error, errors.UniqueViolation) and not merged:
+            return _KeyExists()
+        if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
+            # The only nameless one is "no partition found for row": another process dropped what this one knew of.
+            self._days.pop(rows.kind, None)
+            return _PartitionMissing({partitions.day_of(time) for time in _times(rows)})
+        if not is_of_a_row(error):
+            return error
+        reasons = find_refused(len(rows.values), lambda start, stop: self._trial(connection, _part(rows, start, stop)))
+        if not reasons:
+            return StorageUnavailable(f"PostgreSQL: rows were refused together, and none alone: {reason(error)}")
+        return RowsRefused({first + position: text for position, text in reasons.items()})
+
+    def _trial(self, connection: BoundedConnection, rows: Rows) -> str | None:
+        """Why these rows are refused; nothing of them stays."""
+        connection.give(self._settings.write_timeout_seconds)
+        self._prepare_merge(connection)
+        try:
+            with connection.transaction(force_rollback=True):
+                self._store(connection, rows, merge=True)
+        except ROW_ERRORS as error:
+            if is_of_a_row(error):
+                return reason(error)
+            raise
+        return None
+
+    def _check_times(self, rows: Rows, first: int) -> Sequence[int]:
+        times = _times(rows)
+        allowed = retention.window(self._settings, rows.kind, self._clock.time_ms())
+        reasons = retention.refused(times, allowed)
+        if reasons:
+            raise RowsRefused({first + position: text for position, text in reasons.items()})
+        return times
+
+    def _check_partitions(self, kind: Kind, times: Sequence[int]) -> None:
+        if not times:
+            return
+        known = self._days.get(kind, set())
+        days = {partitions.day_of(min(times)), partitions.day_of(max(times))}
+        if len(days) > 1 or not days <= known:
+            missing = {partitions.day_of(time) for time in times} - known
+            if missing:
+                # Not here: what makes a partition locks the table against others that do until the end.
+                raise _PartitionMissing(missing)
+
+    def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
+        """The partitions of the days around, once a day: then no row waits for one."""
+        now_ms = self._clock.time_ms()
+        today = partitions.day_of(now_ms)
+        if self._today.get(kind) == today:
+            return
+        self._today[kind] = today
+        days = partitions.around(now_ms, retention.window(self._settings, kind, now_ms))
+        try:
+            self._make_partitions(connection, kind, days)
+        except psycopg.OperationalError as error:
+            if connection.broken or connection.closed:
+                raise
+            # Rows that need one of them make it, or fail; the others need not wait for a lock that is held.
+            LOG.warning("Partitions of %s could not be made ahead: %s", partitions.TABLES[kind], reason(error))
+
+    def _make_partitions(self, connection: BoundedConnection, kind: Kind, days: set[int]) -> None:
+        table = partitions.TABLES[kind]
+        there = partitions.made(connection, table)
+        self._days[kind] = there if days <= there else partitions.make(connection, table, days)
+
+    def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[Counts, list[Series]]:
+        """Insert rows and the series that are new to this writer, which it may remember after the commit."""
+        if not rows.values:
+            return Counts(), []
+        if rows.kind is not Kind.METRICS:
+            return self._store_keyed(connection, rows, merge=merge), []
+        measured: list[MeasurementRow] = [
+            (series.id, time, value, meta, version) for series, time, value, meta, version in rows.values
+        ]
+        series = self._new_series(rows, {row[0] for row in measured})
+        _insert_series(connection, series)
+        if merge:
+            return staging.merge_measurements(connection, measured), series
+        staging.copy(connection, "measurements", encoding.measurements(measured))
+        return Counts(len(measured)), series
+
+    def _store_keyed(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> Counts:
+        table = encoding.KEYED_TABLES[rows.kind]
+        count = len(rows.values)
+        kept = encoding.first_of_each_key(rows.values, rows.message_ids)
+        if merge:
+            stored = staging.merge_keyed(connection, table, kept)
+            return Counts(stored, count - stored)
+        staging.copy(connection, table.name, encoding.keyed(table, kept), columns=table.columns)
+        return Counts(len(kept), count - len(kept))
+
+    def _prepare_merge(self, connection: BoundedConnection) -> None:
+        if not self._can_merge:
+            staging.make(connection)
+            self._can_merge = True
+
+    def _new_series(self, rows: Rows, ids: set[bytes]) -> list[Series]:
+        new = ids - self._known
+        if not new:
+            return []
+        found = {value.series.id: value.series for value in rows.values if value.series.id in new}
+        return [found[each] for each in sorted(found)]
+
+    def _remember(self, series: list[Series]) -> None:
+        # After the commit: remembering what was rolled back would leave measurements without their series.
+        if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
+            self._known.clear()
+        self._known.update(each.id for each in series)
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[BoundedConnection]:
+        """A connection with the time for one call; given up where it is of no more use afterwards."""
+        if self._closed:
+            raise ValueError("this writer is closed")
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection.give(self._settings.write_timeout_seconds)
+        try:
+            with translated():
+                yield connection
+        except RowsRefused:
+            raise
+        except BaseException as error:
+            # After an interruption as well, for it may have come in the middle of an answer.
+            if isinstance(error, StorageUnavailable) or not isinstance(error, Exception) or connection.closed:
+                self._disconnect()
+            raise
+
+    def _connect(self) -> BoundedConnection:
+        timeout_seconds = self._settings.write_timeout_seconds
+        return connect(self._arguments, timeout_seconds=timeout_seconds, application="monasca-common writer")
+
+    def _disconnect(self) -> None:
+        """Forget what was known too: the database may be another one, or an older state of it, when it is back."""
+        connection, self._connection = self._connection, None
+        self._known.clear()
+        self._days.clear()
+        self._today.clear()
+        self._can_merge = False
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.close()
+
+
+def _insert_series(connection: BoundedConnection, series: list[Series]) -> None:
+    if not series:
+        return
+    columns = [
+        [each.id for each in series],
+        [each.tenant for each in series],
+        [each.region for each in series],
+        [each.name for each in series],
+        [orjson.dumps(dict(each.dimensions)).decode() for each in series],
+    ]
+    connection.execute(_INSERT_SERIES, columns)
+
+
+def _times(rows: Rows) -> list[int]:
+    place = 1 if rows.kind is Kind.METRICS else 0
+    return list(map(itemgetter(place), rows.values))
+
+
+def _part(rows: Rows, start: int, stop: int | None = None) -> Rows:
+    """The rows from ``start`` to just before ``stop``."""
+    if start == 0 and stop is None:
+        return rows
+    part = slice(start, stop)
+    return Rows(rows.kind, rows.values[part], rows.offsets[part], rows.message_ids[part])

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of storage, over a real PostgreSQL."""
+
+from monasca_common.storage import testing
+from monasca_common.tests.functional.postgresql_case import PostgresqlTestCase
+
+
+class PostgresqlWriteTest(testing.WriteContract, PostgresqlTestCase):
+    pass
+
+
+class PostgresqlFenceTest(testing.FenceContract, PostgresqlTestCase):
+    pass
+
+
+class PostgresqlKeyTest(testing.KeyContract, PostgresqlTestCase):
+    pass
+
+
+class PostgresqlRefusalTest(testing.RefusalContract, PostgresqlTestCase):
+    pass
+
+
+class PostgresqlOperationTest(testing.OperationContract, PostgresqlTestCase):
+    pass
