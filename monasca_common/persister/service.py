@@ -107,7 +107,7 @@ class Plan:
             for name, group in zip(job.names, job.groups, strict=True)
         ]
         self.board = Board(statuses)
-        self.listener = _listener(self.settings)
+        self.listener = listen(self.settings)
 
     def reload(self) -> None:
         """Read the configuration again; one that is refused, or needs other processes, changes nothing."""
@@ -231,7 +231,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     manager.run()
 
 
-def _listener(settings: PersisterSettings) -> socket.socket | None:
+def listen(settings: PersisterSettings) -> socket.socket | None:
     """Bound before anything is started, so that a port in use is told at once."""
     if settings.status_port is None:
         return None

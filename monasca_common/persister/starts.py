@@ -48,7 +48,7 @@ class StoredStarts(RebalanceListener):
             ) from error
         except StorageError as error:
             self._account.fail(error)
-            raise
+            raise MessagingError(str(error)) from error
         self._account.available()
         self._account.done(starts)
         return starts

@@ -25,7 +25,8 @@ _RAISED = object()
 class RebalanceListener:
     """Override what you need. All of it is called by the thread that polls (or closes), from within the call.
 
-    What raises is logged and counted (`KafkaConsumer.listener_failures`), and the rebalance goes on.
+    What raises is told by the next batch (a `MessagingError` as it is, anything else with a traceback in the log) and
+    counted (`ConsumerHealth.listener_failures`); the rebalance goes on.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
@@ -165,6 +166,11 @@ class Rebalancer:
         self.callback = what
         try:
             return getattr(self.listener, what)(*arguments)
+        except MessagingError as error:
+            # Of our own kind, so said on purpose: the next poll tells it, and no more than once a second.
+            self.listener_failures += 1
+            self._errors.append(error)
+            return _RAISED
         except Exception as error:
             self.listener_failures += 1
             LOG.exception("the rebalance listener raised in %s; the rebalance goes on", what)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of messages as they are on the wire."""
+
+import json
+
+NOW_MS = 1_790_000_000_000
+
+
+def metric(number, *, host="h", time_ms=NOW_MS, value=None, creation_time=NOW_MS // 1000):
+    """Each ``number`` is a measurement of its own, at its own millisecond."""
+    return json.dumps(
+        {
+            "metric": {
+                "name": "cpu.percent",
+                "dimensions": {"host": host},
+                "timestamp": time_ms + number,
+                "value": float(number if value is None else value),
+                "value_meta": None,
+            },
+            "meta": {"tenantId": "t", "region": "r"},
+            "creation_time": creation_time,
+        }
+    ).encode()
+
+
+def log(number, *, time_s=NOW_MS // 1000):
+    return json.dumps(
+        {
+            "log": {"message": f"line {number}", "dimensions": {"number": str(number)}},
+            "meta": {"tenantId": "t", "region": "r"},
+            "creation_time": time_s,
+        }
+    ).encode()
+
+
+def event(number, *, time_ms=NOW_MS):
+    return json.dumps(
+        {
+            "event": {
+                "event_type": "made",
+                "timestamp": time_ms + number,
+                "payload": {"number": number},
+                "dimensions": {},
+            },
+            "meta": {"project_id": "t"},
+            "creation_time": NOW_MS // 1000,
+        }
+    ).encode()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A storage in memory, with the fence and with faults on demand."""
+
+import threading
+
+from monasca_common.storage import fence
+from monasca_common.storage.base import Capability, Kind, Storage, Writer, Written
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.fence import StoredNext
+
+
+class MemoryStorage(Storage):
+    """``faults``: errors that the next calls of writers raise, first one first. ``rows``: one entry a row stored."""
+
+    capabilities = frozenset(Capability)
+    kinds = frozenset(Kind)
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.next = {}
+        self.rows = []
+        self.message_ids = []
+        self.claims = []
+        self.faults = []
+        self.opened = 0
+        self.closed = 0
+
+    def open_writer(self):
+        self.strike()
+        self.opened += 1
+        return MemoryWriter(self)
+
+    def strike(self):
+        if self.faults:
+            raise self.faults.pop(0)
+
+    def away(self, times):
+        self.faults += [StorageUnavailable("away, for the test")] * times
+
+    def open_reader(self):
+        raise NotImplementedError
+
+    def upgrade(self):
+        raise NotImplementedError
+
+    def status(self):
+        raise NotImplementedError
+
+    def prune(self, now_ms):
+        raise NotImplementedError
+
+
+class MemoryWriter(Writer):
+    def __init__(self, storage):
+        self._storage = storage
+
+    def next_offsets(self, group, partitions):
+        self._storage.strike()
+        stored = {}
+        for partition, topic_id in partitions.items():
+            if (group, *partition) in self._storage.next:
+                known = self._storage.next[group, *partition]
+                fence.check_topic(partition.topic, known.topic_id, topic_id)
+                stored[partition] = known.next_offset
+        return stored
+
+    def begin(self, group, starts, topic_ids):
+        self._storage.strike()
+        for partition, start in starts.items():
+            self._storage.next.setdefault((group, *partition), StoredNext(start, topic_ids[partition]))
+        return self.next_offsets(group, topic_ids)
+
+    def write(self, claim, rows):
+        fence.check_call(claim, rows)
+        self._storage.strike()
+        key = (claim.group, claim.topic, claim.partition)
+        with self._storage.lock:
+            stored = self._storage.next.setdefault(key, StoredNext(claim.start, claim.topic_id))
+            first = fence.first_to_store(claim, rows, stored)
+            self._storage.claims.append(claim)
+            self._storage.rows += rows.values[first:]
+            self._storage.message_ids += rows.message_ids[first:]
+            if claim.end > stored.next_offset:
+                self._storage.next[key] = StoredNext(claim.end, claim.topic_id)
+        return Written(stored=len(rows.values) - first, skipped=first)
+
+    def close(self):
+        self._storage.closed += 1

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole member over brokers and a database in memory."""
+
+import threading
+import time
+from dataclasses import replace
+
+from oslotest import base
+
+from monasca_common.kafka.dead_letter import DeadLetters
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.persister.account import State, Status
+from monasca_common.persister.board import Board
+from monasca_common.persister.member import Member
+from monasca_common.persister.settings import GroupSettings
+from monasca_common.storage.base import Capability, Kind
+from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
+from monasca_common.tests.unit.persister import envelopes
+from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
+
+_PATIENCE_SECONDS = 20  # for a machine under load
+NAME = "metrics-0"
+
+
+class MemberTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic("metrics", 2)
+        self.kafka.broker.create_topic("metrics.dlq", 1)
+        self.producer = self.kafka.producer()
+        self.storage = MemoryStorage()
+        self.board = Board([Status(NAME, Kind.METRICS)])
+
+    def start(self, dead_letters=None):
+        consumer = self.kafka.consumer_settings(
+            "metrics", "g", max_wait_time_seconds=0.01, stop_timeout_seconds=1.0, batch_size=10
+        )
+        group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 2, 1000, consumer, self.kafka.producer_settings())
+        status = Status(NAME, Kind.METRICS)
+        self.member = Member(group, self.storage, dead_letters or DeadLetters(), self.board, status)
+        self.thread = threading.Thread(target=self.member.run, daemon=True)
+        self.thread.start()
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        self.member.stop()
+        self.thread.join(_PATIENCE_SECONDS)
+
+    def fill(self, *values):
+        records = [Record(value, partition=0) for value in values]
+        self.producer.publish("metrics", records).raise_for_undelivered()
+
+    def until(self, condition):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f"it did not come about in time: {self.status()}")
+            threading.Event().wait(0.005)
+
+    def status(self):
+        return self.member._account.status({})
+
+    def values(self):
+        return [row.value for row in self.storage.rows]
+
+    def test_what_is_posted_becomes_rows_and_the_stop_commits_and_tells(self):
+        self.fill(envelopes.metric(1), envelopes.metric(2))
+        self.start()
+        self.until(lambda: self.values() == [1.0, 2.0])
+        self.stop()
+        self.assertEqual(2, self.kafka.broker.committed("g")[TopicPartition("metrics", 0)])
+        told = self.board.read(NAME)
+        self.assertEqual((State.STOPPED, 2), (told.state, told.counters.stored))
+        self.assertEqual(self.storage.opened, self.storage.closed)
+
+    def test_poison_alone_goes_to_the_dead_letters_and_is_counted(self):
+        self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
+        self.start()
+        self.until(lambda: self.values() == [1.0, 2.0])
+        self.assertEqual([b"{"], [letter.value for letter in self.kafka.broker.records("metrics.dlq")])
+        self.assertEqual(1, self.status().counters.dead_letters)
+
+    def test_a_database_that_is_away_from_the_start_is_waited_for_without_dead_letters(self):
+        self.fill(envelopes.metric(1))
+        self.storage.away(4)
+        self.start()
+        self.until(lambda: self.values() == [1.0])
+        self.assertEqual([], self.kafka.broker.records("metrics.dlq"))
+        self.until(lambda: self.status().state is State.RUNNING)
+        self.assertGreater(self.status().counters.unavailable_seconds, 0)
+
+    def test_what_waiting_does_not_cure_fails_it_and_it_tries_again_later(self):
+        self.fill(envelopes.metric(1))
+        self.storage.faults.append(SchemaMismatch("of a newer program"))
+        self.start()
+        self.until(lambda: self.status().counters.restarts == 1)
+        self.until(lambda: self.values() == [1.0])
+        self.assertEqual([], self.kafka.broker.records("metrics.dlq"))
+
+    def test_a_failure_is_told_with_its_remedy_while_it_lasts(self):
+        self.storage.faults += [TopicMismatch("metrics", "old", "new")] * 100
+        self.start()
+        self.until(lambda: self.status().state is State.FAILED)
+        self.assertIn("offsets reset", self.status().reason)
+        self.until(lambda: self.board.read(NAME).state is State.FAILED)
+
+    def test_too_many_dead_letters_in_a_row_stop_it_for_good(self):
+        self.fill(*[b"{"] * 9, envelopes.metric(1))
+        self.start(DeadLetters(max_consecutive=3))
+        self.until(lambda: self.status().state is State.FAILED)
+        self.stop()
+        self.assertEqual(3, len(self.kafka.broker.records("metrics.dlq")))
+        self.assertEqual((0, []), (self.status().counters.restarts, self.storage.rows))
+
+    def test_after_a_restart_it_reads_on_from_the_database_and_not_from_kafkas_commit(self):
+        self.fill(*map(envelopes.metric, range(4)))
+        self.start()
+        self.until(lambda: len(self.values()) == 4)
+        self.stop()
+        stored = self.storage.next["g", "metrics", 0]
+        self.storage.next["g", "metrics", 0] = replace(stored, next_offset=1)
+        self.storage.rows.clear()
+        self.start()
+        self.until(lambda: self.values() == [1.0, 2.0, 3.0])
+
+    def test_without_offsets_in_the_database_kafkas_count(self):
+        self.storage.capabilities = frozenset(Capability) - {Capability.TRANSACTIONAL_OFFSETS}
+        self.fill(envelopes.metric(1))
+        self.start()
+        self.until(lambda: self.values() == [1.0])
+        self.stop()
+        self.storage.next.clear()
+        self.fill(envelopes.metric(2))
+        self.start()
+        self.until(lambda: self.values() == [1.0, 2.0])

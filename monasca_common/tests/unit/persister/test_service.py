@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+import socket
+
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.persister.options import persister_settings
+from monasca_common.persister.service import Respawns, check_storage, jobs, listen
+from monasca_common.storage.base import Capability, Kind
+from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
+
+
+class OneWriter(MemoryStorage):
+    capabilities = frozenset(Capability) - {Capability.MANY_WRITERS}
+
+
+class MetricsOnly(MemoryStorage):
+    kinds = frozenset({Kind.METRICS})
+
+
+class ServiceCase(ConfigurationTestCase):
+    def settings(self, *lines, **groups):
+        groups.setdefault("database", "connection = sqlite:////tmp/nowhere.sqlite")
+        return persister_settings(self.with_kafka(*lines, **groups))
+
+
+class JobsTest(ServiceCase):
+    def test_each_process_has_one_group_where_many_may_write(self):
+        settings = self.settings(kafka_metrics="num_processors = 2")
+        self.assertEqual(
+            [[("metrics-0",), ("metrics-1",)], [("alarm_history-0",)]],
+            [[job.names for job in alike] for alike in jobs(settings, MemoryStorage())],
+        )
+
+    def test_one_process_has_all_groups_where_one_may_write(self):
+        ((job,),) = jobs(self.settings(kafka_logs="enabled = true"), OneWriter())
+        self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), job.names)
+
+    def test_more_processes_than_may_write_are_refused_with_the_option(self):
+        settings = self.settings(kafka_metrics="num_processors = 2")
+        self.assertIn("num_processors in group [kafka_metrics]", self.refused(jobs, settings, OneWriter()))
+
+    def test_a_kind_that_the_storage_does_not_keep_is_refused_with_its_group(self):
+        self.assertIn("[kafka_alarm_history]", self.refused(jobs, self.settings(), MetricsOnly()))
+
+    def test_no_two_processes_share_an_instance_id(self):
+        settings = self.settings(kafka_metrics="group_instance_id = here\nnum_processors = 2")
+        (alike, _) = jobs(settings, MemoryStorage())
+        ids = [job.groups[0].consumer.group_instance_id for job in alike]
+        self.assertEqual(["here-0", "here-1"], ids)
+
+
+class StartTest(ServiceCase):
+    def test_what_only_an_operator_can_cure_keeps_it_from_starting(self):
+        for error in (SchemaMismatch("run db upgrade"), WriterAlreadyRuns("another")):
+            storage = MemoryStorage()
+            storage.faults.append(error)
+            self.assertIs(error, self.assertRaises(type(error), check_storage, storage))
+
+    def test_a_database_that_is_away_does_not(self):
+        storage = MemoryStorage()
+        storage.away(1)
+        check_storage(storage)
+
+    def test_nothing_stays_connected_before_the_fork(self):
+        storage = MemoryStorage()
+        check_storage(storage)
+        self.assertEqual((1, 1), (storage.opened, storage.closed))
+
+    def test_a_port_in_use_is_refused_with_the_option(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            settings = self.settings(persister=f"status_port = {taken.getsockname()[1]}")
+            self.assertIn("status_port in group [persister]", self.refused(listen, settings))
+
+
+class RespawnsTest(ServiceCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.respawns = Respawns(self.clock)
+
+    def die(self, *, after, exit_code=-9):
+        self.clock.advance(after)
+        self.respawns.died("metrics-0", exit_code)
+        return self.respawns.rest_seconds("metrics-0")
+
+    def test_one_that_keeps_dying_rests_longer_each_time_and_others_not_at_all(self):
+        rests = [self.die(after=0.1) for _ in range(12)]
+        self.assertEqual([0.0, 0.5, 1.0, 2.0], rests[:4])
+        self.assertEqual(30.0, rests[-1])
+        self.assertEqual(0.0, self.respawns.rest_seconds("logs-0"))
+
+    def test_one_that_lived_long_is_replaced_at_once(self):
+        self.die(after=0.1)
+        self.die(after=0.1)
+        self.assertEqual(0.0, self.die(after=100))
+
+    def test_one_that_was_asked_to_end_is_replaced_at_once(self):
+        self.die(after=0.1)
+        self.die(after=0.1)
+        self.assertEqual(0.0, self.die(after=0.1, exit_code=0))
