@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connections that only read: pooled among threads, bounded in time, and silent about their driver's errors.
 
-A time-out needs two hands. PostgreSQL stops its own statement; where the server itself stands still, nothing comes
-back to be read, so a timer shuts the socket. SQLite asks between instructions whether it should go on.
+PostgreSQL stops its own statement; where the server itself stands still, `BoundedConnection` gives up the wait for it.
+SQLite asks between instructions whether it should go on.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import sqlite3
 import threading
 import time
@@ -30,7 +28,6 @@ from monasca_common.storage.errors import (
 from monasca_common.storage.queries import UNHEX
 from monasca_common.storage.settings import StorageSettings
 
-_GRACE_SECONDS = 1.0  # for the server's own "canceled" to arrive before the socket is shut
 _SQLITE_STEPS = 5_000  # instructions between two looks at the clock: below a millisecond
 _CONNECT_SECONDS = (2, 10)
 
@@ -62,8 +59,7 @@ class ReadConnections:
 
     def __init__(self, settings: StorageSettings) -> None:
         self._settings = settings
-        self._url = sa.make_url(settings.connection)
-        self.dialect = self._url.get_backend_name()
+        self.dialect = sa.make_url(settings.connection).get_backend_name()
         self._engine: sa.Engine | None = None
         self._lock = threading.Lock()
 
@@ -85,31 +81,19 @@ class ReadConnections:
             engine.dispose()
 
     def _attempt(self, work: Callable[[sa.Connection, Deadline], T], deadline: Deadline) -> T:
-        overdue = threading.Event()
+        bounded = _given_up_when_overdue if self.dialect == "postgresql" else _interrupted_when_overdue
         try:
-            with self._opened().connect() as connection, self._bounded(connection, deadline, overdue):
+            with self._opened().connect() as connection, bounded(connection, deadline):
                 return work(connection, deadline)
         except (exc.SQLAlchemyError, sqlite3.Error) as error:
-            if overdue.is_set():
-                raise StorageUnavailable(
-                    f"the database did not answer within {deadline.seconds + _GRACE_SECONDS:g} s"
-                ) from error
             raise translated(error, deadline) from error
 
     def _opened(self) -> sa.Engine:
         with self._lock:
             if self._engine is None:
                 make = _postgresql_engine if self.dialect == "postgresql" else _sqlite_engine
-                self._engine = make(self._url, self._settings)
+                self._engine = make(self._settings)
             return self._engine
-
-    def _bounded(
-        self, connection: sa.Connection, deadline: Deadline, overdue: threading.Event
-    ) -> contextlib.AbstractContextManager[None]:
-        raw: Any = connection.connection.dbapi_connection
-        if self.dialect == "postgresql":
-            return _shut_when_overdue(raw, deadline, overdue)
-        return _interrupted_when_overdue(raw, deadline)
 
 
 class _Died(StorageUnavailable):
@@ -117,7 +101,8 @@ class _Died(StorageUnavailable):
 
 
 @contextlib.contextmanager
-def _interrupted_when_overdue(raw: sqlite3.Connection, deadline: Deadline) -> Iterator[None]:
+def _interrupted_when_overdue(connection: sa.Connection, deadline: Deadline) -> Iterator[None]:
+    raw: Any = connection.connection.dbapi_connection
     raw.set_progress_handler(lambda: deadline.left() == 0, _SQLITE_STEPS)
     try:
         yield
@@ -126,27 +111,17 @@ def _interrupted_when_overdue(raw: sqlite3.Connection, deadline: Deadline) -> It
 
 
 @contextlib.contextmanager
-def _shut_when_overdue(raw: Any, deadline: Deadline, overdue: threading.Event) -> Iterator[None]:
-    lock = threading.Lock()  # the descriptor may be another connection's once the work is done
-    working = True
+def _given_up_when_overdue(connection: sa.Connection, deadline: Deadline) -> Iterator[None]:
+    from monasca_common.storage.postgresql.connection import NoAnswer
 
-    def shut() -> None:
-        with lock:
-            if not working or raw.closed:
-                return
-            overdue.set()
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(raw.pgconn.socket)) as its_socket:
-                its_socket.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(deadline.left() + _GRACE_SECONDS, shut)
-    timer.daemon = True
-    timer.start()
+    raw: Any = connection.connection.dbapi_connection
+    raw.give(deadline.left())
     try:
         yield
-    finally:
-        with lock:
-            working = False
-        timer.cancel()
+    except exc.DBAPIError as error:
+        if isinstance(error.orig, NoAnswer):
+            connection.invalidate()  # an answer may still come, and would be taken for the next statement's
+        raise
 
 
 def _pool_options(settings: StorageSettings) -> dict[str, Any]:
@@ -160,24 +135,31 @@ def _pool_options(settings: StorageSettings) -> dict[str, Any]:
     }
 
 
-def _postgresql_engine(url: sa.URL, settings: StorageSettings) -> sa.Engine:
+def _postgresql_engine(settings: StorageSettings) -> sa.Engine:
+    from monasca_common.storage.postgresql.connection import BoundedConnection, connect_arguments
+
+    arguments = connect_arguments(settings.connection)
     shortest, longest = _CONNECT_SECONDS
-    own = f"-c statement_timeout={int(settings.read_timeout_seconds * 1000)} -c default_transaction_read_only=on"
-    return sa.create_engine(
-        url.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
-        connect_args={
-            "connect_timeout": max(shortest, min(longest, int(settings.read_timeout_seconds))),
-            "application_name": "monasca-reads",
-            "options": f"{url.query.get('options', '')} {own}".strip(),
-            # A plan for any parameters knows no partition and no selectivity: it is made for the actual ones.
-            "prepare_threshold": None,
-        },
-        **_pool_options(settings),
-    )
+    timeout_ms = int(settings.read_timeout_seconds * 1000)
+    # Compiling a statement takes longer than any of these.
+    own = f"-c statement_timeout={timeout_ms} -c default_transaction_read_only=on -c jit=off"
+    bounded = {
+        "connect_timeout": max(shortest, min(longest, int(settings.read_timeout_seconds))),
+        "application_name": "monasca-common reads",
+        **arguments,
+        "options": f"{own} {arguments.get('options', '')}".strip(),
+        # A plan for any parameters knows no partition and no selectivity: it is made for the actual ones.
+        "prepare_threshold": None,
+    }
+
+    def connect() -> BoundedConnection:
+        return BoundedConnection.connect(**bounded).give(settings.read_timeout_seconds)
+
+    return sa.create_engine("postgresql+psycopg://", creator=connect, **_pool_options(settings))
 
 
-def _sqlite_engine(url: sa.URL, settings: StorageSettings) -> sa.Engine:
-    path = url.database or ""
+def _sqlite_engine(settings: StorageSettings) -> sa.Engine:
+    path = sa.make_url(settings.connection).database or ""
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(
