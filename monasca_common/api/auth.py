@@ -20,7 +20,7 @@ from oslo_policy import policy
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, WsgiApp
 from monasca_common.api.options import ApiSettings
 from monasca_common.api.problems import Problem, unprocessable
-from monasca_common.models.limits import tenant_faults
+from monasca_common.models.limits import TENANT
 
 LOG = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def _unauthorized(message: str) -> Problem:
 
 @lru_cache(maxsize=1024)
 def _checked(tenant: str | None) -> str:
-    faults = list(tenant_faults(tenant or "", least=1))
+    faults = list(TENANT.faults(tenant or ""))
     if faults:
         raise unprocessable(f"the tenant {'; '.join(faults)}: correct tenant_id")
     assert tenant is not None

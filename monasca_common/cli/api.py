@@ -32,7 +32,7 @@ class Api(Command):
             from monasca_common.api.options import api_settings, read_configuration
             from monasca_common.api.server import Server
             from monasca_common.api.service import storage_of
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             return self._complain(f"{error}: install monasca-common[api]")
         try:
             conf = read_configuration(parsed_args.config_file)
