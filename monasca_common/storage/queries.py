@@ -43,9 +43,9 @@ class Queries:
 
     def dimension_names(self, which: SeriesFilter, page: PageOf) -> Select:
         if self._on_postgresql:
-            keys = sa.func.jsonb_object_keys(_SERIES.c.dimensions).table_valued("key", name="pair").render_derived()
+            keys = sa.func.jsonb_object_keys(_SERIES.c.dimensions).table_valued("key").render_derived()
         else:
-            keys = sa.func.json_each(_SERIES.c.dimensions).table_valued("key", "value", name="pair")
+            keys = sa.func.json_each(_SERIES.c.dimensions).table_valued("key", "value")
         key = self._by_bytes(keys.c.key)
         return self._distinct(sa.select(key).select_from(_SERIES.join(keys, sa.true())), key, which, page)
 
@@ -54,7 +54,7 @@ class Queries:
             value = self._by_bytes(_jsonb(_SERIES.c.dimensions)[key].astext)
             statement = sa.select(value).where(_jsonb(_SERIES.c.dimensions).has_key(key))
         else:
-            pairs = sa.func.json_each(_SERIES.c.dimensions).table_valued("key", "value", name="pair")
+            pairs = sa.func.json_each(_SERIES.c.dimensions).table_valued("key", "value")
             value = pairs.c.value
             statement = sa.select(value).select_from(_SERIES.join(pairs, sa.true())).where(pairs.c.key == key)
         return self._distinct(statement, value, which, page)
@@ -70,7 +70,7 @@ class Queries:
             # The bound on time alone repeats what the pair says, for the index and for the partitions.
             statement = statement.where(
                 _ROWS.c.time >= after.time_ms,
-                sa.tuple_(_ROWS.c.time, _ROWS.c.series_id) > sa.tuple_(after.time_ms, after.series_id),
+                sa.tuple_(_ROWS.c.time, _ROWS.c.series_id) > _place(after.time_ms, after.series_id),
             )
         return statement.order_by(_ROWS.c.time, _ROWS.c.series_id).limit(limit)
 
@@ -98,7 +98,7 @@ class Queries:
         rows = (
             sa.select(
                 members.c.grp,
-                ((_ROWS.c.time - span.start_ms) // period_ms).label("window"),
+                ((_ROWS.c.time - span.start_ms) // period_ms).label("number"),
                 _ROWS.c.value,
             )
             .select_from(members.join(_ROWS, _ROWS.c.series_id == members.c.id))
@@ -109,9 +109,9 @@ class Queries:
         each = rows.subquery("each_row")
         columns = [getattr(sa.func, name)(each.c.value).label(name) for name in functions]
         return (
-            sa.select(each.c.grp, each.c.window, *columns)
-            .group_by(each.c.grp, each.c.window)
-            .order_by(each.c.grp, each.c.window)
+            sa.select(each.c.grp, each.c.number, *columns)
+            .group_by(each.c.grp, each.c.number)
+            .order_by(each.c.grp, each.c.number)
             .limit(limit)
         )
 
@@ -126,7 +126,7 @@ class Queries:
             conditions.append(self._some_metric_has(which.dimensions))
         if after is not None:
             conditions.append(_ALARMS.c.time >= after[0])
-            conditions.append(sa.tuple_(_ALARMS.c.time, _ALARMS.c.message_id) > sa.tuple_(*after))
+            conditions.append(sa.tuple_(_ALARMS.c.time, _ALARMS.c.message_id) > _place(*after))
         return sa.select(_ALARMS).where(*conditions).order_by(_ALARMS.c.time, _ALARMS.c.message_id).limit(limit)
 
     @property
@@ -196,7 +196,7 @@ class Queries:
             numbers = sa.literal([pair[1] for pair in pairs], postgresql.ARRAY(sa.Integer))
             return (
                 sa.func.unnest(ids, numbers)
-                .table_valued(sa.column("id", sa.LargeBinary), sa.column("grp", sa.Integer), name="members")
+                .table_valued(sa.column("id", sa.LargeBinary), sa.column("grp", sa.Integer))
                 .render_derived()
             )
         document = msgspec.json.encode([(series_id.hex(), number) for series_id, number in pairs]).decode()
@@ -209,6 +209,10 @@ class Queries:
 
 def _between(column: sa.ColumnElement[int], span: Span) -> list[Condition]:
     return [column >= span.start_ms, *([column <= span.end_ms] if span.end_ms is not None else [])]
+
+
+def _place(time_ms: int, key: bytes | None) -> Any:
+    return sa.tuple_(sa.literal(time_ms, sa.BigInteger), sa.literal(key, sa.LargeBinary))
 
 
 def _jsonb(document: sa.ColumnElement[Any]) -> Any:

@@ -88,8 +88,8 @@ class SqlReader(Reader):
             groups, functions, span, period_ms=period_ms, limit=limit, resume_ms=resume_ms
         )
         return [
-            Period(group, start + window * period_ms, _finite(values))
-            for group, window, *values in self._all(statement, limit)
+            Period(group, start + number * period_ms, _finite(values))
+            for group, number, *values in self._all(statement, limit)
         ]
 
     def alarm_history(self, which: AlarmFilter, page: PageOf) -> list[StoredTransition]:
