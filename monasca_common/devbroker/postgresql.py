@@ -105,6 +105,11 @@ class PostgresqlServer:
         return self._pid
 
     @property
+    def folder(self) -> Path:
+        """Of the data, the log, and nobody else's."""
+        return self._folder
+
+    @property
     def running(self) -> bool:
         return self._pid is not None and self._supervised().poll(self._pid) is None
 

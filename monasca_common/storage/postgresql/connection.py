@@ -26,6 +26,7 @@ from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 10
+_OLDEST_VERSION = 14  # the first that detaches partitions without stopping everybody
 # The server gives up first: then its answer says why, and nothing of the transaction is left behind.
 _GRACE_SECONDS = 1.0
 _LIMIT_EXCEEDED = "54"  # the class of SQLSTATE: an index entry or a JSON document that is too large
@@ -53,6 +54,7 @@ class BoundedConnection(psycopg.Connection[Any]):
             while True:
                 ready = yield waits_for
                 if not ready and time.monotonic() > self.deadline:
+                    self.pgconn.finish()  # nothing further is to be asked of it, not even to roll back
                     raise NoAnswer("no answer in time; the connection is given up")
                 waits_for = gen.send(ready)
         except StopIteration as done:
@@ -104,6 +106,7 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
                 "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = %s",
                 ["off"],
             )
+            _check_version(connection)
             schema.check(_revision(connection))
     except BaseException:
         connection.close()
@@ -124,6 +127,12 @@ def _session_settings(timeout_seconds: float) -> str:
         "jit": "off",
     }
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+
+def _check_version(connection: BoundedConnection) -> None:
+    version = connection.info.server_version // 10_000
+    if version < _OLDEST_VERSION:
+        raise SchemaMismatch(f"PostgreSQL {version} is too old: this program needs {_OLDEST_VERSION} or newer")
 
 
 def _revision(connection: BoundedConnection) -> str | None:

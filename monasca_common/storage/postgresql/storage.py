@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 

@@ -120,17 +120,20 @@ class PostgresqlWriter(Writer):
                 fail_point("storage.in_transaction")
                 offsets.advance(connection, claim, stored)
         except ROW_ERRORS as error:
-            raise self._explained(connection, rest, first, error, merged=merge) from error
+            meaning = self._meaning(connection, rest, first, error, merged=merge)
+            if meaning is None:
+                raise
+            raise meaning from error
         fail_point("storage.after_commit")
         self._remember(series)
         if not (counts.repeated or counts.conflicting):
             self._merging.discard(rows.kind)
         return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
 
-    def _explained(
+    def _meaning(
         self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
-    ) -> Exception:
-        """What an error within the transaction, now rolled back, comes to."""
+    ) -> Exception | None:
+        """What an error within the transaction, now rolled back, comes to; ``None``: the database's state."""
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
         if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
@@ -138,7 +141,7 @@ class PostgresqlWriter(Writer):
             self._days.pop(rows.kind, None)
             return _PartitionMissing({partitions.day_of(time) for time in _times(rows)})
         if not is_of_a_row(error):
-            return error
+            return None
         reasons = find_refused(len(rows.values), lambda start, stop: self._trial(connection, _part(rows, start, stop)))
         if not reasons:
             return StorageUnavailable(f"PostgreSQL: rows were refused together, and none alone: {reason(error)}")
@@ -252,8 +255,6 @@ class PostgresqlWriter(Writer):
         try:
             with translated():
                 yield connection
-        except RowsRefused:
-            raise
         except BaseException as error:
             # After an interruption as well, for it may have come in the middle of an answer.
             if isinstance(error, StorageUnavailable) or not isinstance(error, Exception) or connection.closed:

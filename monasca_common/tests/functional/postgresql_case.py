@@ -1,10 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 
+import contextlib
+import time
+from types import MappingProxyType
+
+import psycopg
 from oslotest import base
 
-from monasca_common.devbroker.fixtures import SharedPostgresql
+from monasca_common.devbroker.fixtures import PostgresqlFixture, SharedPostgresql
+from monasca_common.storage.base import Kind, Rows
+from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import SqlDatabase
+from monasca_common.storage.testing.scenario import claim, message_id, row
+
+RETRY_SECONDS = 0.05
+RECOVERY_SECONDS = 30
 
 
 class PostgresqlTestCase(base.BaseTestCase):
@@ -16,5 +27,58 @@ class PostgresqlTestCase(base.BaseTestCase):
         self.database.prepare()
 
     def empty_database(self, **changes):
-        settings = StorageSettings("postgresql", self.useFixture(SharedPostgresql()).url, **changes)
+        settings = StorageSettings("postgresql", self.new_url(), **changes)
         return SqlDatabase(self.addCleanup, settings)
+
+    def new_url(self):
+        return self.useFixture(SharedPostgresql()).url
+
+    def session(self):
+        """A session behind the driver's back, in autocommit."""
+        url = self.database.settings.connection.replace("+psycopg", "")
+        session = psycopg.connect(url, autocommit=True)
+        self.addCleanup(session.close)
+        return session
+
+
+class OwnServerTestCase(PostgresqlTestCase):
+    """``self.server`` is the test's own: to be killed, frozen and filled. Writes give up after a second."""
+
+    settings = MappingProxyType({})
+
+    def setUp(self):
+        self.server = None
+        super().setUp()
+
+    def new_url(self):
+        if self.server is None:
+            self.server = self.useFixture(PostgresqlFixture(settings=self.settings)).server
+        return self.server.create_database()
+
+    def empty_database(self, **changes):
+        return super().empty_database(**{"write_timeout_seconds": 1.0, **changes})
+
+
+def batch(number, size, kind=Kind.METRICS):
+    """A claim, and the rows that it always has."""
+    offsets = range(number * size, (number + 1) * size)
+    values = [row(kind, offset) for offset in offsets]
+    return claim(offsets.start, offsets.stop), Rows(kind, values, offsets, tuple(map(message_id, offsets)))
+
+
+def write_until_stored(database, batches, *, stop=lambda: False):
+    """What a persister does: each batch until it is stored. Returns how often the database was unavailable."""
+    failures = 0
+    writer = None
+    with contextlib.ExitStack() as opened:
+        for its_claim, rows in batches:
+            while not stop():
+                try:
+                    if writer is None:
+                        writer = opened.enter_context(database.storage().open_writer())
+                    writer.write(its_claim, rows)
+                    break
+                except StorageUnavailable:
+                    failures += 1
+                    time.sleep(RETRY_SECONDS)
+    return failures
