@@ -10,6 +10,7 @@ import importlib.resources
 
 import sqlalchemy as sa
 from sqlalchemy import event, pool
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.errors import SchemaMismatch
@@ -33,16 +34,20 @@ def check(found: str | None) -> None:
     raise SchemaMismatch(f"the database's schema is {found} and this program needs {REVISION}: {_REMEDY}")
 
 
-def engine(connection: str) -> sa.Engine:
-    """For migrations: no pool, psycopg for PostgreSQL, and DDL within transactions on SQLite too."""
+def engine(connection: str, *, to_write: bool = False) -> sa.Engine:
+    """For migrations and for looking around: no pool, psycopg for PostgreSQL, DDL within transactions on SQLite too.
+
+    ``to_write``: a transaction on SQLite waits for its turn as it begins, for later it may be refused.
+    """
     url = sa.make_url(connection)
     if url.drivername == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
     made = sa.create_engine(url, poolclass=pool.NullPool)
     if made.dialect.name == "sqlite":
         # The driver begins no transaction before DDL: a kill within an upgrade would leave half of it.
+        begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
         event.listen(made, "connect", _leave_transactions_alone)
-        event.listen(made, "begin", lambda begun: begun.exec_driver_sql("BEGIN IMMEDIATE"))
+        event.listen(made, "begin", lambda begun: begun.exec_driver_sql(begin))
     return made
 
 
@@ -84,6 +89,11 @@ def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
     columns = (table.consumer_group, table.topic, table.partition, table.topic_id, table.next)
     rows = connection.execute(sa.select(*columns).order_by(*columns[:3]))
     return tuple(StoredOffset(*row) for row in rows)
+
+
+def reason(error: SQLAlchemyError) -> str:
+    """What the database said, without the statement and a link to the library's documentation."""
+    return str(error.orig if isinstance(error, DBAPIError) else error)
 
 
 def _newer(found: str) -> str:

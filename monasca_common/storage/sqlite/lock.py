@@ -6,6 +6,7 @@ The operating system releases the lock with the process, however it ended, so a 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -57,15 +58,16 @@ def _lock(path: Path) -> WriterLock:
     try:
         # Of POSIX's kind, which a forked child does not inherit: it must not keep a dead writer's lock.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
         raise WriterAlreadyRuns(
             f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite takes one: stop it, "
-            "set one worker process for all kinds of data, or use postgresql"
+            "let one worker process write all kinds of rows, or use postgresql"
         ) from error
+    with contextlib.suppress(OSError):  # who holds it is for people to read; a full disk is no reason to fail here
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return WriterLock(path, descriptor)
 
 

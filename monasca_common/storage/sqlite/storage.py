@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from collections.abc import Iterator
 
 import sqlalchemy as sa
@@ -15,7 +17,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql_reader import open_sql_reader
-from monasca_common.storage.sqlite.connection import database_file
+from monasca_common.storage.sqlite.connection import database_file, translated
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
 
@@ -44,15 +46,14 @@ class SqliteStorage(Storage):
                 f"the folder of the database, {self.path.parent}, does not exist: make it, or correct connection in "
                 "group [database]"
             )
+        # Stays in the file, and cannot be set within a transaction.
+        with translated(self.path), contextlib.closing(sqlite3.connect(self.path)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
         try:
-            engine = schema.engine(self.settings.connection)
-            with engine.connect() as connection:
-                # Stays in the file; cannot be set within a transaction.
-                connection.connection.execute("PRAGMA journal_mode=WAL")
-            with engine.begin() as connection:
-                schema.upgrade(connection)
+            with schema.engine(self.settings.connection, to_write=True).begin() as transaction:
+                schema.upgrade(transaction)
         except SQLAlchemyError as error:
-            raise StorageUnavailable(f"{self.path}: {error}") from error
+            raise StorageUnavailable(f"{self.path}: {schema.reason(error)}") from error
 
     def status(self) -> StorageStatus:
         if not self.path.exists():
@@ -65,7 +66,7 @@ class SqliteStorage(Storage):
                     sa.text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
                 )
         except SQLAlchemyError as error:
-            raise StorageUnavailable(f"{self.path}: {error}") from error
+            raise StorageUnavailable(f"{self.path}: {schema.reason(error)}") from error
         return StorageStatus(found, schema.REVISION, size, offsets)
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:

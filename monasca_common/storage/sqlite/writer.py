@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.errors import ForkedError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.models.series import Series
@@ -52,6 +54,7 @@ class SqliteWriter(Writer):
         self._prunings = 0
         self._keys_existed = False
         self._closed = False
+        self._pid = os.getpid()
         try:
             self._lock = writer_lock.acquire(path)
         except BaseException:
@@ -105,7 +108,8 @@ class SqliteWriter(Writer):
             raise self._refusal(rest, first, refused)
         fail_point("storage.after_commit")
         self._remember(series)
-        self._keys_existed = bool(counts.repeated or counts.conflicting)
+        # Where one key was there, the next batch is likely to hold more: then to insert first is work in vain.
+        self._keys_existed = rows.kind is Kind.METRICS and counts.stored < len(rest.values)
         return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
 
     def _fence(self, connection: sqlite3.Connection, claim: Claim) -> StoredNext:
@@ -210,6 +214,8 @@ class SqliteWriter(Writer):
         """This process's turn to write, begun and committed; the block may roll back by itself."""
         if self._closed:
             raise ValueError("this writer is closed")
+        if os.getpid() != self._pid:
+            raise ForkedError(f"this writer was opened by process {self._pid}: open one after the fork")
         if not self._lock.turn.acquire(timeout=self._settings.write_timeout_seconds):
             raise StorageUnavailable(f"{self._path}: this process's other writers took too long")
         try:

@@ -118,7 +118,7 @@ def _measurements(connection: sa.Connection) -> list[Measurement]:
 def _keyed(kind: Kind, row: dict[str, Any]) -> tuple[bytes, Any]:
     message_id, time_ms = bytes(row.pop("message_id")), row.pop("time")
     values = {name: as_json(value) if name in _JSON_COLUMNS else value for name, value in row.items()}
-    return message_id, _ROWS[kind](time_ms=time_ms, **values)  # type: ignore[operator]
+    return message_id, _ROWS[kind](time_ms=time_ms, **values)
 
 
 def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:

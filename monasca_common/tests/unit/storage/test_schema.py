@@ -19,7 +19,7 @@ class SchemaTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         folder = self.useFixture(fixtures.TempDir()).path
-        self.engine = schema.engine(f"sqlite:///{folder}/monasca.sqlite")
+        self.engine = schema.engine(f"sqlite:///{folder}/monasca.sqlite", to_write=True)
 
     def upgrade(self):
         with self.engine.begin() as connection:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import json
+import os
+import time
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli.main import main
+from monasca_common.storage import schema
+from monasca_common.storage.base import Kind
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import SqlDatabase
+from monasca_common.storage.testing.scenario import Scenario, measurement
+
+_OLD_DAYS = 30
+
+
+class DatabaseCommandTest(Scenario, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        url = f"sqlite:///{self.folder}/monasca.sqlite"
+        self.configuration = self.file(f"[storage]\nretention_days = 10\n[database]\nconnection = {url}\n")
+        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
+        self.database.clock.now_ms = time.time_ns() // 1_000_000
+
+    def file(self, text):
+        path = os.path.join(self.folder, "service.conf")
+        with open(path, "w") as file:
+            file.write(text)
+        return path
+
+    def run_command(self, *arguments):
+        """The exit status, standard output and standard error of this call."""
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            stream.truncate()
+        status = main(["db", *arguments, "--config-file", self.configuration])
+        texts = []
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            texts.append(stream.read())
+        return (status, *texts)
+
+    def run_json(self, *arguments):
+        status, out, _ = self.run_command(*arguments, "--json")
+        return status, json.loads(out)
+
+    def test_upgrade_makes_the_tables_and_says_what_it_did(self):
+        self.assertEqual((0, {"before": None, "after": schema.REVISION}), self.run_json("upgrade"))
+        self.assertEqual((0, {"before": schema.REVISION, "after": schema.REVISION}), self.run_json("upgrade"))
+        self.assertIn("already", self.run_command("upgrade")[1])
+        self.database.storage().open_writer().close()
+
+    def test_status_is_1_until_the_schema_is_this_programs(self):
+        status, out, _ = self.run_command("status")
+        self.assertEqual(1, status)
+        self.assertIn("run monasca-common db upgrade", out)
+        self.assertEqual([], [name for name in os.listdir(self.folder) if "sqlite" in name], "it made a file")
+        self.run_command("upgrade")
+        self.write(self.database.writer(), Kind.METRICS, [measurement(time_ms=self.database.clock.now_ms)], 41)
+        status, told = self.run_json("status")
+        self.assertEqual((0, True, 42), (status, told["current"], told["offsets"][0]["next_offset"]))
+        self.assertIn("1_group topic/0 below 42", self.run_command("status")[1])
+
+    def test_prune_removes_what_is_too_old_and_counts_it(self):
+        self.run_command("upgrade")
+        now_ms = self.database.clock.now_ms
+        rows = [measurement(n, time_ms=now_ms - n * _OLD_DAYS * 86_400_000) for n in range(2)]
+        self.write(self.database.writer(), Kind.METRICS, rows)
+        removed = [{"table": table, "unit": "rows", "removed": 1} for table in ("measurements", "series")]
+        self.assertEqual((0, {"removed": removed}), self.run_json("prune"))
+        self.assertEqual([rows[0]], self.stored(Kind.METRICS))
+        self.assertEqual((0, "Nothing is older than it may be.\n"), self.run_command("prune")[:2])
+
+    def test_what_fails_is_status_1_and_one_line_without_a_traceback(self):
+        for arguments in (["prune"], ["upgrade", "--config-file", "/nowhere.conf"]):
+            status, _, error = self.run_command(*arguments)
+            self.assertEqual(1, status)
+            self.assertEqual(1, error.count("\n"), error)
+        self.configuration = self.file("[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n")
+        status, _, error = self.run_command("upgrade")
+        self.assertEqual(1, status)
+        self.assertIn("/nowhere, does not exist", error)
+
+    def test_a_file_with_a_line_that_is_no_option_is_not_quoted(self):
+        self.configuration = self.file("[database]\nconnection secret\n")
+        status, _, error = self.run_command("status")
+        self.assertEqual(1, status)
+        self.assertIn("service.conf", error)
+        self.assertNotIn("secret", error)
+
+    def test_help_names_every_option(self):
+        for command in ("upgrade", "prune", "status"):
+            main(["db", command, "--help"])
+        self.out.seek(0)
+        shown = self.out.read()
+        self.assertEqual(3, shown.count("--json "))
+        self.assertEqual(3, shown.count("--config-file F "))

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is SQLite's own: errors of the file, threads of one process, a fork, rows that only SQLite refuses."""
+
+import math
+import os
+import resource
+import sqlite3
+import threading
+from pathlib import Path
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.errors import ForkedError
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.storage.base import Kind, Written
+from monasca_common.storage.errors import RowsRefused, SchemaMismatch, StorageUnavailable
+from monasca_common.storage.sqlite import writer as sqlite_writer
+from monasca_common.storage.testing.database import NOW_MS
+from monasca_common.storage.testing.scenario import Scenario, make_series, measurement
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+
+class SqliteWriterTest(Scenario, SqliteTestCase):
+    @property
+    def file(self):
+        return self.database.storage().path
+
+    def pragma(self, name):
+        with sqlite3.connect(self.file) as connection:
+            return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    def test_the_file_is_in_wal_mode_so_that_readers_do_not_wait_for_the_writer(self):
+        self.assertEqual("wal", self.pragma("journal_mode"))
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement()])
+        writer._connection.execute("BEGIN IMMEDIATE")
+        self.assertEqual(1, len(self.stored(Kind.METRICS)))
+        writer._connection.execute("ROLLBACK")
+
+    def test_a_commit_reaches_the_disk_before_it_is_answered(self):
+        full = 2
+        self.assertEqual(full, self.database.writer()._connection.execute("PRAGMA synchronous").fetchone()[0])
+
+    def test_numbers_that_the_database_cannot_hold_refuse_their_row_alone(self):
+        rows = [measurement(0), measurement(1, version=2**63), measurement(2), measurement(3, value=math.nan)]
+        error = self.assertRaises(RowsRefused, self.write, self.database.writer(), Kind.METRICS, rows)
+        self.assertEqual({1, 3}, set(error.reasons))
+        self.assertIn("too large", error.reasons[1])
+        self.assertIn("NOT NULL", error.reasons[3])
+
+    def test_rows_that_are_refused_only_together_do_not_become_dead_letters(self):
+        writer = self.database.writer()
+        self.addCleanup(setattr, sqlite_writer, "find_refused", sqlite_writer.find_refused)
+        sqlite_writer.find_refused = lambda count, trial: {}
+        self.assertRaises(StorageUnavailable, self.write, writer, Kind.METRICS, [measurement(value=math.nan)])
+
+    def test_a_file_that_is_locked_for_too_long_is_unavailable_and_then_written(self):
+        database = self.empty_database(write_timeout_seconds=0.05)
+        database.prepare()
+        writer = database.writer()
+        other = sqlite3.connect(database.storage().path, isolation_level=None)
+        self.addCleanup(other.close)
+        other.execute("BEGIN IMMEDIATE")
+        error = self.assertRaises(StorageUnavailable, self.write, writer, Kind.METRICS, [measurement()])
+        self.assertIn("locked", str(error))
+        other.execute("ROLLBACK")
+        self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, [measurement()]))
+
+    def test_a_full_disk_is_unavailable_and_the_same_call_works_once_there_is_room(self):
+        writer = self.database.writer()
+        rows = [measurement(n, time_ms=NOW_MS + n) for n in range(5000)]
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_FSIZE, limits)
+        self.assertRaises(StorageUnavailable, self.write, writer, Kind.METRICS, rows)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        self.assertEqual([], self.stored(Kind.METRICS))
+        self.assertEqual(Written(stored=5000), self.write(writer, Kind.METRICS, rows))
+        self.assertEqual(rows, self.stored(Kind.METRICS))
+
+    def test_a_file_that_is_no_database_is_unavailable(self):
+        self.file.write_bytes(b"no database" * 1000)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{self.file}{suffix}").unlink(missing_ok=True)
+        self.assertRaises(StorageUnavailable, self.database.storage().open_writer)
+        self.assertRaises(StorageUnavailable, self.database.storage().status)
+        self.assertRaises(StorageUnavailable, self.database.storage().upgrade)
+
+    def test_a_folder_that_is_missing_is_named(self):
+        self.file.unlink()
+        os.rename(self.folder, f"{self.folder}-away")
+        self.addCleanup(os.rename, f"{self.folder}-away", self.folder)
+        for call in (self.database.storage().open_writer, self.database.storage().upgrade):
+            self.assertIn(self.folder, str(self.assertRaises(StorageUnavailable, call)))
+
+    def test_tables_of_an_older_program_are_told_by_their_revision(self):
+        with sqlite3.connect(self.file) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = '0000'")
+        error = self.assertRaises(SchemaMismatch, self.database.storage().open_writer)
+        self.assertIn("is 0000", str(error))
+        self.assertIn("monasca-common db upgrade", str(error))
+
+    def test_threads_of_one_process_write_in_turns(self):
+        writers = [self.database.writer() for _ in range(4)]
+        failures = []
+
+        def run(number):
+            try:
+                for turn in range(20):
+                    row = measurement(number, time_ms=NOW_MS + turn)
+                    self.write(writers[number], Kind.METRICS, [row], turn, partition=number)
+            except Exception as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], failures)
+        self.assertEqual(80, len(self.stored(Kind.METRICS)))
+
+    def test_series_are_remembered_after_the_commit_and_not_before(self):
+        writer = self.database.writer()
+        with failpoints.armed("storage.in_transaction", "raise"):
+            self.assertRaises(FailPointReached, self.write, writer, Kind.METRICS, [measurement()])
+        self.assertEqual(set(), writer._known)
+        self.write(writer, Kind.METRICS, [measurement()])
+        self.assertEqual({measurement().series.id}, writer._known)
+
+    def test_what_is_remembered_of_series_is_bounded(self):
+        self.addCleanup(setattr, sqlite_writer, "_MAX_KNOWN_SERIES", sqlite_writer._MAX_KNOWN_SERIES)
+        sqlite_writer._MAX_KNOWN_SERIES = 10
+        writer = self.database.writer()
+        for turn in range(5):
+            self.write(writer, Kind.METRICS, [measurement(turn * 4 + n) for n in range(4)], turn * 4)
+            self.assertLessEqual(len(writer._known), 10)
+        self.assertEqual(20, len(self.stored(Kind.METRICS)))
+
+    def test_a_closed_writer_says_so_and_closing_again_is_nothing(self):
+        writer = self.database.writer()
+        writer.close()
+        writer.close()
+        self.assertRaises(ValueError, self.write, writer, Kind.METRICS, [measurement()])
+
+    def test_a_writer_is_not_used_in_a_child_of_its_process(self):
+        writer = self.database.writer()
+        self.addCleanup(setattr, writer, "_pid", writer._pid)
+        writer._pid -= 1
+        self.assertRaises(ForkedError, self.write, writer, Kind.METRICS, [measurement()])
+
+    def test_pruning_by_small_steps_leaves_what_is_young_of_every_series(self):
+        from monasca_common.storage.sqlite import prune
+
+        self.addCleanup(setattr, prune, "ROWS_A_STEP", prune.ROWS_A_STEP)
+        prune.ROWS_A_STEP = 7
+        series = [make_series(host=f"host-{n}") for n in range(5)]
+        rows = [measurement(series=each, time_ms=NOW_MS + n) for each in series for n in range(20)]
+        self.write(self.database.writer(), Kind.METRICS, rows)
+        days = self.database.settings.default_retention_days
+        steps = list(self.database.storage().prune(NOW_MS + 13 + days * 86_400_000))
+        self.assertEqual(5 * 13, sum(step.removed for step in steps))
+        self.assertTrue(all(step.removed <= 7 and step.table == "measurements" for step in steps), steps)
+        expected = [row for row in rows if row.time_ms >= NOW_MS + 13]
+        self.assertEqual(sorted(expected, key=lambda row: (row.time_ms, row.series.id)), self.stored(Kind.METRICS))
+
+    def test_series_without_measurements_are_pruned_and_come_back_with_the_next_one(self):
+        writer = self.database.writer()
+        self.write(writer, Kind.METRICS, [measurement(n) for n in range(3)])
+        later_ms = NOW_MS + (self.database.settings.default_retention_days + 1) * 86_400_000
+        removed = {step.table: step.removed for step in self.database.storage().prune(later_ms)}
+        self.assertEqual({"measurements": 3, "series": 3}, removed)
+        self.database.clock.now_ms = later_ms
+        self.write(writer, Kind.METRICS, [measurement(1, time_ms=later_ms)], 3)
+        self.assertEqual([measurement(1, time_ms=later_ms)], self.stored(Kind.METRICS))
