@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of every message: what its sender was told, against what is stored. Pure, and tested by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Told(Enum):
+    """What the sender was told."""
+
+    ACKED = "acked"  # it is in the log
+    FAILED = "failed"  # it is surely not
+    UNKNOWN = "unknown"  # it may be
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Messages by what is wrong with them.
+
+    ``lost``: acknowledged, and neither a row nor a dead letter. ``duplicate``: more rows than one, or a row and a dead
+    letter too. ``phantom``: a row that nobody sent, or whose sender was told that it surely is not there.
+    ``open``: of the unknown, those that are not there; no fault of anybody's.
+    """
+
+    lost: frozenset[Hashable]
+    duplicate: frozenset[Hashable]
+    phantom: frozenset[Hashable]
+    stored: int
+    dead: int
+    open: frozenset[Hashable]
+
+    @property
+    def clean(self) -> bool:
+        return not (self.lost or self.duplicate or self.phantom)
+
+    def __str__(self) -> str:
+        wrong = {name: getattr(self, name) for name in ("lost", "duplicate", "phantom")}
+        samples = ", ".join(f"{len(each)} {name} {sorted(map(str, each))[:5]}" for name, each in wrong.items() if each)
+        return f"{self.stored} stored, {self.dead} dead letters, {len(self.open)} open: {samples or 'all well'}"
+
+
+def check(told: Mapping[Hashable, Told], rows: Iterable[Hashable], dead: Iterable[Hashable] = ()) -> Verdict:
+    """``told``: each message by its id. ``rows``: the ids of all rows, a repeat for each repeat. ``dead``: the ids of
+    dead letters; of those a reader takes each once, so repeats do not count."""
+    counts, letters = Counter(rows), set(dead)
+    present = counts.keys() | letters
+    return Verdict(
+        lost=frozenset(each for each, outcome in told.items() if outcome is Told.ACKED and each not in present),
+        duplicate=frozenset(each for each in counts if counts[each] > 1 or each in letters),
+        phantom=frozenset(each for each in present if told.get(each, Told.FAILED) is Told.FAILED),
+        stored=len(counts),
+        dead=len(letters),
+        open=frozenset(each for each, outcome in told.items() if outcome is Told.UNKNOWN and each not in present),
+    )

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The persister's command for crash tests: ``python -m … '<json>' persister --config-file F``.
+
+``fail_points`` are armed in the first worker processes and not in those that replace them. ``mutants`` take guarantees
+away; since each of them is covered by the fence, most are told together with ``no_fence``.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from unittest import mock
+
+from monasca_common.cli import main as cli
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.consuming.rebalance import RebalanceListener
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.persister import handler, member, service
+from monasca_common.persister.starts import StoredStarts
+from monasca_common.storage import fence
+
+
+def patch(owner, name, value):
+    """For good: this process is the mutant."""
+    mock.patch.object(owner, name, value).start()
+
+
+def no_fence():
+    """Rows are written whatever the stored offset says."""
+    patch(fence, "first_to_store", lambda claim, rows, stored: 0)
+
+
+def trusts_kafkas_offsets():
+    def assigned(starts, partitions):
+        starts.topic_ids = starts._consumer.topic_ids()
+        return RebalanceListener.assigned(starts, partitions)
+
+    patch(StoredStarts, "assigned", assigned)
+
+
+def commits_to_kafka_first():
+    """Kafka is told before the database."""
+    write = handler.RowsHandler._write
+
+    def written(rows_handler, part, rows):
+        result = rows_handler._starts._consumer.commit({part.topic_partition: part.next_offset}, 5.0)
+        assert all(each.committed for each in result.values())
+        write(rows_handler, part, rows)
+
+    patch(handler.RowsHandler, "_write", written)
+
+
+def drops_a_batch_on_an_error():
+    write = handler.RowsHandler._write
+
+    def written(rows_handler, part, rows):
+        try:
+            write(rows_handler, part, rows)
+        except failpoints.FailPointReached:
+            return
+
+    patch(handler.RowsHandler, "_write", written)
+
+
+def owns_everything(topic, partitions):
+    """Believes that every partition is its own, whatever the group says."""
+    find = member.entry_point
+
+    def found(namespace, name, *, option):
+        factory = find(namespace, name, option=option)
+        if namespace != member.CONSUMERS:
+            return factory
+        everything = [TopicPartition(topic, number) for number in range(partitions)]
+        return lambda settings: factory(settings, partitions=everything)
+
+    patch(member, "entry_point", found)
+
+
+def arms_the_first_workers_only(text):
+    made = service.Worker.__init__
+
+    def making(worker, worker_id, plan, index, respawns):
+        if not any(status.counters.restarts for status in plan.board.statuses()):
+            failpoints.arm_from(text)
+        made(worker, worker_id, plan, index, respawns)
+
+    patch(service.Worker, "__init__", making)
+
+
+def end_with_the_test():
+    """However the test ends, nothing of this is left."""
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def main(arguments):
+    facts = json.loads(arguments[0])
+    for name in facts.get("mutants", ()):
+        globals()[name]()
+    if "owns" in facts:
+        owns_everything(*facts["owns"])
+    arms_the_first_workers_only(facts.get("fail_points", ""))
+    threading.Thread(target=end_with_the_test, daemon=True).start()
+    return cli.main(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
