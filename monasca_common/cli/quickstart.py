@@ -74,7 +74,7 @@ class Quickstart(Command):
         folder = self._folder(wanted.keep_data, stack)
         broker = stack.enter_context(self._broker())
         port = _free_port()
-        configuration, database = write_configuration(folder, broker.bootstrap_servers, port)
+        configuration, database = write_configuration(folder, broker, port)
         self._say("making the database's tables")
         upgrade_database(configuration)
         self._say("starting the persister and the API")

@@ -243,9 +243,11 @@ class KafkaConsumer:
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
         """The id of each topic that is read, where the broker tells it: another id is another topic.
 
-        Raises `TransportError`.
+        Empty with ``topic_check_seconds`` 0. Raises `TransportError`.
         """
         self._ready()
+        if not self.settings.topic_check_seconds:
+            return {}
         return self._transport.topic_ids(self._topics, timeout)
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:

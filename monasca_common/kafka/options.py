@@ -241,9 +241,10 @@ _CONSUMER = [
     cfg.FloatOpt(
         "topic_check_seconds",
         default=60.0,
-        min=1.0,
+        min=0.0,
         max=86_400.0,
-        help="How often to look whether a topic was deleted and made again, which stops its readers.",
+        help="How often to look whether a topic was deleted and made again, which stops its readers. 0: never, for a "
+        "broker that does not tell topics apart, such as the one within librdkafka.",
     ),
     cfg.IntOpt(
         "max_uncommitted_messages",

@@ -17,6 +17,7 @@ PARTITIONS = 4
 class Broker(Protocol):
     kind: str
     bootstrap_servers: str
+    topic_check_seconds: float  # 0: it does not tell topics apart
 
     def lose_answers(self, seconds: float) -> None:
         """Lose acknowledgements, and hold one back for so long that a producer stops waiting for it."""
@@ -26,6 +27,7 @@ class Broker(Protocol):
 
 class RealKafka:
     kind = "kafka"
+    topic_check_seconds = 60.0
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self.bootstrap_servers = cluster.bootstrap_servers
@@ -42,6 +44,7 @@ class RealKafka:
 
 class Mock:
     kind = "mock"
+    topic_check_seconds = 0.0
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers

@@ -19,6 +19,7 @@ from monasca_common.quickstart.table import Outcome, percentile
 _BETWEEN_POSTS_SECONDS = 0.1
 _EVENT_EVERY = 5  # bulks of metrics
 _POSTING_THREADS = 4
+_FIRST_ROW_SECONDS = 60.0
 _FINISH_SECONDS = 60.0
 _LOSE_AT = 0.25  # of the run
 _KILL_AT = 0.5
@@ -51,8 +52,10 @@ class Run:
 
     def go(self, tell: Callable[[Progress], None]) -> Outcome:
         """Post, and wait for the rows. ``tell`` is called about ten times a second."""
+        own = OwnMetrics()
+        self._wait_for_a_first_row(own)
         started = time.monotonic()
-        self._post(started, tell)
+        self._post(own, started, tell)
         self._note("posting has ended; waiting for the last rows", tell)
         self._poster.finish(_FINISH_SECONDS)
         if self._poster.refused:
@@ -67,17 +70,26 @@ class Run:
 
     @property
     def latencies_ms(self) -> list[float]:
-        """From the POST of a bulk to its last row, in order of posting."""
+        """From the POST of a bulk to its last row, in order of posting; without the first, which waits for the start
+        of everything."""
         return [
             (bulk.stored_at - bulk.posted_at) * 1000
-            for bulk in self._metrics
+            for bulk in self._metrics[1:]
             if bulk.stored_at is not None and bulk.posted_at is not None
         ]
 
-    def _post(self, started: float, tell: Callable[[Progress], None]) -> None:
-        own = OwnMetrics()
+    def _wait_for_a_first_row(self, own: OwnMetrics) -> None:
+        self._post_one(own, 0)
+        deadline = time.monotonic() + _FIRST_ROW_SECONDS
+        while self._watch.waiting():
+            self._persister.check()
+            if time.monotonic() > deadline:
+                raise ServiceFailed(f"no row came within {_FIRST_ROW_SECONDS:.0f} s:\n{self._persister.log_tail()}")
+            time.sleep(_BETWEEN_POSTS_SECONDS)
+
+    def _post(self, own: OwnMetrics, started: float, tell: Callable[[Progress], None]) -> None:
         disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]
-        for number in itertools.count():
+        for number in itertools.count(1):
             elapsed = time.monotonic() - started
             if elapsed >= self._seconds:
                 return
@@ -86,7 +98,7 @@ class Run:
             self._post_one(own, number)
             self._persister.check()
             self._tell(started, tell)
-            time.sleep(max(0.0, started + (number + 1) * _BETWEEN_POSTS_SECONDS - time.monotonic()))
+            time.sleep(max(0.0, started + number * _BETWEEN_POSTS_SECONDS - time.monotonic()))
 
     def _post_one(self, own: OwnMetrics, number: int) -> None:
         time_ms = time.time_ns() // 1_000_000

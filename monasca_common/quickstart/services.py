@@ -15,6 +15,7 @@ import psutil
 
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.quickstart.brokers import Broker
 
 TOPICS = ("metrics", "monevents")
 TENANT = "quickstart"
@@ -23,6 +24,8 @@ _READY_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
+# With an instance id the process that replaces a killed one takes its partitions over at once. Without one they wait
+# until the session of the dead one has run out, for up to 45 s.
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {servers}
@@ -39,12 +42,17 @@ port = {port}
 
 [kafka_metrics]
 topic = metrics
+max_wait_time_seconds = 0.01
 group_id = persister-metrics
+group_instance_id = quickstart
+topic_check_seconds = {topic_check_seconds}
 
 [kafka_events]
 enabled = true
 topic = monevents
 group_id = persister-events
+group_instance_id = quickstart
+topic_check_seconds = {topic_check_seconds}
 
 [kafka_alarm_history]
 enabled = false
@@ -58,12 +66,17 @@ class ServiceFailed(Exception):
     """A service did not start, or ended by itself; the end of its log is in the message."""
 
 
-def write_configuration(folder: Path, servers: str, port: int) -> tuple[Path, Path]:
+def write_configuration(folder: Path, broker: Broker, port: int) -> tuple[Path, Path]:
     """The configuration file and the database that it names."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
     path.write_text(
         _CONFIGURATION.format(
-            servers=servers, database=database, tenant=TENANT, port=port, publish_seconds=PUBLISH_SECONDS
+            servers=broker.bootstrap_servers,
+            database=database,
+            tenant=TENANT,
+            port=port,
+            publish_seconds=PUBLISH_SECONDS,
+            topic_check_seconds=broker.topic_check_seconds,
         )
     )
     return path, database

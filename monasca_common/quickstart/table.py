@@ -69,7 +69,8 @@ def show(outcome: Outcome, latencies_ms: Sequence[float], console: Console) -> N
     console.print(table)
     if latencies_ms:
         console.print(
-            "Milliseconds from POST to row over the run (logarithmic); the tower is the kill:", highlight=False
+            "Milliseconds from POST to row over the run, logarithmic; answers were lost, then came the kill:",
+            highlight=False,
         )
         console.print(chart(latencies_ms), highlight=False)
         console.print(f"{_ms(min(latencies_ms))} to {_ms(max(latencies_ms))}", highlight=False)

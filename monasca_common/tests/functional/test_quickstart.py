@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that a newcomer runs first, as a child process on a real Kafka."""
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+from oslotest import base
+
+_PATIENCE_SECONDS = 120
+
+
+class QuickstartTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.data = Path(folder.name) / "data"
+
+    def start(self, *arguments, **environment):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "monasca_common.cli.main", "quickstart", "--keep-data", str(self.data), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **environment},
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def run_once(self, **environment):
+        process = self.start("--once", "--json", "--seconds", "8", **environment)
+        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+        self.assertEqual(0, process.returncode, err)
+        return json.loads(out.splitlines()[-1]), err
+
+    def assert_nothing_lost_or_doubled(self, outcome):
+        self.assertGreater(outcome["posted"], 500)
+        self.assertEqual(outcome["posted"], outcome["acknowledged"])
+        self.assertEqual(outcome["posted"], outcome["rows"])
+        self.assertEqual((0, 0, 1), (outcome["duplicates"], outcome["lost"], outcome["persister_kills"]))
+        self.assertLess(outcome["p50_ms"], outcome["p99_ms"])
+
+    def assert_nothing_runs(self):
+        """Whatever was started names the data's folder in its command line."""
+        deadline = time.monotonic() + 20
+        while left := [p for p in psutil.process_iter() if _names(p, str(self.data))]:
+            self.assertLess(time.monotonic(), deadline, left)
+            time.sleep(0.1)
+
+    def test_on_a_real_kafka_nothing_is_lost_or_doubled_by_a_kill_and_lost_answers(self):
+        outcome, _ = self.run_once()
+        self.assertEqual("kafka", outcome["broker"])
+        self.assertGreater(outcome["answers_lost"], 0)
+        self.assert_nothing_lost_or_doubled(outcome)
+        with contextlib.closing(sqlite3.connect(self.data / "monasca.sqlite")) as database:
+            (rows,) = database.execute(
+                "SELECT (SELECT count(*) FROM measurements) + (SELECT count(*) FROM events)"
+            ).fetchone()
+        self.assertEqual(outcome["rows"], rows)
+        self.assert_nothing_runs()
+
+    def test_without_java_it_says_so_and_runs_on_the_broker_within_librdkafka(self):
+        outcome, err = self.run_once(JAVA_HOME=str(self.data))
+        self.assertIn("install Java 17 or newer", err)
+        self.assertEqual(("mock", 0), (outcome["broker"], outcome["answers_lost"]))
+        self.assert_nothing_lost_or_doubled(outcome)
+
+    def test_ctrl_c_stops_everything(self):
+        process = self.start("--seconds", "60")
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not _posted(self.data / "monasca.sqlite"):
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=40)
+        self.assertEqual(130, process.returncode)
+        self.assert_nothing_runs()
+
+    def test_it_stays_up_after_the_table_and_answers(self):
+        process = self.start("--seconds", "5")
+        url = None
+        for line in process.stdout:
+            if "/v2.0/metrics/names" in line:
+                url = line.split("'")[1]
+                break
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            self.assertIn("mem.usable_mb", [element["name"] for element in json.load(answer)["elements"]])
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(0, process.wait(40))
+
+    def test_a_folder_that_has_something_in_it_is_refused(self):
+        self.data.mkdir()
+        (self.data / "precious").write_text("mine")
+        process = self.start("--once")
+        _, err = process.communicate(timeout=_PATIENCE_SECONDS)
+        self.assertEqual(1, process.returncode)
+        self.assertIn("--keep-data", err)
+        self.assertEqual("mine", (self.data / "precious").read_text())
+
+
+def _names(process, folder):
+    with contextlib.suppress(psutil.Error):
+        return any(folder in word for word in process.cmdline())
+    return False
+
+
+def _posted(database):
+    if not database.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as rows:
+        try:
+            return rows.execute("SELECT count(*) FROM measurements").fetchone()[0] > 0
+        except sqlite3.OperationalError:  # no such table yet
+            return False
