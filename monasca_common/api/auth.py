@@ -8,7 +8,7 @@ Everything is decided before routing, and so before a body is looked at.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 from oslo_config import cfg
 from oslo_policy import policy
 
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, WsgiApp
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, Environ, StartResponse, WsgiApp
 from monasca_common.api.options import ApiSettings
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.models.limits import TENANT
@@ -108,29 +108,32 @@ class Authorization:
 
 
 def authenticated(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
-    """The app behind keystonemiddleware, which validates tokens as ``[keystone_authtoken]`` says.
-
-    It lets requests without a valid token pass, marked as such (and stripped of headers that pretend otherwise), so
-    that `Authorization` answers them in the API's own words; it adds WWW-Authenticate to every 401.
-    """
+    """The app behind keystonemiddleware, which validates tokens as ``[keystone_authtoken]`` says, answers 401 without
+    a valid one, and strips the headers that pretend to come from it. Public paths go past it."""
     import webob
     import webob.exc
+    from keystoneauth1 import exceptions as keystone_exceptions
     from keystonemiddleware import auth_token
 
     class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annotations
         def process_request(self, request: Any) -> Any:
             try:
                 return super().process_request(request)
-            except webob.exc.HTTPServiceUnavailable:
-                return webob.Response(
-                    status=503,
-                    content_type="application/json",
-                    charset="UTF-8",
-                    body=_KEYSTONE_AWAY,
-                    headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
-                )
+            except (webob.exc.HTTPServiceUnavailable, keystone_exceptions.ClientException) as error:
+                LOG.warning("A token cannot be validated: %s", error)
+                headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+                kind = {"content_type": "application/json", "charset": "UTF-8"}
+                return webob.Response(status=503, body=_KEYSTONE_AWAY, headers=headers, **kind)
 
-    return Tokens(app, {"oslo_config_config": conf, "delay_auth_decision": True})
+    # Were the decision delayed, so that public paths need no way of their own, a Keystone that is away would make
+    # every token a bad one.
+    behind = Tokens(app, {"oslo_config_config": conf, "delay_auth_decision": False})
+
+    def route(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        public = environ.get("PATH_INFO") in PUBLIC_PATHS
+        return app(environ, start_response) if public else behind(environ, start_response)
+
+    return route
 
 
 _KEYSTONE_AWAY = msgspec.json.encode(
