@@ -69,10 +69,9 @@ class ReadConnections:
         try:
             return self._attempt(work, deadline)
         except _Died:
-            try:
-                return self._attempt(work, deadline)
-            except _Died as error:
-                raise StorageUnavailable(str(error)) from error
+            if not deadline.left():
+                raise
+            return self._attempt(work, deadline)
 
     def close(self) -> None:
         with self._lock:

@@ -16,6 +16,8 @@ from monasca_common.storage.read_connections import ReadConnections
 from monasca_common.storage.reader import AlarmFilter, PageOf, Position, SeriesFilter, Span
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql_reader import open_sql_reader
+from monasca_common.storage.testing.reading import ReadContract
+from monasca_common.tests.functional.postgresql_case import PostgresqlTestCase
 
 _DAY_MS = 86_400_000
 _DAYS = range(3)
@@ -38,6 +40,10 @@ _FILL = (
         'tenant' || mod(n, {_TENANTS}), 'alarm' || mod(n, 1000), 'd', 'n', 'OK', 'ALARM', 'LOW', '', NULL, NULL,
         '[{{"name": "m", "dimensions": {{"host": "h7"}}}}]', '[]' FROM generate_series(1, {_SERIES // 2}) AS n""",
 )
+
+
+class PostgresqlReadsTest(ReadContract, PostgresqlTestCase):
+    pass
 
 
 class _Explain(sa.Executable, sa.ClauseElement):
