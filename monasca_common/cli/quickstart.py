@@ -59,12 +59,12 @@ class Quickstart(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        self._console = Console(file=self.app.stderr if parsed_args.json else self.app.stdout)
+        self._console = Console(file=self.app.stderr if parsed_args.json else self.app.stdout, highlight=False)
         try:
             with _ends_at_signals(), contextlib.ExitStack() as stack:
                 return self._run(parsed_args, stack)
         except KeyboardInterrupt:
-            self._console.print("stopped", highlight=False)
+            self._console.print("stopped")
             return 130
         except (DevBrokerError, ServiceFailed) as error:
             self.app.stderr.write(f"monasca-common quickstart: {error}\n")
@@ -127,7 +127,7 @@ class Quickstart(Command):
             def tell(progress: Progress) -> None:
                 nonlocal noted
                 for note in progress.notes[noted:]:
-                    bar.console.print(note, highlight=False)
+                    bar.console.print(note)
                 noted = len(progress.notes)
                 text = f"{progress.posted:,} posted, {progress.acknowledged:,} acknowledged"
                 bar.update(task, completed=min(progress.elapsed_seconds, seconds), description=text)
@@ -153,7 +153,7 @@ class Quickstart(Command):
                     service.check()
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(text, markup=False, soft_wrap=True)
 
 
 class _Lines:

@@ -72,8 +72,8 @@ def show(outcome: Outcome, latencies_ms: Sequence[float], console: Console) -> N
             "Milliseconds from POST to row over the run, logarithmic; answers were lost, then came the kill:",
             highlight=False,
         )
-        console.print(chart(latencies_ms), highlight=False)
-        console.print(f"{_ms(min(latencies_ms))} to {_ms(max(latencies_ms))}", highlight=False)
+        console.print(chart(latencies_ms))
+        console.print(f"{_ms(min(latencies_ms))} to {_ms(max(latencies_ms))}")
 
 
 def chart(values: Sequence[float]) -> str:
