@@ -52,12 +52,13 @@ status_port = {port}
 [kafka_metrics]
 topic = {topic}
 group_id = {group}
-batch_size = 20
+batch_size = {batch_size}
 max_wait_time_seconds = 0.01
 {metrics}
-[kafka_alarm_history]
-enabled = false
+{others}
 """
+
+NO_ALARMS = "[kafka_alarm_history]\nenabled = false"
 
 # A table in which a row that is written twice is there twice.
 _WITHOUT_KEY = {
@@ -93,9 +94,12 @@ class PersisterProcess:
         return self.status().get(name, {})
 
     def counter(self, name, **labels):
-        """The sum over all workers."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
+        """The sum over all workers; 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return 0
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         return sum(
             float(line.rpartition(" ")[2])
@@ -205,19 +209,32 @@ class PersisterCase(base.BaseTestCase):
 
     # The process
 
-    def start(self, *, fail_points="", mutants=(), owns=False, metrics="", name="persister", url=None):
-        """The command, as soon as it was started; ``owns``: every partition, whatever the group says."""
+    def start(
+        self,
+        *,
+        fail_points="",
+        mutants=(),
+        owns=False,
+        batch_size=20,
+        metrics="",
+        others=NO_ALARMS,
+        name="persister",
+    ):
+        """The command, as soon as it was started. ``owns``: every partition, whatever the group says. ``metrics``:
+        further options of that group; ``others``: further groups."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
         configuration.write_text(
             _CONFIGURATION.format(
                 servers=self.servers,
                 driver=self.database,
-                url=(url or self.url).replace("$", "$$"),
+                url=self.url,
                 port=port,
                 topic=self.topic,
                 group=self.group,
+                batch_size=batch_size,
                 metrics=metrics,
+                others=others,
             )
         )
         facts = {"fail_points": fail_points, "mutants": list(mutants)}

@@ -63,6 +63,10 @@ def drops_a_batch_on_an_error():
     patch(handler.RowsHandler, "_write", written)
 
 
+def dies_at_once():
+    patch(service.Worker, "run", lambda worker: worker._stopping.wait(worker._rest_seconds) or os._exit(1))
+
+
 def owns_everything(topic, partitions):
     """Believes that every partition is its own, whatever the group says."""
     find = member.entry_point

@@ -23,26 +23,50 @@ def metric(number, *, host="h", time_ms=NOW_MS, value=None, creation_time=NOW_MS
     ).encode()
 
 
-def log(number, *, time_s=NOW_MS // 1000):
+def log(number, *, now_ms=NOW_MS):
     return json.dumps(
         {
             "log": {"message": f"line {number}", "dimensions": {"number": str(number)}},
             "meta": {"tenantId": "t", "region": "r"},
-            "creation_time": time_s,
+            "creation_time": now_ms // 1000,
         }
     ).encode()
 
 
-def event(number, *, time_ms=NOW_MS):
+def event(number, *, now_ms=NOW_MS):
     return json.dumps(
         {
             "event": {
                 "event_type": "made",
-                "timestamp": time_ms + number,
+                "timestamp": now_ms + number,
                 "payload": {"number": number},
                 "dimensions": {},
             },
             "meta": {"project_id": "t"},
-            "creation_time": NOW_MS // 1000,
+            "creation_time": now_ms // 1000,
+        }
+    ).encode()
+
+
+def alarm(number, *, now_ms=NOW_MS):
+    return json.dumps(
+        {
+            "alarm-transitioned": {
+                "tenantId": "t",
+                "alarmId": f"alarm-{number}",
+                "alarmDefinitionId": "definition",
+                "alarmName": "name",
+                "alarmDescription": "",
+                "actionsEnabled": True,
+                "stateChangeReason": "why",
+                "severity": "LOW",
+                "link": None,
+                "lifecycleState": None,
+                "oldState": "OK",
+                "newState": "ALARM",
+                "timestamp": now_ms + number,
+                "subAlarms": [],
+                "metrics": [{"name": "cpu.percent", "dimensions": {"host": "h"}}],
+            }
         }
     ).encode()
