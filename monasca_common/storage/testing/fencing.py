@@ -62,6 +62,7 @@ class FenceContract(Scenario):
         for number, changes in enumerate(elsewhere):
             rows = [measurement(number)]
             self.assertEqual(Written(stored=1), self.write(writer, Kind.METRICS, rows, number, **changes))
+            self.assertEqual(1, self.next_offset(writer))
         self.assertEqual(4, len(self.stored(Kind.METRICS)))
 
     @needs(Capability.TRANSACTIONAL_OFFSETS)

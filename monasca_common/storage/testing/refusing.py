@@ -72,7 +72,6 @@ class RefusalContract(Scenario):
             self.assertRaises(RowsRefused, self.write, writer, Kind.METRICS, [measurement(1), bad], 1)
             self.assertEqual(1, self.next_offset(writer))
 
-    @needs(Capability.TRANSACTIONAL_OFFSETS)
     def test_positions_count_from_the_first_row_of_the_call_also_where_some_are_skipped(self) -> None:
         writer = self.database.writer()
         rows = [measurement(n) for n in range(6)]

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InfluxDB 1.x: written by line protocol, at least once, and never read."""
+
+from monasca_common.storage.influxdb.storage import InfluxdbStorage
+
+__all__ = ["InfluxdbStorage"]

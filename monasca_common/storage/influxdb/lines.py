@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Rows as InfluxDB's line protocol: ``measurement,tag=… field=… time``. Times in ms.
+
+A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` and its dimensions, with the fields
+``value``, ``value_meta`` (JSON, ``{}`` for none: a field that is left out would survive an overwriting) and
+``version``. An alarm's transition is one of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
+
+The protocol cannot write everything, and what it reads wrongly it often reads without a word: a line that begins with
+``#`` is a comment, tabs before a name are dropped, a backslash before a separator, a quote or at the end escapes what is
+behind it. Such names and dimensions are refused here, for a row that is refused is a dead letter, and one that is misread is
+lost. An empty tag is no tag.
+"""
+
+from __future__ import annotations
+
+import re
+
+from monasca_common.models.rows import AlarmTransition, Measurement
+from monasca_common.models.series import Series
+
+_OWN_TAGS = frozenset({"_tenant_id", "_region"})
+_MISREAD = re.compile(r"\\(?:[,= \"]|\Z)|\n")
+_MISREAD_AT_THE_START = ("#", "\t", "\0")
+_SEPARATORS = str.maketrans({separator: f"\\{separator}" for separator in ",= "})
+_NAME_SEPARATORS = str.maketrans({separator: f"\\{separator}" for separator in ", "})
+_QUOTED = str.maketrans({'"': '\\"', "\\": "\\\\"})
+
+
+class NotWritable(ValueError):
+    """The protocol has no way to write this row; the text says why."""
+
+
+def series_head(series: Series) -> str:
+    """What stands before the fields. Raises `NotWritable`."""
+    tags = {"_tenant_id": series.tenant, "_region": series.region}
+    for key, value in series.dimensions.items():
+        if key in _OWN_TAGS:
+            raise NotWritable(f"its dimension {key} has the name of a tag that is InfluxDB's own here")
+        tags[key] = value
+    if series.name.startswith(_MISREAD_AT_THE_START):
+        raise NotWritable("its name begins with a character that InfluxDB drops, or takes for a comment")
+    return _head(series.name, tags)
+
+
+def measurement_line(head: str, row: Measurement) -> str:
+    meta = '"{}"' if row.value_meta is None else _quoted(row.value_meta)
+    return f"{head} value={row.value!r},value_meta={meta},version={row.version}i {row.time_ms}"
+
+
+def transition_line(row: AlarmTransition, message_id: bytes) -> str:
+    """Raises `NotWritable`."""
+    fields = {
+        "alarm_definition_id": row.alarm_definition_id,
+        "alarm_name": row.alarm_name,
+        "old_state": row.old_state,
+        "new_state": row.new_state,
+        "severity": row.severity,
+        "reason": row.reason,
+        "reason_data": "{}",
+        "link": row.link or "",
+        "lifecycle_state": row.lifecycle_state or "",
+        "metrics": row.metrics,
+        "sub_alarms": row.sub_alarms,
+        "message_id": message_id.hex(),
+    }
+    written = ",".join(f"{name}={_quoted(text)}" for name, text in fields.items())
+    head = _head("alarm_state_history", {"tenant_id": row.tenant, "alarm_id": row.alarm_id})
+    return f"{head} {written} {row.time_ms}"
+
+
+def _head(name: str, tags: dict[str, str]) -> str:
+    """Tags in order of their keys, which spares the server the sorting."""
+    parts = [_checked(name).translate(_NAME_SEPARATORS)]
+    parts += [f"{_tag_text(key)}={_tag_text(tags[key])}" for key in sorted(tags) if tags[key]]
+    return ",".join(parts)
+
+
+def _tag_text(text: str) -> str:
+    return _checked(text).translate(_SEPARATORS)
+
+
+def _checked(text: str) -> str:
+    if _MISREAD.search(text):
+        raise NotWritable(
+            "its name or a dimension has a line break, or a backslash at its end or before a comma, space, quote or "
+            "equals sign: InfluxDB's line protocol cannot write these"
+        )
+    return text
+
+
+def _quoted(text: str) -> str:
+    return f'"{text.translate(_QUOTED)}"'

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver ``influxdb``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.models.seen import Seen
+from monasca_common.storage import fence, retention
+from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, Writer, Written
+from monasca_common.storage.errors import NotSupported, RowsRefused
+from monasca_common.storage.influxdb.client import Address, InfluxClient, LinesRefused, address
+from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
+from monasca_common.storage.refusal import find_refused
+from monasca_common.storage.settings import StorageSettings
+
+_KINDS = frozenset({Kind.METRICS, Kind.ALARM_HISTORY})
+_MOST_SERIES = 200_000  # about 300 bytes each
+_MOST_REQUEST_LINES = 10_000
+_MOST_REQUEST_BYTES = 8 * 1024 * 1024  # a server takes 25 MB by default
+
+
+class InfluxdbStorage(Storage):
+    """InfluxDB 1.x has no transactions, so nothing here is exactly once.
+
+    Rows are written at least once: what was read again after a crash overwrites itself, for a point is keyed by its
+    measurement, tags and time, and alarm ids are tags. What is written last stays, whatever its version, and every
+    row counts as stored. There are no offsets beside the rows: a consumer starts where it committed to Kafka.
+    """
+
+    capabilities = frozenset({Capability.MANY_WRITERS})
+    kinds = _KINDS
+
+    def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:
+        """Raises `ConfigurationError`."""
+        self.settings = settings
+        self._address = address(settings.connection)
+        self._clock = clock or SystemClock()
+
+    def open_writer(self) -> Writer:
+        return InfluxdbWriter(self._address, self.settings, self._clock)
+
+    def open_reader(self) -> Any:
+        raise NotSupported("InfluxDB is written and never read: choose sqlite or postgresql for an API with reads")
+
+    def upgrade(self) -> None:
+        """Make the database; there is no schema within it."""
+        client = InfluxClient(self._address, timeout_seconds=self.settings.write_timeout_seconds)
+        try:
+            client.create_database()
+        finally:
+            client.close()
+
+
+class InfluxdbWriter(Writer):
+    def __init__(self, where: Address, settings: StorageSettings, clock: Clock) -> None:
+        """Raises `StorageUnavailable` where nothing could be written."""
+        self._settings = settings
+        self._clock = clock
+        self._heads: Seen[bytes, str] = Seen(_MOST_SERIES)
+        self._client = InfluxClient(where, timeout_seconds=settings.write_timeout_seconds)
+        try:
+            self._client.write(b"")
+        except BaseException:
+            self._client.close()
+            raise
+
+    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
+        """None: what Kafka's commits say is all there is."""
+        return {}
+
+    def begin(
+        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
+    ) -> dict[TopicPartition, int]:
+        """Nothing is stored; the starts, as they are."""
+        return dict(starts)
+
+    def write(self, claim: Claim, rows: Rows) -> Written:
+        """As promised by `Writer.write`, but for this: where InfluxDB itself refuses rows, the others of the call may
+        be stored already. Writing them again overwrites them."""
+        fence.check_call(claim, rows)
+        if rows.kind not in _KINDS:
+            raise NotSupported(f"InfluxDB keeps metrics and alarm history, and no {rows.kind}")
+        lines, reasons = self._lines(rows)
+        times = [row.time_ms for row in rows.values]
+        reasons |= retention.refused(times, retention.window(self._settings, rows.kind, self._clock.time_ms()))
+        if reasons:
+            raise RowsRefused(reasons)
+        for start, stop in _requests(lines):
+            reasons |= self._send(lines, start, stop)
+        if reasons:
+            raise RowsRefused(reasons)
+        fail_point("storage.after_commit")
+        return Written(stored=len(lines))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _lines(self, rows: Rows) -> tuple[list[bytes], dict[int, str]]:
+        lines: list[bytes] = []
+        reasons: dict[int, str] = {}
+        for position, row in enumerate(rows.values):
+            try:
+                if rows.kind is Kind.METRICS:
+                    line = measurement_line(self._heads.find(row.series.id) or self._head(row.series), row)
+                else:
+                    line = transition_line(row, rows.message_ids[position])
+                lines.append(line.encode())
+            except UnicodeEncodeError:
+                reasons[position] = "it has half of a character, which no encoding has"
+            except NotWritable as error:
+                reasons[position] = str(error)
+        return lines, reasons
+
+    def _head(self, series: Any) -> str:
+        head = series_head(series)
+        self._heads.keep(series.id, head, len(head))
+        return head
+
+    def _send(self, lines: Sequence[bytes], start: int, stop: int) -> dict[int, str]:
+        """Why, by position, for the rows that InfluxDB refuses also when alone."""
+
+        def trial(first: int, last: int) -> str | None:
+            try:
+                self._client.write(b"\n".join(lines[start + first : start + last]))
+            except LinesRefused as refusal:
+                return str(refusal)
+            return None
+
+        return {start + position: reason for position, reason in find_refused(stop - start, trial).items()}
+
+
+def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Spans of lines that fit in one request each; a line of its own where it fits in none."""
+    start = size_bytes = 0
+    for position, line in enumerate(lines):
+        size_bytes += len(line) + 1
+        if position > start and (size_bytes > _MOST_REQUEST_BYTES or position - start >= _MOST_REQUEST_LINES):
+            yield start, position
+            start, size_bytes = position, len(line) + 1
+    if start < len(lines):
+        yield start, len(lines)

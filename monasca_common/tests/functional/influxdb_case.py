@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real InfluxDB 1.x for tests: Debian's package ``influxdb`` has it."""
+
+import atexit
+import itertools
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from oslotest import base
+
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.models.rows import AlarmTransition, Measurement
+from monasca_common.models.series import Series, series_id
+from monasca_common.storage.base import Kind
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import Database
+from monasca_common.storage.testing.database import canonical
+
+_MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
+_START_SECONDS = 30
+_TEMPORARY = tempfile.gettempdir()  # of the process: a test's own folder is gone when the next one starts
+_CONFIGURATION = """
+reporting-disabled = true
+bind-address = "127.0.0.1:{rpc_port}"
+[meta]
+  dir = "{folder}/meta"
+[data]
+  dir = "{folder}/data"
+  wal-dir = "{folder}/wal"
+  query-log-enabled = false
+[http]
+  bind-address = "127.0.0.1:{http_port}"
+  log-enabled = false
+[monitor]
+  store-enabled = false
+[logging]
+  level = "error"
+"""
+
+
+class InfluxServer:
+    """Started by the first test of a process that wants one, stopped with the process."""
+
+    def __init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="influxdb-", dir=_TEMPORARY))
+        self.http_port, rpc_port = free_ports(2)
+        configuration = self.folder / "influxdb.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(folder=self.folder, http_port=self.http_port, rpc_port=rpc_port), encoding="utf-8"
+        )
+        with (self.folder / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                ["influxd", "-config", str(configuration)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+            )  # fmt: skip
+        atexit.register(self.stop)
+        self._wait()
+
+    def _wait(self):
+        deadline = time.monotonic() + _START_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ping", timeout=1):
+                    return
+            except OSError:
+                time.sleep(0.05)
+        raise RuntimeError(f"influxd did not start: {(self.folder / 'log').read_text(errors='replace')[-2000:]}")
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def query(self, text, database=""):
+        """Series as InfluxDB tells them; raises for an error."""
+        parameters = urllib.parse.urlencode({"q": text, "db": database, "epoch": "ms"})
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.http_port}/query", data=parameters.encode(), timeout=30
+        ) as answer:
+            [result] = json.load(answer)["results"]
+        if "error" in result:
+            raise RuntimeError(result["error"])
+        return result.get("series", [])
+
+
+_shared = []
+_numbers = itertools.count()
+
+
+def server():
+    if not _shared:
+        _shared.append(InfluxServer())
+    return _shared[0]
+
+
+class InfluxDatabase(Database):
+    def __init__(self, defer):
+        super().__init__(defer)
+        self.name = f"monasca {next(_numbers)}"
+        url = f"influxdb://127.0.0.1:{server().http_port}/{self.name}"
+        self.settings = StorageSettings("influxdb", url)
+
+    def prepare(self):
+        self.storage().upgrade()
+        self._defer(server().query, f'DROP DATABASE "{self.name}"')
+
+    def rows(self, kind):
+        table = "/.*/" if kind is Kind.METRICS else "alarm_state_history"
+        # Tags apart from fields, which may share names.
+        found = server().query(f"SELECT * FROM {table} GROUP BY *", self.name)
+        read = _measurement if kind is Kind.METRICS else _transition
+        wanted = [series for series in found if (series["name"] == "alarm_state_history") != (kind is Kind.METRICS)]
+        return [
+            read(series["name"], series["tags"], dict(zip(series["columns"], values, strict=True)))
+            for series in wanted
+            for values in series["values"]
+        ]
+
+
+def _measurement(name, tags, fields):
+    tags = {key: value for key, value in tags.items() if value}
+    tenant, region = tags.pop("_tenant_id"), tags.pop("_region", "")
+    series = Series(series_id(tenant, region, name, tags), tenant, region, name, tags)
+    value_meta = None if fields["value_meta"] == "{}" else canonical(fields["value_meta"])
+    return Measurement(series, fields["time"], float(fields["value"]), value_meta, fields["version"])
+
+
+def _transition(_, tags, fields):
+    row = AlarmTransition(
+        time_ms=fields.pop("time"),
+        tenant=tags["tenant_id"],
+        alarm_id=tags["alarm_id"],
+        link=fields.pop("link") or None,
+        lifecycle_state=fields.pop("lifecycle_state") or None,
+        metrics=canonical(fields.pop("metrics")),
+        sub_alarms=canonical(fields.pop("sub_alarms")),
+        **{name: value for name, value in fields.items() if name not in ("message_id", "reason_data")},
+    )
+    return bytes.fromhex(fields["message_id"]), row
+
+
+class InfluxdbTestCase(base.BaseTestCase):
+    """``self.database`` is an empty database, on a server that other tests share."""
+
+    def setUp(self):
+        super().setUp()
+        if shutil.which("influxd") is None:
+            print(_MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            self.skipTest(_MISSING)
+        self.database = InfluxDatabase(self.addCleanup)
+        self.database.prepare()

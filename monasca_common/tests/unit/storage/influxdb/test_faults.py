@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver makes of everything that a server, or what stands for one, can answer."""
+
+import base64
+import http.server
+import json
+import socket
+import threading
+
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.models.rows import Measurement
+from monasca_common.models.series import Series
+from monasca_common.storage.base import Claim, Kind, Rows, Written
+from monasca_common.storage.errors import NotSupported, RowsRefused, StorageUnavailable
+from monasca_common.storage.influxdb import InfluxdbStorage
+from monasca_common.storage.influxdb.client import address
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import FixedClock
+from monasca_common.storage.testing.database import NOW_MS
+
+PASSWORD = "p@ss/word"
+
+
+class FakeInflux(http.server.ThreadingHTTPServer):
+    """Keeps the requests; ``answer`` decides: ``(status, body)``, or ``None`` to hang up without a word."""
+
+    daemon_threads = True
+    handle_error = lambda *_: None  # noqa: E731 - clients that go away are what these tests are about
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests = []
+        self.answer = lambda lines: (204, b"")
+        self.closes_after_each = False
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.requests.append((self.path, dict(self.headers), body))
+        answer = self.server.answer(body.splitlines())
+        if answer is None:
+            self.connection.shutdown(socket.SHUT_RDWR)
+            self.close_connection = True
+            return
+        status, text = answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+        if self.server.closes_after_each:  # as a server does with what idles: without announcing it
+            self.close_connection = True
+
+    def log_message(self, *_):
+        pass
+
+
+def error(text):
+    return json.dumps({"error": text}).encode()
+
+
+def rows(*names):
+    values = [Measurement(Series(name.encode(), "t", "r", name, {}), NOW_MS, 1.0, None, 0) for name in names]
+    return Rows(Kind.METRICS, values, range(len(values)))
+
+
+class FaultCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.server = FakeInflux()
+        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+        self.port = self.server.server_address[1]
+
+    def storage(self, *, timeout_seconds=5.0, suffix=""):
+        url = f"influxdb://mona:p%40ss%2Fword@127.0.0.1:{self.port}/metrics db{suffix}"
+        settings = StorageSettings("influxdb", url, write_timeout_seconds=timeout_seconds)
+        return InfluxdbStorage(settings, FixedClock())
+
+    def writer(self, **options):
+        writer = self.storage(**options).open_writer()
+        self.addCleanup(writer.close)
+        self.server.requests.clear()
+        return writer
+
+    def write(self, writer, *names):
+        return writer.write(Claim("g", "t", 0, None, 0, len(names)), rows(*names))
+
+    def refuse(self, *names, text="unable to parse '…': invalid"):
+        """As InfluxDB does: what is good in a request is stored, and the answer is a refusal."""
+        bad = tuple(name.encode() + b"," for name in names)
+        self.server.answer = lambda lines: (
+            (400, error(text)) if any(line.startswith(bad) for line in lines) else (204, b"")
+        )
+
+
+class TestWrites(FaultCase):
+    def test_a_call_is_one_request_with_credentials_and_milliseconds(self):
+        self.assertEqual(Written(stored=2), self.write(self.writer(suffix="?retention_policy=rp"), "a", "b"))
+        [(path, headers, body)] = self.server.requests
+        self.assertEqual("/write?db=metrics+db&precision=ms&rp=rp", path)
+        self.assertEqual(f"mona:{PASSWORD}", base64.b64decode(headers["Authorization"].split()[1]).decode())
+        self.assertEqual([b"a", b"b"], [line.partition(b",")[0] for line in body.splitlines()])
+
+    def test_a_connection_is_kept_between_calls(self):
+        writer = self.writer()
+        for _ in range(3):
+            self.write(writer, "a")
+        self.assertEqual(3, len(self.server.requests))
+        self.assertIsNotNone(writer._client._connection.sock)
+
+    def test_a_large_call_is_several_requests(self):
+        names = [f"m{number}" for number in range(25_000)]
+        self.assertEqual(Written(stored=25_000), self.write(self.writer(), *names))
+        self.assertEqual([10_000, 10_000, 5_000], [body.count(b"\n") + 1 for _, _, body in self.server.requests])
+
+    def test_large_rows_are_several_requests(self):
+        writer = self.writer()
+        large = [row._replace(value_meta="x" * 3_000_000) for row in rows(*"abcde").values]
+        writer.write(Claim("g", "t", 0, None, 0, 5), Rows(Kind.METRICS, large, range(5)))
+        self.assertEqual([2, 2, 1], [len(body.splitlines()) for _, _, body in self.server.requests])
+
+    def test_there_are_no_offsets_beside_the_rows(self):
+        writer, partition = self.writer(), TopicPartition("metrics", 0)
+        self.assertEqual({partition: 5}, writer.begin("g", {partition: 5}, {partition: None}))
+        self.write(writer, "a")
+        self.assertEqual({}, writer.next_offsets("g", {partition: None}))
+
+    def test_a_connection_that_the_server_closed_is_opened_again(self):
+        self.server.closes_after_each = True
+        writer = self.writer()
+        for _ in range(3):
+            self.assertEqual(Written(stored=1), self.write(writer, "a"))
+
+
+class TestRefusals(FaultCase):
+    def test_the_rows_that_are_refused_when_alone_are_named(self):
+        writer = self.writer()
+        self.refuse("bad", "worse")
+        refused = self.assertRaises(RowsRefused, self.write, writer, "a", "bad", "c", "worse", "e")
+        self.assertEqual({1, 3}, set(refused.reasons))
+        self.assertIn("unable to parse", refused.reasons[1])
+
+    def test_the_rows_beside_a_refused_one_are_written(self):
+        writer = self.writer()
+        self.refuse("bad")
+        self.assertRaises(RowsRefused, self.write, writer, "a", "bad", "c")
+        accepted = [line for _, _, body in self.server.requests if b"bad" not in body for line in body.splitlines()]
+        self.assertEqual({b"a", b"c"}, {line.partition(b",")[0] for line in accepted})
+
+    def test_positions_are_those_of_the_call_in_later_requests_too(self):
+        writer = self.writer()
+        self.refuse("bad")
+        names = [f"m{number}" for number in range(12_000)]
+        refused = self.assertRaises(RowsRefused, self.write, writer, *names, "bad")
+        self.assertEqual({12_000}, set(refused.reasons))
+
+    def test_types_that_conflict_and_points_that_are_dropped_are_refusals_of_rows(self):
+        for text in (
+            "partial write: field type conflict: input field \"value\" on measurement \"m\" is type float, … dropped=1",
+            "partial write: points beyond retention policy dropped=1",
+            "unable to parse 'm,t=x value=1 1': max key length exceeded: 66000 > 65535",
+        ):  # fmt: skip
+            with self.subTest(text):
+                self.server.answer = lambda lines: (204, b"")
+                writer = self.writer()
+                self.refuse("bad", text=text)
+                self.assertEqual({0}, set(self.assertRaises(RowsRefused, self.write, writer, "bad").reasons))
+
+    def test_a_reason_is_bounded(self):
+        writer = self.writer()
+        self.refuse("bad", text="unable to parse " + "x" * 100_000)
+        reasons = self.assertRaises(RowsRefused, self.write, writer, "bad").reasons
+        self.assertLess(len(reasons[0]), 400)
+
+    def test_other_kinds_and_reads_are_not_supported(self):
+        writer = self.writer()
+        self.assertRaises(NotSupported, writer.write, Claim("g", "t", 0, None, 0, 0), Rows(Kind.LOGS, [], []))
+        self.assertRaises(NotSupported, self.storage().open_reader)
+
+
+class TestUnavailable(FaultCase):
+    def unavailable(self, writer):
+        failure = str(self.assertRaises(StorageUnavailable, self.write, writer, "a"))
+        self.assertNotIn(PASSWORD, failure)
+        return failure
+
+    def test_no_answer_of_a_server_makes_dead_letters_of_good_rows(self):
+        for status, text, hint in (
+            (500, error("timeout"), "timeout"),
+            (503, b"<html>busy</html>", "busy"),
+            (429, b"", "429"),
+            (401, error("authorization failed"), "password"),
+            (403, error("not authorized to write"), "WRITE"),
+            (404, error("database not found"), "db upgrade"),
+            (413, error("Request Entity Too Large"), "max-body-size"),
+            (400, error("database is required"), "400"),
+            (400, b"<html>a proxy</html>", "proxy"),
+            (400, error("partial write: max-series-per-database limit exceeded: (1) dropped=1"), "raise that limit"),
+            (302, b"", "302"),
+            (500, b"x" * 200_000, "500"),
+        ):
+            with self.subTest(status=status, text=text[:40]):
+                self.server.answer = lambda lines: (204, b"")
+                writer = self.writer()
+                self.server.answer = lambda lines, status=status, text=text: (status, text)
+                self.assertIn(hint, self.unavailable(writer))
+                self.server.answer = lambda lines: (204, b"")
+                self.assertEqual(Written(stored=1), self.write(writer, "a"))
+
+    def test_a_hang_up_is_unavailable_after_one_more_attempt(self):
+        writer = self.writer()
+        self.server.answer = lambda lines: None
+        self.unavailable(writer)
+        self.assertEqual(2, len(self.server.requests))
+        self.server.answer = lambda lines: (204, b"")
+        self.assertEqual(Written(stored=1), self.write(writer, "a"))
+
+    def test_a_server_that_says_nothing_is_waited_for_no_longer_than_the_timeout(self):
+        writer = self.writer(timeout_seconds=0.2)
+        answered = threading.Event()
+        self.addCleanup(answered.set)
+        self.server.answer = lambda lines: (204, b"") if answered.wait(10) else None
+        self.assertIn("TimeoutError", self.unavailable(writer))
+
+    def test_what_is_not_http_is_unavailable(self):
+        with socket.create_server(("127.0.0.1", 0)) as garbage:
+
+            def serve():
+                connection, _ = garbage.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"\x00\x01 what?\r\n\r\n")
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            self.port = garbage.getsockname()[1]
+            self.assertRaises(StorageUnavailable, self.storage().open_writer)
+            thread.join()
+
+    def test_a_server_that_is_away_is_told_when_the_writer_is_opened(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            self.port = taken.getsockname()[1]
+        self.assertRaises(StorageUnavailable, self.storage().open_writer)
+
+    def test_a_database_that_is_not_there_is_told_when_the_writer_is_opened(self):
+        self.server.answer = lambda lines: (404, error('database not found: "metrics db"'))
+        failure = self.assertRaises(StorageUnavailable, self.storage().open_writer)
+        self.assertIn("monasca-common db upgrade", str(failure))
+
+    def test_an_upgrade_that_is_refused_says_so(self):
+        self.server.answer = lambda lines: (200, b'{"results":[{"error":"not allowed"}]}')
+        self.assertRaises(StorageUnavailable, self.storage().upgrade)
+
+
+class TestAddress(base.BaseTestCase):
+    def test_an_address_may_name_what_it_needs(self):
+        found = address("influxdb+https://u:p%40w@[::1]:9000/db?retention_policy=week&ca_file=/ca.pem")
+        self.assertEqual(
+            ("::1", 9000, "db", True, "u", "p@w", "week", "/ca.pem"),
+            (found.host, found.port, found.database, found.tls, found.user, found.password, found.retention_policy,
+             found.ca_file),
+        )  # fmt: skip
+        self.assertEqual(8086, address("influxdb://h/db").port)
+        self.assertNotIn("p@w", repr(found))
+
+    def test_a_bad_address_is_refused_without_being_quoted(self):
+        for url in (
+            "influxdb://h",
+            "influxdb:///db",
+            "influxdb://u:secret@h/db?tls=1",
+            "http://u:secret@h/db",
+            "influxdb:h",
+        ):
+            with self.subTest(url):
+                self.assertNotIn("secret", str(self.assertRaises(ConfigurationError, address, url)))

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.models.rows import AlarmTransition, Measurement
+from monasca_common.models.series import Series
+from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
+from monasca_common.tests.unit.storage.influxdb.line_parser import Point, parse
+
+HARD = st.text(alphabet='a\\, =\n\t"#_é😀\r\x0b\x85\u2028', min_size=1, max_size=6)
+EASY = st.text(alphabet='a, ="#_é😀', min_size=1, max_size=6).filter(lambda text: not text.startswith("#"))
+TEXT = HARD | EASY
+ANY_TEXT = st.text(alphabet='a\\, =\n\t"#{}é😀\r', max_size=10)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+SERIES = st.builds(
+    Series, st.just(b"id"), TEXT, TEXT | st.just(""), TEXT, st.dictionaries(TEXT, TEXT | st.just(""), max_size=3)
+)
+
+
+def series(name="cpu", tenant="t", region="r", **dimensions):
+    return Series(b"id", tenant, region, name, dimensions)
+
+
+class TestMeasurementLines(base.BaseTestCase):
+    def test_a_measurement_is_written_as_dashboards_know_it(self):
+        row = Measurement(series(host="a b", app="x"), 1000, 0.5, '{"unit":"s"}', 5000)
+        self.assertEqual(
+            r'cpu,_region=r,_tenant_id=t,app=x,host=a\ b value=0.5,value_meta="{\"unit\":\"s\"}",version=5000i 1000',
+            measurement_line(series_head(row.series), row),
+        )
+
+    def test_no_value_meta_is_an_empty_object_so_that_overwriting_removes_it(self):
+        line = measurement_line("cpu", Measurement(series(), 1000, 0.5, None, 5000))
+        self.assertEqual('cpu value=0.5,value_meta="{}",version=5000i 1000', line)
+
+    @settings(max_examples=500, deadline=None)
+    @given(SERIES, NUMBERS, st.none() | ANY_TEXT, st.integers(0, 2**63 - 1))
+    @example(series(name="\\,"), 1.0, '\\"', 0)
+    @example(series(k="a\\b"), 1.0, "\\", 0)
+    def test_what_is_written_is_read_back_by_an_independent_parser(self, one, value, value_meta, version):
+        row = Measurement(one, 1000, value, value_meta, version)
+        try:
+            head = series_head(one)
+        except NotWritable:
+            return
+        line = measurement_line(head, row)
+        tags = {key: tag for key, tag in one.dimensions.items() if tag} | {"_tenant_id": one.tenant}
+        if one.region:
+            tags["_region"] = one.region
+        fields = {"value": value, "value_meta": "{}" if value_meta is None else value_meta, "version": version}
+        expected = Point(one.name, tags, fields, 1000)
+        self.assertEqual([expected, expected], parse(f"{line}\n{line}"))
+
+    @given(st.builds(series, name=EASY, tenant=EASY, host=EASY))
+    def test_ordinary_text_is_never_refused(self, one):
+        series_head(one)
+
+    def test_what_the_protocol_misreads_is_refused(self):
+        for changes in (
+            {"name": "#comment"}, {"name": "\tindented"}, {"name": "a\\"}, {"name": "a\\,b"}, {"name": "a\\\"b"},
+            {"name": "a\nb"},
+            {"k": "v\\"}, {"k": "v\\ w"}, {"k": "v\\=w"}, {"k": "v\n"}, {"k\\": "v"}, {"k\n": "v"}, {"tenant": "t\\"},
+            {"_tenant_id": "another's"}, {"_region": "elsewhere"},
+        ):  # fmt: skip
+            with self.subTest(changes):
+                self.assertRaises(NotWritable, series_head, series(**changes))
+
+    def test_an_empty_dimension_is_no_tag(self):
+        self.assertEqual(series_head(series()), series_head(series(host="")))
+
+    @given(NUMBERS)
+    def test_numbers_keep_all_their_digits(self, value):
+        line = measurement_line("m", Measurement(series(), 1, value, None, 0))
+        found = parse(line)[0].fields["value"]
+        self.assertEqual((value, math.copysign(1, value)), (found, math.copysign(1, found)))
+
+
+class TestTransitionLines(base.BaseTestCase):
+    @settings(max_examples=200, deadline=None)
+    @given(EASY, EASY, st.lists(ANY_TEXT, min_size=8, max_size=8), st.none() | ANY_TEXT, st.binary(max_size=8))
+    def test_a_transition_is_read_back_by_an_independent_parser(self, tenant, alarm_id, texts, link, message_id):
+        row = AlarmTransition(1000, tenant, alarm_id, *texts[:6], link, None, *texts[6:])
+        [point] = parse(transition_line(row, message_id))
+        self.assertEqual(
+            ("alarm_state_history", {"tenant_id": tenant, "alarm_id": alarm_id}, 1000), (*point[:2], point.time)
+        )
+        expected = row._asdict() | {"link": link or "", "lifecycle_state": "", "message_id": message_id.hex()}
+        for name in ("time_ms", "tenant", "alarm_id"):
+            del expected[name]
+        self.assertEqual(expected | {"reason_data": "{}"}, point.fields)
+
+    def test_two_alarms_in_one_millisecond_are_two_points(self):
+        rows = [AlarmTransition(1000, "t", alarm, *["x"] * 6, None, None, "[]", "[]") for alarm in ("a", "b")]
+        points = [parse(transition_line(row, b"id"))[0] for row in rows]
+        self.assertNotEqual(points[0].tags, points[1].tags)
