@@ -6,9 +6,9 @@ A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` a
 ``version``. An alarm's transition is one of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
 
 The protocol cannot write everything, and what it reads wrongly it often reads without a word: a line that begins with
-``#`` is a comment, tabs before a name are dropped, a backslash before a separator, a quote or at the end escapes what is
-behind it. Such names and dimensions are refused here, for a row that is refused is a dead letter, and one that is misread is
-lost. An empty tag is no tag.
+``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end
+escapes what is behind it. Such names and dimensions are refused here, for a row that is refused is a dead letter, and
+one that is misread is lost. An empty tag is no tag.
 """
 
 from __future__ import annotations
