@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partial aggregates: what is known of some records of one group in one window, and how two of them become one.
+
+Merging is exact: associative and commutative to the last bit, so that whatever splits the input (Kafka partitions,
+batches, retries, a backfill in other pieces) the same records make an equal partial, the same output, and the same
+message id. A sum of floats in order of arrival is not (``0.1 + 0.2 + 0.3`` has two values; ``1e16 + 1 - 1e16`` may be
+off by all there is), and an id that hashes such a value would tell a repeat from its original by its last digit. So
+a sum is kept as the few floats whose exact sum it is; one, two or three of them in practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import fsum
+from typing import TYPE_CHECKING, NamedTuple
+
+from monasca_common.models import json_text
+
+if TYPE_CHECKING:
+    from monasca_common.pipeline.records import Records
+
+MOST_QUANTITY = 2.0**960
+"""About 9.7e288, either sign: 2^63 records of it still have a sum that is a float."""
+
+# So many values wait for their sum, at most: 32 kB a group.
+_MOST_PENDING = 1024
+
+Group = tuple[str, ...]
+
+
+class PartialKey(NamedTuple):
+    """``group``: the values of the transform's ``group_by`` columns, in its order."""
+
+    specification_id: str
+    window_ms: int
+    group: Group
+
+
+class Reading(NamedTuple):
+    """One record: when it happened (ms, with the fraction it was sent with), where in the topic it is, its value."""
+
+    timestamp_ms: float
+    partition: int
+    offset: int
+    quantity: float
+
+
+def later(one: Reading, other: Reading) -> Reading:
+    """Of two at the same time the one with the higher (partition, offset)."""
+    return max(one, other)
+
+
+def earlier(one: Reading, other: Reading) -> Reading:
+    """Of two at the same time, here too, the one with the *higher* (partition, offset): what was said last counts."""
+    if one.timestamp_ms == other.timestamp_ms:
+        return max(one, other)
+    return one if one.timestamp_ms < other.timestamp_ms else other
+
+
+def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
+    """The sum as floats, greatest first: each is the rest's nearest float. The same for every order and split."""
+    rest = list(values)
+    parts: list[float] = []
+    while (part := fsum(rest)) != 0.0:
+        parts.append(part)
+        rest.append(-part)
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """At least one record. ``sums``: see `exact_sum`; ``first`` and ``last`` record times are those of the readings."""
+
+    count: int
+    sums: tuple[float, ...]
+    least: float
+    greatest: float
+    oldest: Reading
+    latest: Reading
+
+    @classmethod
+    def of(cls, reading: Reading) -> Partial:
+        quantity = reading.quantity
+        return cls(1, (quantity,) if quantity else (), quantity, quantity, reading, reading)
+
+    @property
+    def sum(self) -> float:
+        """The float nearest to the exact sum."""
+        return self.sums[0] if self.sums else 0.0
+
+    @property
+    def average(self) -> float:
+        return self.sum / self.count
+
+    @property
+    def first_ms(self) -> float:
+        return self.oldest.timestamp_ms
+
+    @property
+    def last_ms(self) -> float:
+        return self.latest.timestamp_ms
+
+    def merge(self, other: Partial) -> Partial:
+        """Of other records of the same group and window (or period)."""
+        return Partial(
+            self.count + other.count,
+            exact_sum(self.sums + other.sums),
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+            earlier(self.oldest, other.oldest),
+            later(self.latest, other.latest),
+        )
+
+    def as_row(self) -> tuple[int | float | tuple[float, ...], ...]:
+        """Flat, in the order of `ROW_FIELDS`."""
+        return (self.count, self.sums, self.least, self.greatest, *self.oldest, *self.latest)
+
+    @classmethod
+    def of_row(cls, row: Sequence[object]) -> Partial:
+        """The opposite. ``sums`` may be a mere concatenation of several rows' sums, as a database makes it."""
+        count, sums, least, greatest, *readings = row
+        return cls(count, exact_sum(sums), least, greatest, Reading(*readings[:4]), Reading(*readings[4:]))  # type: ignore
+
+
+ROW_FIELDS = (
+    *("record_count", "sums", "least", "greatest"),
+    *(f"oldest_{name}" for name in Reading._fields),
+    *(f"latest_{name}" for name in Reading._fields),
+)
+
+
+def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, Partial]:
+    """One partial a key."""
+    found: dict[PartialKey, Partial] = {}
+    for key, partial in partials:
+        known = found.get(key)
+        found[key] = partial if known is None else known.merge(partial)
+    return found
+
+
+def group_text(group: Group) -> str:
+    """A group as one text (a JSON array): for a key in a database or a column of a shuffle."""
+    return json_text.write(group).decode()
+
+
+def group_of_text(text: str) -> Group:
+    return tuple(json_text.read(text.encode()))
+
+
+class _State:
+    """What `Accumulator` knows of a key. Values wait in a list: appending costs a tenth of adding exactly."""
+
+    __slots__ = ("count", "greatest", "latest", "least", "oldest", "pending", "sums")
+
+    def __init__(self, reading: Reading) -> None:
+        self.count = 0
+        self.pending = [reading.quantity]
+        self.sums: tuple[float, ...] = ()
+        self.least = self.greatest = reading.quantity
+        self.oldest = self.latest = reading
+
+    def settle(self) -> None:
+        pending = self.pending
+        if pending:
+            self.count += len(pending)
+            self.least = min(self.least, min(pending))
+            self.greatest = max(self.greatest, max(pending))
+            self.sums = exact_sum((*self.sums, *pending))
+            self.pending = []
+
+    def partial(self) -> Partial:
+        self.settle()
+        return Partial(self.count, self.sums, self.least, self.greatest, self.oldest, self.latest)
+
+
+class Accumulator:
+    """Records to partials, many at a time; memory grows with the number of keys. For one thread."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[str, int, Group], _State] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def add(self, records: Records, partitions: Sequence[int], offsets: Sequence[int]) -> None:
+        """``partitions`` and ``offsets`` are those of the messages that were read, by their index."""
+        states, find = self._states, self._states.get
+        for key, timestamp_ms, quantity, index in zip(
+            zip(records.specification_ids, records.windows_ms, records.groups, strict=True),
+            records.timestamps_ms,
+            records.quantities,
+            records.indices,
+            strict=True,
+        ):
+            state = find(key)
+            if state is None:
+                states[key] = _State(Reading(timestamp_ms, partitions[index], offsets[index], quantity))
+                continue
+            state.pending.append(quantity)
+            if timestamp_ms >= state.latest[0]:
+                reading = Reading(timestamp_ms, partitions[index], offsets[index], quantity)
+                state.latest = later(state.latest, reading)
+            if timestamp_ms <= state.oldest[0]:
+                reading = Reading(timestamp_ms, partitions[index], offsets[index], quantity)
+                state.oldest = earlier(state.oldest, reading)
+            if len(state.pending) >= _MOST_PENDING:
+                state.settle()
+
+    def partials(self) -> Iterator[tuple[PartialKey, Partial]]:
+        """All so far; more may be added afterwards."""
+        for key, state in self._states.items():
+            yield PartialKey(*key), state.partial()
+
+
+def by_window(partials: Mapping[PartialKey, Partial]) -> dict[int, dict[Group, Partial]]:
+    """Of one specification: windows in order of time, and in each the partial of each group."""
+    windows: dict[int, dict[Group, Partial]] = {}
+    for key in sorted(partials):
+        windows.setdefault(key.window_ms, {})[key.group] = partials[key]
+    return windows

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows and periods of event time, all in UTC; every time is in milliseconds since the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WINDOW_MS = 600_000
+"""Partials are kept for ten minutes of event time each; every period is made of whole windows."""
+PERIODS_MS = {"hourly": 3_600_000, "daily": 86_400_000}
+FUTURE_MS = 600_000
+"""How far ahead an event may be: clocks differ, but one event of next year would keep its window open for a year."""
+
+
+def window_start_ms(timestamp_ms: float) -> int:
+    return int(timestamp_ms // WINDOW_MS) * WINDOW_MS
+
+
+def period_start_ms(period: str, time_ms: int) -> int:
+    length_ms = PERIODS_MS[period]
+    return time_ms // length_ms * length_ms
+
+
+@dataclass(frozen=True, slots=True)
+class TimeBounds:
+    """Which event times are taken, both bounds included."""
+
+    oldest_ms: int
+    latest_ms: int
+
+    @classmethod
+    def around(cls, now_ms: int, *, retention_ms: int) -> TimeBounds:
+        return cls(max(0, now_ms - retention_ms), now_ms + FUTURE_MS)
