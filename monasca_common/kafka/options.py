@@ -325,7 +325,7 @@ def _own_options(group: str) -> list[cfg.Opt]:
     ]
 
 
-def _inherited(option: cfg.Opt) -> cfg.Opt:
+def inherited(option: cfg.Opt) -> cfg.Opt:
     """The same option for a consumer's group, where ``None`` stands for what ``[kafka]`` says."""
     twin = copy.copy(option)
     twin.default = twin.sample_default = None
@@ -337,7 +337,7 @@ def options_of(group: str) -> list[cfg.Opt]:
     """The options of ``[kafka]``, or of a consumer's group (any other name)."""
     if group == KAFKA_GROUP:
         return [*_CONNECTION, _DRIVER, *_PRODUCER, *_CONSUMER]
-    return [*_own_options(group), *map(_inherited, [*_CONNECTION, *_CONSUMER])]
+    return [*_own_options(group), *map(inherited, [*_CONNECTION, *_CONSUMER])]
 
 
 def register(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> None:

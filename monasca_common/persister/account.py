@@ -62,6 +62,7 @@ class Account:
     """Written by a consumer's threads, read by whoever tells its status. Thread-safe."""
 
     def __init__(self, status: Status, clock: Clock) -> None:
+        self.name = status.worker
         self._clock = clock
         self._lock = threading.Lock()
         self._status = status
@@ -116,7 +117,7 @@ class Account:
             self._database_error = str(error)
             self._look()
         if news:
-            LOG.warning("%s waits for the database, and keeps its partitions: %s", self._status.worker, error)
+            LOG.warning("%s waits for the database, and keeps its partitions: %s", self.name, error)
 
     def available(self) -> None:
         """The database did what it was asked."""
@@ -126,7 +127,7 @@ class Account:
             self._count_time_away()
             self._away_since, self._database_error = None, ""
             self._look()
-        LOG.info("%s: the database is back", self._status.worker)
+        LOG.info("%s: the database is back", self.name)
 
     def kafka(self, error: Exception | None) -> None:
         """What asking Kafka came to; ``None``: it answered."""

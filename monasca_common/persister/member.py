@@ -83,6 +83,7 @@ class Member:
         self._account.enter(State.STOPPED)
         self._over.set()
         teller.join(_TELL_SECONDS)
+        LOG.info("%s stopped: %s", self._account.name, self._account.status({}).counters)
         self._post()
 
     def stop(self) -> None:

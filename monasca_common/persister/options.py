@@ -12,7 +12,7 @@ from oslo_config import cfg
 from monasca_common.kafka import options as kafka_options
 from monasca_common.kafka.config import config_file, configuration
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.options import KAFKA_GROUP
+from monasca_common.kafka.options import KAFKA_GROUP, inherited
 from monasca_common.persister.settings import GroupSettings, PersisterSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.options import storage_settings
@@ -74,7 +74,7 @@ _NUM_PROCESSORS = cfg.IntOpt(
 def _own_options(*, enabled: bool) -> list[cfg.Opt]:
     return [
         cfg.BoolOpt("enabled", default=enabled, help="Whether the persister stores what is in this topic."),
-        kafka_options._inherited(_NUM_PROCESSORS),
+        inherited(_NUM_PROCESSORS),
         cfg.IntOpt(
             "threads",
             default=2,

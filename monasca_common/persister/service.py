@@ -9,6 +9,7 @@ stored is lost or stored again, but the group waits for the session to expire.
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import socket
@@ -34,8 +35,8 @@ from monasca_common.storage.plugins import open_storage
 
 LOG = logging.getLogger(__name__)
 
-# Beyond the 5 s in which members stop and the 4 s in which clients close.
-_GRACE_SECONDS = 10
+# Beyond the time in which members stop: for their clients to close, and for the parent to notice.
+_CLOSE_SECONDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     respawns = Respawns(SystemClock())
     # Forked: the board and the listening socket are theirs as well. Nothing is connected and no thread runs by then.
     manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=_GRACE_SECONDS, mp_context=multiprocessing.get_context("fork")
+        graceful_shutdown_timeout=_grace_seconds(plan.settings), mp_context=multiprocessing.get_context("fork")
     )
     names: dict[tuple[object, int], tuple[str, ...]] = {}
     if plan.listener is not None:
@@ -229,6 +230,11 @@ def run(conf: cfg.ConfigOpts) -> None:
 
     manager.register_hooks(on_dead_worker=on_dead_worker, on_reload=plan.reload)
     manager.run()
+
+
+def _grace_seconds(settings: PersisterSettings) -> int:
+    """After so long a worker that does not end is ended."""
+    return math.ceil(max(group.consumer.stop_timeout_seconds for group in settings.groups)) + _CLOSE_SECONDS
 
 
 def listen(settings: PersisterSettings) -> socket.socket | None:

@@ -105,6 +105,14 @@ class MemberTest(base.BaseTestCase):
         self.assertIn("offsets reset", self.status().reason)
         self.until(lambda: self.board.read(NAME).state is State.FAILED)
 
+    def test_a_dead_letter_topic_that_is_missing_is_told_and_waited_for(self):
+        self.fill(envelopes.metric(1))
+        self.start(dead_letters=DeadLetters(topic="nowhere"))
+        self.until(lambda: self.status().state is State.FAILED)
+        self.assertIn("'nowhere'", self.status().reason)
+        self.kafka.broker.create_topic("nowhere", 1)
+        self.until(lambda: self.values() == [1.0])
+
     def test_too_many_dead_letters_in_a_row_stop_it_for_good(self):
         self.fill(*[b"{"] * 9, envelopes.metric(1))
         self.start(DeadLetters(max_consecutive=3))

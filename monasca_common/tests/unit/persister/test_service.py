@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import pathlib
 import socket
+
+import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.persister.options import persister_settings
-from monasca_common.persister.service import Respawns, check_storage, jobs, listen
+from monasca_common.persister.service import Plan, Respawns, check_storage, jobs, listen
+from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -71,6 +75,34 @@ class StartTest(ServiceCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             settings = self.settings(persister=f"status_port = {taken.getsockname()[1]}")
             self.assertIn("status_port in group [persister]", self.refused(listen, settings))
+
+
+class ReloadTest(ServiceCase):
+    def setUp(self):
+        super().setUp()
+        database = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
+        open_storage(StorageSettings("sqlite", database)).upgrade()
+        self.text = f"[database]\nconnection = {database}\n[kafka]\nbootstrap_servers = b:9092\n"
+        self.path = self.path_of(self.text)
+        self.plan = Plan(self.read(self.path))
+
+    def reload(self, more):
+        pathlib.Path(self.path).write_text(self.text + more)
+        self.plan.reload()
+        return self.plan.settings.groups[0].consumer.batch_size
+
+    def test_what_is_changed_counts_for_the_next_workers(self):
+        self.assertEqual(77, self.reload("batch_size = 77"))
+        self.assertEqual(77, self.plan.jobs[0][0].groups[0].consumer.batch_size)
+
+    def test_what_is_refused_changes_nothing(self):
+        self.assertEqual(10_000, self.reload("batch_size = 77\nbatch_sise = 3"))
+
+    def test_what_no_parser_can_read_changes_nothing(self):
+        self.assertEqual(10_000, self.reload("batch_size = 77\n[kafka"))
+
+    def test_other_processes_take_a_restart(self):
+        self.assertEqual(10_000, self.reload("batch_size = 77\n[kafka_logs]\nenabled = true"))
 
 
 class RespawnsTest(ServiceCase):
