@@ -25,7 +25,8 @@ Environment:
   OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
   PYTHON            the Python to make .venv with (default python3.11, else python3)
 
-Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer.
+Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer, and influxd. As root on Debian it
+installs these two where they are missing.
 EOF
 }
 
@@ -41,13 +42,16 @@ done
 # shellcheck source=tools/environment.sh
 source tools/environment.sh
 
-install_java() {
-    if command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]]; then
-        return
-    fi
-    if [[ "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
-        say "installing Java"
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless
+# What is not installed, and cannot be, is a skip with its reason later.
+install_programs() {
+    local packages=()
+    command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]] || packages+=(openjdk-17-jre-headless)
+    command -v influxd >/dev/null || packages+=(influxdb)
+    if [[ ${#packages[@]} -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing ${packages[*]}"
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >/dev/null ||
+            echo "not installed: ${packages[*]}" >&2
     fi
 }
 
@@ -83,7 +87,7 @@ run_suite() {
 set_version
 make_environment api,persister,postgresql,quickstart,devbroker,test,lint,docs
 if [[ "$only_unit" == false ]]; then
-    install_java
+    install_programs
     check "fetch Kafka's jars" python -c 'from monasca_common.devbroker.jars import kafka_jars; print(kafka_jars())'
     check "ruff check" ruff check .
     check "ruff format" ruff format --check .
