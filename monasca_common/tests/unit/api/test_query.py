@@ -13,7 +13,7 @@ from monasca_common.storage.reader import PageOf, SeriesFilter, Span
 
 _TIMES = st.integers(-62_135_596_800_000, 253_402_300_799_999)  # of the years 1 to 9999
 _IDS = st.binary(min_size=16, max_size=16)
-_TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=40)
+_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 _DIMENSION = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Zs"), exclude_characters="\0,|:"), min_size=1, max_size=20
 ).filter(lambda text: text.strip() == text)
