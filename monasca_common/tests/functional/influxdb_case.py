@@ -90,7 +90,7 @@ class InfluxServer:
         return result.get("series", [])
 
 
-_shared = []
+_shared: list[InfluxServer] = []
 _numbers = itertools.count()
 
 
