@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import psycopg
@@ -44,7 +45,7 @@ class PostgresqlTestCase(base.BaseTestCase):
 class OwnServerTestCase(PostgresqlTestCase):
     """``self.server`` is the test's own: to be killed, frozen and filled. Writes give up after a second."""
 
-    settings = MappingProxyType({})
+    settings: Mapping[str, str] = MappingProxyType({})
 
     def setUp(self):
         self.server = None
