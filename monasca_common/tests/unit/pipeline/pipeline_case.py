@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the pipeline's tests share: specification rows, envelopes, and the way from the one to the other."""
+
+import json
+from pathlib import Path
+
+from oslotest import base
+
+from monasca_common import pipeline
+
+# Their provenance is told beside them.
+GOLDEN = Path(__file__).parents[1] / "models" / "golden"
+SHIPPED = Path(pipeline.__file__).parent / "specifications"
+
+EVER = pipeline.TimeBounds(0, 2**52)
+PUBLISHER = pipeline.Publisher("aggregate", "the-tenant", "the-region")
+HOUR_MS = 3_600_000
+
+
+def golden(name):
+    return GOLDEN.joinpath(name).read_bytes().splitlines()
+
+
+def shipped_row(metric_id, **parameters):
+    """A shipped transform row, changed; of one stage unless ``stages=2``."""
+    stages = parameters.pop("stages", 1)
+    lines = SHIPPED.joinpath("transform_specs.jsonl").read_text().splitlines()
+    row = next(row for row in map(json.loads, lines) if row["metric_id"] == metric_id)
+    row["aggregation_params_map"] |= parameters
+    if stages == 1:
+        row["aggregation_params_map"]["aggregation_pipeline"]["insert"] = ["prepare_data", "insert_data"]
+    return row
+
+
+def pre_row(event_type, *metric_ids, required=(), **defaults):
+    return {
+        "event_type": event_type,
+        "metric_id_list": list(metric_ids),
+        "required_raw_fields_list": list(required),
+        "event_processing_params": defaults,
+    }
+
+
+def specifications(pre_rows, rows):
+    return pipeline.read(
+        pipeline.Rows("pre.jsonl", map(json.dumps, pre_rows)), pipeline.Rows("transform.jsonl", map(json.dumps, rows))
+    )
+
+
+def envelope(name="cpu", timestamp=0, value=1.0, *, dimensions=None, meta=None, value_meta=None, created=5, without=()):
+    metric = {
+        "name": name,
+        "dimensions": dimensions or {},
+        "timestamp": timestamp,
+        "value": value,
+        "value_meta": value_meta,
+    }
+    whole = {"metric": metric, "meta": meta or {}, "creation_time": created}
+    for member in without:
+        metric.pop(member, None)
+        whole.pop(member, None)
+    return json.dumps(whole).encode()
+
+
+def partials_of(specs, messages, *, bounds=EVER):
+    """``messages``: values alone, or (value, partition, offset)."""
+    messages = [one if isinstance(one, tuple) else (one, 0, offset) for offset, one in enumerate(messages)]
+    values, partitions, offsets = zip(*messages, strict=True) if messages else ((), (), ())
+    accumulator = pipeline.Accumulator()
+    accumulator.add(pipeline.RecordReader(specs).read(values, bounds), partitions, offsets)
+    return list(accumulator.partials())
+
+
+def aggregates(specs, partials):
+    """``{(metric id, start of the period): Aggregate}``."""
+    periods = {}
+    for key, partial in partials:
+        transform = specs.find(key.specification_id)
+        period_ms = pipeline.period_start_ms(transform.period, key.window_ms)
+        periods.setdefault((transform.metric_id, period_ms), []).append((key, partial))
+    return {
+        (metric_id, period_ms): pipeline.aggregate(specs.transforms[metric_id], found)
+        for (metric_id, period_ms), found in periods.items()
+    }
+
+
+class PipelineCase(base.BaseTestCase):
+    def usages(self, specs, messages):
+        """Of the only specification and the only period."""
+        (aggregate,) = aggregates(specs, partials_of(specs, messages)).values()
+        return aggregate.usages
+
+    def usage(self, specs, messages):
+        (usage,) = self.usages(specs, messages)
+        return usage
