@@ -24,6 +24,8 @@ from monasca_common.storage.reader import Reader
 LOG = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 2.0
+# So many requests at a time are each sent at once; of more, those of a few milliseconds go together.
+_EAGER_CALLERS = 3
 
 
 class Service:
@@ -33,7 +35,7 @@ class Service:
         self.settings: ApiSettings = api_settings(conf)
         storage = storage_of(conf)
         self._reader: Reader | None = storage.open_reader() if storage is not None else None
-        self._producer = kafka.load_producer(conf)
+        self._producer = kafka.load_producer(conf, eager_callers=_EAGER_CALLERS)
         self.app: WsgiApp = make_app(self.settings, self._producer, self._reader, conf=conf, probe=_probe(conf))
 
     def close(self) -> None:

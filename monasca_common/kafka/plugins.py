@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,15 @@ CONSUMERS = "monasca_common.consumers"
 SERIALIZERS = "monasca_common.serializers"
 
 
-def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> KafkaProducer:
+def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP, *, eager_callers: int | None = None) -> KafkaProducer:
     """The producer that ``[kafka]`` describes; registers the options that it reads.
 
     ``group``: a consumer's group, to write to the servers that this consumer reads from.
+    ``eager_callers``: for a server with many threads: while more than so many wait in `KafkaProducer.publish`, their
+    messages linger to share requests.
     Raises `ConfigurationError`, which names the option.
     """
-    settings = configuration.producer_settings(conf, group)
+    settings = dataclasses.replace(configuration.producer_settings(conf, group), eager_callers=eager_callers)
     return entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
 
 

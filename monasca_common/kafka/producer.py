@@ -77,7 +77,7 @@ class KafkaProducer:
             budget_bytes=settings.budget_bytes,
         )
         self._drafts = Drafts(settings, self._ledger, self._ids)
-        self._pump = Pump(self._ledger, transport.clock, self._routes.transports)
+        self._pump = Pump(self._ledger, transport.clock, self._routes.transports, settings.eager_callers)
         self._routes.on_launch = self._pump.wake
 
     def _opening(self, open_transport: OpenTransport) -> OpenTransport:

@@ -35,6 +35,7 @@ class ProducerSettings:
     transactional_id: str | None = None
     transaction_timeout_seconds: float = 60.0
     topics_without_message_id: frozenset[str] = frozenset()
+    eager_callers: int | None = None  # while more than so many wait in `publish`, messages linger; None: they never do
     options: Mapping[str, str] = field(default_factory=_none, repr=False)  # raw, of librdkafka, checked at the edge
 
 

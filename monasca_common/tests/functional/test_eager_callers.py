@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many callers of one producer: sent at once, or gathered into fewer requests."""
+
+import threading
+import time
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.tests.functional.producer_case import SECONDS, ProducerCase
+
+CALLERS = 12
+LINGER_MS = 300
+
+
+class TestEagerCallers(ProducerCase):
+    def published(self, callers=CALLERS, **settings):
+        """How many produce requests a message of each of so many callers took, and how many seconds."""
+        topic = self.fixture.topic()
+        producer = self.producer(linger_ms=LINGER_MS, **settings)
+        producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        counted = self.fixture.proxy.add(Fault.delay_request(ApiKey.PRODUCE, seconds=0.0))
+        reports = []
+
+        def publish(number):
+            time.sleep(number * 0.01)  # they come one after the other, as requests do
+            reports.append(producer.publish(topic, [b"%d" % number], timeout=SECONDS))
+
+        threads = [threading.Thread(target=publish, args=(number,)) for number in range(callers)]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        seconds = time.monotonic() - began
+        self.assertEqual([True] * callers, [report.ok for report in reports])
+        self.assertEqual(callers + 1, len(self.log(topic)))
+        return counted.taken, seconds
+
+    def test_more_than_so_many_share_requests(self):
+        self.assertLess(self.published(eager_callers=0)[0], CALLERS // 2)
+
+    def test_so_many_do_not_wait_for_others(self):
+        self.assertLess(self.published(callers=2, eager_callers=2)[1], LINGER_MS / 1000)
+
+    def test_unless_told_otherwise_nobody_waits(self):
+        self.assertLess(self.published()[1], LINGER_MS / 1000)
