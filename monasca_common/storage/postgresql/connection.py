@@ -125,6 +125,11 @@ def _session_settings(timeout_seconds: float) -> str:
         "timezone": "UTC",
         # Compiling costs more than any statement here takes: a tenth of a second for joins of partitions.
         "jit": "off",
+        # A batch finds its rows by their keys. A young partition has no statistics, and would be read whole instead,
+        # once for each row of the batch in the worst case.
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "enable_seqscan": "off",
     }
     return " ".join(f"-c {name}={value}" for name, value in settings.items())
 

@@ -73,6 +73,7 @@ class PostgresqlWriter(Writer):
         # Kinds of which keys were taken lately. Repeated batches come in rows: copying each straight into the table
         # first, and failing, would cost half as much again. One that is all new ends it.
         self._merging: set[Kind] = set()
+        self._repeating = False  # the last measurements merged were all there
         self._can_merge = False  # this connection has its temporary tables
         self._connection: BoundedConnection | None = self._connect()
 
@@ -126,8 +127,7 @@ class PostgresqlWriter(Writer):
             raise meaning from error
         fail_point("storage.after_commit")
         self._remember(series)
-        if not (counts.repeated or counts.conflicting):
-            self._merging.discard(rows.kind)
+        self._learn(rows.kind, counts)
         return Written(counts.stored, counts.repeated, counts.conflicting, skipped=first)
 
     def _meaning(
@@ -212,7 +212,7 @@ class PostgresqlWriter(Writer):
         series = self._new_series(rows, {row[0] for row in measured})
         _insert_series(connection, series)
         if merge:
-            return staging.merge_measurements(connection, measured), series
+            return staging.merge_measurements(connection, measured, repeated=self._repeating), series
         staging.copy(connection, "measurements", encoding.measurements(measured))
         return Counts(len(measured)), series
 
@@ -237,6 +237,12 @@ class PostgresqlWriter(Writer):
             return []
         found = {value.series.id: value.series for value in rows.values if value.series.id in new}
         return [found[each] for each in sorted(found)]
+
+    def _learn(self, kind: Kind, counts: Counts) -> None:
+        if kind is Kind.METRICS:
+            self._repeating = not counts.stored
+        if not (counts.repeated or counts.conflicting):
+            self._merging.discard(kind)
 
     def _remember(self, series: list[Series]) -> None:
         # After the commit: remembering what was rolled back would leave measurements without their series.

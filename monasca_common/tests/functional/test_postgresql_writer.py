@@ -58,6 +58,17 @@ class TwoWaysTest(PostgresqlTestCase):
         self.write([measurement(n, time_ms=NOW_MS + 2) for n in range(3)], 4)
         self.assertEqual(["measurements"], self.copied)
 
+    def test_after_repeated_batches_one_that_is_new_in_part_is_counted_and_stored(self):
+        old = [measurement(n) for n in range(3)]
+        self.write(old, 0)
+        for partition in (1, 2):
+            self.assertEqual(Written(repeated=3), self.write(old, partition))
+        greater = old[1]._replace(version=NOW_MS + 1, value=7.5)
+        mixed = [old[0], greater, measurement(8), old[2]._replace(version=NOW_MS - 1, value=9.5)]
+        self.assertEqual(Written(stored=1, repeated=1, conflicting=2), self.write(mixed, 3))
+        self.assertEqual([0.0, 2.0, 7.5, 8.0], sorted(each.value for each in self.database.rows(Kind.METRICS)))
+        self.assertEqual(Written(repeated=1, conflicting=1), self.write([old[1], old[2]], 4))
+
     def test_equal_versions_and_values_are_decided_by_value_meta_alike_within_a_call_and_between_calls(self):
         # As text the first is the smaller, as jsonb (shorter keys first) the greater: it must not matter how they meet.
         metas = ['{"aa": "1", "b": "2"}', '{"b": "2", "aa": "0"}', '{"b":"2","aa":"1"}', None, '{"ü": "\\u00e4"}']
