@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory beside peers, in one run on a real Kafka that this command starts and stops.
+"""Speed and memory beside peers, in one run on a real Kafka and PostgreSQL that this command starts and stops.
 
 Prints a table. What is required and missed is printed as such.
 """
@@ -7,6 +7,7 @@ Prints a table. What is required and missed is printed as such.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import os
 import platform
@@ -70,7 +71,9 @@ def _measure(arguments: argparse.Namespace) -> Results:
     sections = [section for section in SECTIONS if not arguments.only or section.name in arguments.only]
     for name in {case.environment for section in sections for case in section.cases if case.environment}:
         environments.python(name)
-    with KafkaCluster() as cluster:
+    with contextlib.ExitStack() as started:
+        needs_kafka = not all(section.stores for section in sections)
+        cluster = started.enter_context(KafkaCluster()) if needs_kafka else None
         Session(cluster, results, quick=arguments.quick).run(sections)
     return results
 

@@ -20,16 +20,19 @@ class Job:
     group: str = ""
     threads: int = 1
     message_ids: bool = True
+    case: str = ""  # its name, where one module has several
+    database: str = ""  # a SQLAlchemy URL
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads included."""
+    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads included, and of a database's session."""
 
     messages: int  # while the clock ran
     seconds: float
     cpu_seconds: float
     written: int = 0  # all that must be in the log
+    rows: int | None = None  # all that must be in the database
     next_offsets: int | None = None  # a reader's, all partitions together, where it read everything
     p50_ms: float | None = None
     p99_ms: float | None = None

@@ -23,12 +23,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Cases whose repeats take turns. ``reads``: they read one backlog; otherwise each run writes its own topic."""
+    """Cases whose repeats take turns. ``reads``: they read one backlog; ``stores``: each run has its own PostgreSQL
+    database, and no Kafka; otherwise each run writes its own topic."""
 
     name: str
     title: str
     cases: tuple[Case, ...]
     reads: bool = False
+    stores: bool = False
     repeats: int = 5
     quick_repeats: int = 3
 
@@ -97,6 +99,31 @@ SECTIONS = (
         repeats=1,
         quick_repeats=1,
     ),
+    Section(
+        "storing",
+        "Measurements into PostgreSQL, in batches of 20,000, each with its offset in one transaction",
+        (
+            Case("store-bare", "psycopg, binary COPY into the keyed table", "storing", 400_000, 200_000),
+            Case("store", "Writer.write, all rows new", "storing", 400_000, 200_000),
+            Case(
+                "merge-bare",
+                "psycopg, temporary table + ON CONFLICT, 1 % of rows repeated",
+                "storing",
+                400_000,
+                200_000,
+            ),
+            Case("merge", "Writer.write, 1 % of rows repeated", "storing", 400_000, 200_000),
+            Case(
+                "replay-bare",
+                "psycopg, temporary table + ON CONFLICT, every row repeated",
+                "storing",
+                400_000,
+                200_000,
+            ),
+            Case("replay", "Writer.write, every row repeated", "storing", 400_000, 200_000),
+        ),
+        stores=True,
+    ),
 )
 
 REQUIRED = (
@@ -109,4 +136,7 @@ REQUIRED = (
     Required("consume", "rate", 0.7, "consume-bare"),
     Required("consume", "rate", 10, "consume-arroyo"),
     Required("memory", "peak_mb", 150),
+    Required("store", "rate", 0.8, "store-bare"),
+    Required("merge", "rate", 0.8, "merge-bare"),
+    Required("replay", "rate", 0.8, "replay-bare"),
 )

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 
 from benchmarks import environments
+from benchmarks.databases import Databases, stored_rows
 from benchmarks.job import Figures, Job
 from benchmarks.plan import Case, Section
 from benchmarks.results import Results
@@ -27,19 +29,34 @@ class CaseFailed(Exception):
 
 
 class Session:
-    def __init__(self, cluster: KafkaCluster, results: Results, *, quick: bool) -> None:
-        self._servers = cluster.bootstrap_servers
-        self._topics = Topics(cluster)
+    """``cluster`` is for sections that need one."""
+
+    def __init__(self, cluster: KafkaCluster | None, results: Results, *, quick: bool) -> None:
+        self._cluster = cluster
         self._results = results
         self._quick = quick
         self._groups = 0
 
     def run(self, sections: Iterable[Section]) -> None:
         for section in sections:
-            if section.reads:
+            if section.stores:
+                self._store(section)
+            elif section.reads:
                 self._read(section)
             else:
                 self._write(section)
+
+    @cached_property
+    def _topics(self) -> Topics:
+        assert self._cluster is not None
+        return Topics(self._cluster)
+
+    def _store(self, section: Section) -> None:
+        with Databases() as databases:
+            for _ in range(section.runs(quick=self._quick)):
+                for case in section.cases:
+                    with databases.new() as url:
+                        self._measure(case, Job("", "", case.count(quick=self._quick), case=case.name, database=url))
 
     def _write(self, section: Section) -> None:
         for _ in range(section.runs(quick=self._quick)):
@@ -51,7 +68,7 @@ class Session:
         backlog = section.backlog(quick=self._quick)
         with self._topics.new() as topic:
             print(f"writing {backlog:,} messages for {section.name} ...", file=sys.stderr, flush=True)
-            self._process("fill", sys.executable, Job(self._servers, topic, backlog))
+            self._process("fill", sys.executable, Job(self._servers(), topic, backlog))
             if self._topics.records(topic) != backlog:
                 raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {backlog}")
             for _ in range(section.runs(quick=self._quick)):
@@ -61,13 +78,17 @@ class Session:
     def _job(self, case: Case, topic: str) -> Job:
         self._groups += 1
         return Job(
-            servers=self._servers,
+            servers=self._servers(),
             topic=topic,
             messages=case.count(quick=self._quick),
             group=f"benchmark-{self._groups}",
             threads=case.threads,
             message_ids=case.message_ids,
         )
+
+    def _servers(self) -> str:
+        assert self._cluster is not None
+        return self._cluster.bootstrap_servers
 
     def _measure(self, case: Case, job: Job) -> None:
         if case.name in self._results.failures:
@@ -94,7 +115,11 @@ class Session:
         return Figures(**json.loads(done.stdout.splitlines()[-1]))
 
     def _count(self, figures: Figures, job: Job) -> None:
-        if figures.written:
+        if figures.rows is not None:
+            there = stored_rows(job.database)
+            if there != figures.rows:
+                raise CaseFailed(f"the database has {there} rows instead of {figures.rows}")
+        elif figures.written:
             there = self._topics.records(job.topic)
             if there != figures.written:
                 raise CaseFailed(f"the log has {there} records instead of {figures.written}")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Databases of a benchmark's PostgreSQL, and how many measurements they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from monasca_common.devbroker.postgresql import PostgresqlServer
+from monasca_common.storage import StorageSettings, open_storage
+
+# No checkpoint within a run: whichever case it fell into would pay for all of them.
+_SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
+
+
+class Databases(contextlib.ExitStack):
+    """Starts PostgreSQL on entering, and stops it on leaving."""
+
+    def __enter__(self) -> Databases:
+        self._server = self.enter_context(PostgresqlServer(settings=_SETTINGS))
+        return self
+
+    @contextlib.contextmanager
+    def new(self) -> Iterator[str]:
+        """The URL of a database with a schema and nothing else, gone afterwards."""
+        url = self._server.create_database()
+        open_storage(StorageSettings("postgresql", url)).upgrade()
+        try:
+            yield url
+        finally:
+            self._server.execute(f'DROP DATABASE "{url.rpartition("/")[2]}" WITH (FORCE)')
+
+
+def stored_rows(url: str) -> int:
+    engine = sa.create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        return int(connection.scalar(sa.text("SELECT count(*) FROM measurements")))
+
+
+def session_cpu_seconds(url: str) -> float:
+    """What the server's processes of all sessions with this database have used so far."""
+    engine = sa.create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        pids = [pid for (pid,) in connection.execute(sa.text(others))]
+    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
