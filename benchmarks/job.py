@@ -26,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads included, and of a database's session."""
+    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads included, and of its database session."""
 
     messages: int  # while the clock ran
     seconds: float
