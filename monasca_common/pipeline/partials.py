@@ -10,8 +10,9 @@ a sum is kept as the few floats whose exact sum it is; one, two or three of them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import fsum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,11 @@ class Reading(NamedTuple):
     partition: int
     offset: int
     quantity: float
+
+
+# Building a named tuple from a tuple: a third cheaper than calling its class.
+_reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__new__, Reading)
+_key: Callable[[tuple[str, int, Group]], PartialKey] = partial(tuple.__new__, PartialKey)
 
 
 def later(one: Reading, other: Reading) -> Reading:
@@ -133,9 +139,9 @@ ROW_FIELDS = (
 def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, Partial]:
     """One partial a key."""
     found: dict[PartialKey, Partial] = {}
-    for key, partial in partials:
+    for key, one in partials:
         known = found.get(key)
-        found[key] = partial if known is None else known.merge(partial)
+        found[key] = one if known is None else known.merge(one)
     return found
 
 
@@ -170,6 +176,8 @@ class _State:
             self.pending = []
 
     def partial(self) -> Partial:
+        if self.latest is self.oldest and not self.count and len(self.pending) == 1:
+            return Partial.of(self.latest)
         self.settle()
         return Partial(self.count, self.sums, self.least, self.greatest, self.oldest, self.latest)
 
@@ -195,14 +203,14 @@ class Accumulator:
         ):
             state = find(key)
             if state is None:
-                states[key] = _State(Reading(timestamp_ms, partitions[index], offsets[index], quantity))
+                states[key] = _State(_reading((timestamp_ms, partitions[index], offsets[index], quantity)))
                 continue
             state.pending.append(quantity)
             if timestamp_ms >= state.latest[0]:
-                reading = Reading(timestamp_ms, partitions[index], offsets[index], quantity)
+                reading = _reading((timestamp_ms, partitions[index], offsets[index], quantity))
                 state.latest = later(state.latest, reading)
             if timestamp_ms <= state.oldest[0]:
-                reading = Reading(timestamp_ms, partitions[index], offsets[index], quantity)
+                reading = _reading((timestamp_ms, partitions[index], offsets[index], quantity))
                 state.oldest = earlier(state.oldest, reading)
             if len(state.pending) >= _MOST_PENDING:
                 state.settle()
@@ -210,7 +218,7 @@ class Accumulator:
     def partials(self) -> Iterator[tuple[PartialKey, Partial]]:
         """All so far; more may be added afterwards."""
         for key, state in self._states.items():
-            yield PartialKey(*key), state.partial()
+            yield _key(key), state.partial()
 
 
 def by_window(partials: Mapping[PartialKey, Partial]) -> dict[int, dict[Group, Partial]]:

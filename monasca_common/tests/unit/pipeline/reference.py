@@ -68,7 +68,7 @@ def has_good_dimensions(metric):
     return all(isinstance(value, str | None) for value in (metric.get("dimensions") or {}).values())
 
 
-class Columns(dict):
+class Columns(dict[str, str]):
     """Every column of a record by its name; what is missing, null or empty is NA."""
 
     def __init__(self, whole, pre, metric_id):
