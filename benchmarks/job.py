@@ -20,13 +20,14 @@ class Job:
     group: str = ""
     threads: int = 1
     message_ids: bool = True
+    bulk: int = 1  # messages in one HTTP request
     case: str = ""  # its name, where one module has several
     database: str = ""  # a SQLAlchemy URL
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads included, and of its database session."""
+    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads and its database session included."""
 
     messages: int  # while the clock ran
     seconds: float
@@ -36,6 +37,8 @@ class Figures:
     next_offsets: int | None = None  # a reader's, all partitions together, where it read everything
     p50_ms: float | None = None
     p99_ms: float | None = None
+    request_p50_ms: float | None = None  # of HTTP requests, where the rate is what counts
+    request_p99_ms: float | None = None
     memory_mb: list[float] = field(default_factory=list)  # over time, evenly spaced
     peak_mb: float | None = None
     versions: dict[str, str] = field(default_factory=dict)

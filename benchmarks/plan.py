@@ -15,6 +15,7 @@ class Case:
     quick_messages: int
     threads: int = 1
     message_ids: bool = True
+    bulk: int = 1  # messages in one HTTP request
     environment: str | None = None  # None: the one that runs the benchmark
 
     def count(self, *, quick: bool) -> int:
@@ -81,6 +82,39 @@ SECTIONS = (
         ),
     ),
     Section(
+        "posting",
+        "Metrics over HTTP, answered once Kafka has them; one worker, load generator and broker on the same cores",
+        (
+            Case(
+                "http-bare-100",
+                "Falcon and confluent-kafka, nothing validated, bulks of 100 on 16 connections",
+                "http_bare",
+                600_000,
+                150_000,
+                threads=16,
+                bulk=100,
+            ),
+            Case(
+                "http-100",
+                "the API, bulks of 100 on 16 connections",
+                "http_ours",
+                600_000,
+                150_000,
+                threads=16,
+                bulk=100,
+            ),
+            Case(
+                "http-bare-1",
+                "Falcon and confluent-kafka, nothing validated, one metric a request, 64 connections",
+                "http_bare",
+                30_000,
+                8_000,
+                threads=64,
+            ),
+            Case("http-1", "the API, one metric a request, 64 connections", "http_ours", 30_000, 8_000, threads=64),
+        ),
+    ),
+    Section(
         "consuming",
         "Reading a backlog",
         (
@@ -133,6 +167,8 @@ REQUIRED = (
     Required("publish", "rate", 1, "publish-old"),
     Required("publish-8", "rate", 2.5, "publish-old"),
     Required("latency", "p99_ms", 2, "latency-bare"),
+    Required("http-100", "rate", 0.7, "http-bare-100"),
+    Required("http-1", "rate", 0.8, "http-bare-1"),
     Required("consume", "rate", 0.7, "consume-bare"),
     Required("consume", "rate", 10, "consume-arroyo"),
     Required("memory", "peak_mb", 150),

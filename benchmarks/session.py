@@ -84,6 +84,7 @@ class Session:
             group=f"benchmark-{self._groups}",
             threads=case.threads,
             message_ids=case.message_ids,
+            bulk=case.bulk,
         )
 
     def _servers(self) -> str:

@@ -59,6 +59,10 @@ def _row(results: Results, case: Case) -> Sequence[str]:
         seconds = results.spread(case.name, "seconds").median
         return case.title, f"at most {peak.median:.0f} MB", f"over {seconds:.0f} s", cpu
     rate = results.spread(case.name, "rate")
+    if first.request_p99_ms is not None:
+        p50, p99 = results.spread(case.name, "request_p50_ms"), results.spread(case.name, "request_p99_ms")
+        told = f"{rate.median:,.0f}/s; a request p50 {p50.median:.1f} ms, p99 {p99.median:.1f} ms"
+        return case.title, told, f"{_range(rate, ',.0f')}/s", cpu
     return case.title, f"{rate.median:,.0f}/s", f"{_range(rate, ',.0f')}/s", cpu
 
 
