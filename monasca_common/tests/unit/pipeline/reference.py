@@ -9,7 +9,6 @@ import json
 import re
 from collections import Counter, defaultdict, namedtuple
 from fractions import Fraction
-from typing import Any
 
 Row = namedtuple("Row", "metric_id period_ms dimensions quantity count first_ms last_ms")
 Quantity = namedtuple(
