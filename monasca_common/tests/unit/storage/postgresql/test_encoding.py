@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import struct
+
+from oslotest import base
+
+from monasca_common.models.rows import LogEntry
+from monasca_common.storage.base import Kind
+from monasca_common.storage.postgresql import encoding
+
+SERIES = bytes(range(16))
+
+
+def fields_of(encoded):
+    """Rows of a binary COPY, each a list of its fields' bytes."""
+    assert encoded[:19] == b"PGCOPY\n\xff\r\n\0" + bytes(8)
+    place, rows = 19, []
+    while (count := struct.unpack_from("!h", encoded, place)[0]) != -1:
+        place += 2
+        row = []
+        for _ in range(count):
+            [length] = struct.unpack_from("!i", encoded, place)
+            place += 4
+            row.append(None if length == -1 else encoded[place : place + length])
+            place += max(0, length)
+        rows.append(row)
+    assert place == len(encoded) - 2
+    return rows
+
+
+class EncodingTest(base.BaseTestCase):
+    def test_a_measurement_has_five_fields_in_the_order_of_its_table(self):
+        [row] = fields_of(encoding.measurements([(SERIES, 1_790_000_000_000, -1.5, None, 7)]))
+        self.assertEqual(
+            [SERIES, struct.pack("!q", 1_790_000_000_000), struct.pack("!d", -1.5), None, struct.pack("!q", 7)], row
+        )
+
+    def test_value_meta_is_the_version_of_jsonb_and_the_text(self):
+        [row] = fields_of(encoding.measurements([(SERIES, 1, 1.0, '{"ü": "1"}', 7)]))
+        self.assertEqual(b'\x01{"\xc3\xbc": "1"}', row[3])
+        self.assertEqual(struct.pack("!q", 7), row[4])
+
+    def test_rows_are_sorted_by_their_keys(self):
+        other = bytes(16)
+        keys = [(SERIES, 2), (SERIES, 1), (other, 300), (other, 4)]
+        rows = [(*key, 1.0, meta, 1) for key, meta in zip(keys, ("{}", None, None, "{}"), strict=True)]
+        encoded = fields_of(encoding.measurements(rows))
+        self.assertEqual(sorted(keys), [(row[0], struct.unpack("!q", row[1])[0]) for row in encoded])
+
+    def test_no_rows_are_a_header_and_a_trailer(self):
+        self.assertEqual([], fields_of(encoding.measurements([])))
+
+    def test_numbers_beyond_their_columns_are_errors_of_encoding(self):
+        for row in ((SERIES, 2**63, 1.0, None, 1), (SERIES, 1, 1.0, None, -(2**63) - 1)):
+            self.assertRaises(struct.error, encoding.measurements, [row])
+
+    def test_other_kinds_have_text_json_and_null_behind_their_key(self):
+        table = encoding.KEYED_TABLES[Kind.LOGS]
+        entry = LogEntry(5, "tenant", "region", "größe", "{}", '{"a": 1}')
+        rows = encoding.first_of_each_key([entry], [b"id"])
+        [row] = fields_of(encoding.keyed(table, rows))
+        self.assertEqual(
+            [struct.pack("!q", 5), b"id", b"tenant", b"region", "größe".encode(), b"\x01{}", b'\x01{"a": 1}'], row
+        )
+        self.assertEqual(("time", "message_id", "tenant", "region", "message", "dimensions", "fields"), table.columns)
+        without = encoding.first_of_each_key([entry._replace(message=None)], [b"id"])
+        self.assertIsNone(fields_of(encoding.keyed(table, without))[0][4])
+
+    def test_of_several_rows_with_one_key_the_first_is_kept(self):
+        entries = [
+            LogEntry(time, "t", "r", text, "{}", "{}") for time, text in ((1, "a"), (1, "b"), (2, "c"), (1, "d"))
+        ]
+        kept = encoding.first_of_each_key(entries, [b"x", b"x", b"x", b"y"])
+        self.assertEqual(["a", "c", "d"], [row[4] for row in kept])
+
+    def test_equal_objects_have_one_text_as_jsonb(self):
+        texts = ('{"bb":"1","a":"2"}', '{ "a" : "2", "bb" : "1" }', '{"a":"x","\\u0061":"2","bb":"1"}')
+        self.assertEqual({'{"a": "2", "bb": "1"}'}, set(map(encoding.jsonb_text, texts)))
