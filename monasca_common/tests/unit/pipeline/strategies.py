@@ -12,7 +12,9 @@ OLDEST_MS, LATEST_MS = 0, 1_735_693_200_000
 
 texts = st.sampled_from(["a", "b", "", None])
 timestamps = st.builds(lambda hour, within: hour + within, st.sampled_from(HOURS_MS), st.sampled_from(WITHIN_MS))
-quantities = st.one_of(st.integers(-3, 100), st.integers(-10_000, 1_000_000).map(lambda tenths: tenths / 10))
+quantities = st.one_of(
+    st.sampled_from([0, 1]), st.integers(-3, 100), st.integers(-10_000, 1_000_000).map(lambda tenths: tenths / 10)
+)
 
 
 def maps(*keys):

@@ -50,6 +50,10 @@ class UsageTest(pipeline_case.PipelineCase):
             told = pipeline.output(pipeline_case.PUBLISHER, specs.transforms["mem_total_all"], usage, 0, version_ms=0)
             self.assertIn(b'"dimensions":{"project_id":"p"}', told.value)
 
+    def test_a_rolled_up_sum_loses_nothing(self):
+        usage = self.usage(fetching(), [cpu(1, 1e16, "a"), cpu(1, 1, "b"), cpu(1, -1e16, "c")])
+        self.assertEqual(1.0, usage.quantity)
+
 
 class UtilisationTest(pipeline_case.PipelineCase):
     def utilised(self, *idle):
@@ -87,6 +91,12 @@ class RateTest(pipeline_case.PipelineCase):
     def test_a_rate_from_zero_is_no_row_and_counted(self):
         aggregate = self.rate(cpu(1, 0), cpu(2, 5))
         self.assertEqual(((), {"zero_oldest": 1}), (aggregate.usages, dict(aggregate.dropped)))
+
+    def test_a_window_without_a_rate_is_counted_and_the_others_are_compared(self):
+        aggregate = self.rate(cpu(1, 0), cpu(2, 9), cpu(11, 10), cpu(12, 8), cpu(21, 7), cpu(22, 5), stages=2)
+        (usage,) = aggregate.usages
+        self.assertEqual((50.0, 4), (usage.quantity, usage.count))
+        self.assertEqual({"zero_oldest": 1}, dict(aggregate.dropped))
 
     def test_each_group_has_its_own_rate(self):
         aggregate = self.rate(
