@@ -184,7 +184,7 @@ class OffsetOutOfRange(ConsumerError):
     def __init__(self, partition: TopicPartition, offset: int | None, reason: str = "deleted by retention?") -> None:
         super().__init__(
             f"offset {offset} of {partition.topic}/{partition.partition} is not in the log ({reason}): seek to a valid "
-            "offset, or reset the group's offsets"
+            "offset, or set the group's with `monasca-common offsets reset`"
         )
         self.partition = partition
         self.offset = offset
@@ -195,8 +195,8 @@ class TopicRecreated(ConsumerError):
 
     def __init__(self, topic: str, old_id: str, new_id: str) -> None:
         super().__init__(
-            f"topic {topic!r} was deleted and made again (id {old_id} is now {new_id}): stop the readers, reset "
-            "the group's offsets, and start again"
+            f"topic {topic!r} was deleted and made again (id {old_id} is now {new_id}): stop the readers, "
+            "run `monasca-common offsets reset`, and start again"
         )
         self.topic = topic
         self.old_id = old_id

@@ -132,6 +132,20 @@ class Writer(ABC):
         Raises `RowsRefused` (nothing was stored), `RangeBeyondNext`, `TopicMismatch`.
         """
 
+    def reset_offsets(
+        self,
+        group: str,
+        starts: Mapping[TopicPartition, int | None],
+        topic_ids: Mapping[TopicPartition, str | None],
+    ) -> dict[TopicPartition, int]:
+        """Put these offsets and topic ids in place of what is stored, whatever that is, in one transaction.
+
+        ``None`` forgets a partition. Returns what was stored before. What an operator does, not a reader: a claim that
+        is under way from the former offset is skipped, or told to read again from the new one. Raises `NotSupported`
+        without `Capability.TRANSACTIONAL_OFFSETS`.
+        """
+        raise NotSupported(f"{type(self).__name__} stores no offsets: those that count are in Kafka")
+
     @abstractmethod
     def close(self) -> None: ...
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
 )
@@ -52,6 +53,14 @@ class TopicDescription:
     leaders: tuple[int | None, ...]
     replicas: tuple[tuple[int, ...], ...]
     in_sync: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One live member of a consumer group; ``host``: where it connects from."""
+
+    client_id: str
+    host: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +192,33 @@ class Admin:
         answer = self._all(self._client.delete_records(wanted, request_timeout=timeout), timeout)
         return {TopicPartition(tp.topic, tp.partition): int(left.low_watermark) for tp, left in answer.items()}
 
+    def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
+        """The offset of the oldest record that is left, or of the next one where none is."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), timeout)  # type: ignore[no-untyped-call]
+
+    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
+        """Where the log ends for a reader of what is committed: an unfinished transaction lies beyond it."""
+        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), timeout)  # type: ignore[no-untyped-call]
+
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], timeout: float = 10.0
+    ) -> dict[TopicPartition, int | None]:
+        """The first offset whose record is not older than this time; ``None`` where every record is."""
+        specifications = {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
+        found = self._offsets(specifications, timeout)
+        return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+
+    def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
+        """Who is in a consumer group; nobody where there is no such group."""
+        future = self._client.describe_consumer_groups([group], request_timeout=timeout)[group]
+        try:
+            members = self._result(future, timeout).members
+        except TransportError as error:
+            if error.code != KafkaError.GROUP_ID_NOT_FOUND:
+                raise
+            return ()
+        return tuple(GroupMember(member.client_id, member.host) for member in members)
+
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
         """What a group committed: the next offset to read of each partition that has one."""
         futures = self._client.list_consumer_group_offsets(
@@ -211,6 +247,17 @@ class Admin:
         """Take these permissions back; one that was never granted is no error."""
         filters = [permission.binding(AclBindingFilter) for permission in permissions]
         self._all(self._client.delete_acls(filters, request_timeout=timeout), timeout)
+
+    def _offsets(self, specifications: Mapping[TopicPartition, Any], timeout: float) -> dict[TopicPartition, int]:
+        if not specifications:
+            return {}
+        futures = self._client.list_offsets(
+            {ClientTopicPartition(tp.topic, tp.partition): what for tp, what in specifications.items()},
+            request_timeout=timeout,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+        )
+        answer = self._all(futures, timeout)
+        return {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
         with contextlib.suppress(TransportError):

@@ -19,6 +19,11 @@ INSERT_NEXT = (
     b"INSERT INTO kafka_offset (consumer_group, topic, partition, topic_id, next) VALUES (%s, %s, %s, %s, %s) "
     b"ON CONFLICT DO NOTHING"
 )
+PUT_NEXT = (
+    b"INSERT INTO kafka_offset (consumer_group, topic, partition, topic_id, next) VALUES (%s, %s, %s, %s, %s) "
+    b"ON CONFLICT (consumer_group, topic, partition) DO UPDATE SET topic_id = excluded.topic_id, next = excluded.next"
+)
+DELETE_NEXT = b"DELETE FROM kafka_offset" + _WHICH
 UPDATE_NEXT = b"UPDATE kafka_offset SET next = %s, topic_id = coalesce(topic_id, %s)" + _WHICH + b" AND next = %s"
 
 
@@ -70,3 +75,23 @@ def select(
             fence.check_topic(partition.topic, row[1], topic_id)
             stored[partition] = int(row[0])
     return stored
+
+
+def reset(
+    connection: BoundedConnection,
+    group: str,
+    starts: Mapping[TopicPartition, int | None],
+    topic_ids: Mapping[TopicPartition, str | None],
+) -> dict[TopicPartition, int]:
+    """Those that were stored; waits for the transactions that write on from them."""
+    before = {}
+    for partition in sorted(starts):
+        key, offset = (group, *partition), starts[partition]
+        row = connection.execute(LOCK_NEXT, key).fetchone()
+        if row is not None:
+            before[partition] = int(row[0])
+        if offset is None:
+            connection.execute(DELETE_NEXT, key)
+        else:
+            connection.execute(PUT_NEXT, (*key, topic_ids.get(partition), offset))
+    return before

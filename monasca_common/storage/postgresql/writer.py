@@ -88,6 +88,15 @@ class PostgresqlWriter(Writer):
             offsets.insert(connection, group, starts, topic_ids)
             return offsets.select(connection, group, {each: topic_ids.get(each) for each in starts})
 
+    def reset_offsets(
+        self,
+        group: str,
+        starts: Mapping[TopicPartition, int | None],
+        topic_ids: Mapping[TopicPartition, str | None],
+    ) -> dict[TopicPartition, int]:
+        with self._session() as connection, connection.transaction():
+            return offsets.reset(connection, group, starts, topic_ids)
+
     def write(self, claim: Claim, rows: Rows) -> Written:
         fence.check_call(claim, rows)
         with self._session() as connection:

@@ -43,6 +43,11 @@ INSERT_NEXT = (
     "INSERT INTO kafka_offset (consumer_group, topic, partition, topic_id, next) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING"
 )
+PUT_NEXT = (
+    "INSERT INTO kafka_offset (consumer_group, topic, partition, topic_id, next) VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT (consumer_group, topic, partition) DO UPDATE SET topic_id = excluded.topic_id, next = excluded.next"
+)
+DELETE_NEXT = "DELETE FROM kafka_offset WHERE consumer_group = ? AND topic = ? AND partition = ?"
 UPDATE_NEXT = (
     "UPDATE kafka_offset SET next = ?, topic_id = coalesce(topic_id, ?) "
     "WHERE consumer_group = ? AND topic = ? AND partition = ? AND next = ?"

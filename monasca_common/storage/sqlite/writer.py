@@ -75,6 +75,21 @@ class SqliteWriter(Writer):
             )
             return self._stored_offsets(connection, group, {each: topic_ids.get(each) for each in starts})
 
+    def reset_offsets(
+        self,
+        group: str,
+        starts: Mapping[TopicPartition, int | None],
+        topic_ids: Mapping[TopicPartition, str | None],
+    ) -> dict[TopicPartition, int]:
+        with self._transaction() as connection:
+            before = self._stored_offsets(connection, group, dict.fromkeys(starts))
+            for partition, offset in starts.items():
+                if offset is None:
+                    connection.execute(statements.DELETE_NEXT, (group, *partition))
+                else:
+                    connection.execute(statements.PUT_NEXT, (group, *partition, topic_ids.get(partition), offset))
+            return before
+
     def write(self, claim: Claim, rows: Rows) -> Written:
         fence.check_call(claim, rows)
         try:

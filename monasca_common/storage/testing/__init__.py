@@ -14,6 +14,7 @@ from monasca_common.storage.testing.fencing import FenceContract
 from monasca_common.storage.testing.keys import KeyContract
 from monasca_common.storage.testing.operating import OperationContract
 from monasca_common.storage.testing.refusing import RefusalContract
+from monasca_common.storage.testing.resetting import ResetContract
 from monasca_common.storage.testing.writing import WriteContract
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "KeyContract",
     "OperationContract",
     "RefusalContract",
+    "ResetContract",
     "SqlDatabase",
     "WriteContract",
     "needs",

@@ -36,6 +36,10 @@ class InfluxdbRefusalTest(testing.RefusalContract, InfluxdbTestCase):
     pass
 
 
+class InfluxdbResetTest(testing.ResetContract, InfluxdbTestCase):
+    pass
+
+
 class InfluxdbTest(Scenario, InfluxdbTestCase):
     def test_what_is_written_last_stays_as_a_whole(self):
         writer = self.database.writer()

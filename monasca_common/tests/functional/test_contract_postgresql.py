@@ -21,5 +21,9 @@ class PostgresqlRefusalTest(testing.RefusalContract, PostgresqlTestCase):
     pass
 
 
+class PostgresqlResetTest(testing.ResetContract, PostgresqlTestCase):
+    pass
+
+
 class PostgresqlOperationTest(testing.OperationContract, PostgresqlTestCase):
     pass

@@ -6,6 +6,7 @@ from monasca_common.storage.testing import (
     KeyContract,
     OperationContract,
     RefusalContract,
+    ResetContract,
     WriteContract,
 )
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -21,6 +22,9 @@ class SqliteKeyTest(KeyContract, SqliteTestCase): ...
 
 
 class SqliteRefusalTest(RefusalContract, SqliteTestCase): ...
+
+
+class SqliteResetTest(ResetContract, SqliteTestCase): ...
 
 
 class SqliteOperationTest(OperationContract, SqliteTestCase): ...

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two places where a group's offsets are kept: beside its rows in the database, or in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from monasca_common.cli.offset_plan import Kept
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.transport.admin import Admin
+from monasca_common.storage.base import Capability, Storage
+from monasca_common.storage.errors import StorageError
+
+
+class KeptOffsets(Protocol):
+    place: str  # "database" or "kafka"
+
+    def read(self) -> dict[TopicPartition, Kept]:
+        """All that the group has."""
+
+    def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
+        """Replace these; ``None`` forgets one, where that is possible."""
+
+
+class KafkaOffsets:
+    """Committed offsets; Kafka itself forgets those of a topic when it is deleted."""
+
+    place = "kafka"
+
+    def __init__(self, admin: Admin, group: str) -> None:
+        self._admin = admin
+        self._group = group
+
+    def read(self) -> dict[TopicPartition, Kept]:
+        return {partition: Kept(offset) for partition, offset in self._admin.group_offsets(self._group).items()}
+
+    def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
+        known = {partition: offset for partition, offset in offsets.items() if offset is not None}
+        if known:
+            self._admin.alter_group_offsets(self._group, known)
+
+
+class DatabaseOffsets:
+    """Those that count are in the database; Kafka's copy follows, for it is what lag tools look at."""
+
+    place = "database"
+
+    def __init__(self, storage: Storage, admin: Admin, group: str) -> None:
+        self._storage = storage
+        self._in_kafka = KafkaOffsets(admin, group)
+        self._group = group
+
+    def read(self) -> dict[TopicPartition, Kept]:
+        return {
+            TopicPartition(each.topic, each.partition): Kept(each.next_offset, each.topic_id)
+            for each in self._storage.status().offsets
+            if each.group == self._group
+        }
+
+    def write(self, offsets: Mapping[TopicPartition, int | None], topic_ids: Mapping[TopicPartition, str]) -> None:
+        ids = {partition: topic_ids.get(partition) for partition in offsets}
+        with self._storage.open_writer() as writer:
+            writer.reset_offsets(self._group, offsets, ids)
+        try:
+            self._in_kafka.write(offsets, topic_ids)
+        except TransportError as error:
+            raise TransportError(
+                "the database has the new offsets, which is what counts; Kafka's copy of them, for lag tools, could "
+                f"not be set: {error}. Run the same command again, or let the service commit them"
+            ) from error
+
+
+def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -> KeptOffsets:
+    """``place``: ``database`` or ``kafka``; ``None``: the database if it has any of this group.
+
+    Raises `StorageError` for a database that is asked for and keeps none.
+    """
+    if place == "kafka" or storage is None:
+        if place == "database":
+            raise StorageError("the configuration has no [database] connection: give the file of the service that has")
+        return KafkaOffsets(admin, group)
+    if Capability.TRANSACTIONAL_OFFSETS not in storage.capabilities:
+        if place == "database":
+            raise StorageError(f"{type(storage).__name__} keeps no offsets beside its rows: they are in Kafka")
+        return KafkaOffsets(admin, group)
+    in_database = DatabaseOffsets(storage, admin, group)
+    return in_database if place == "database" or in_database.read() else KafkaOffsets(admin, group)

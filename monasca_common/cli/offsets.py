@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common offsets show | reset``: where a consumer group reads on, and how an operator moves it.
+
+For a topic that was deleted and made again, and for a position that retention has passed: there the services stop
+instead of guessing, and this is how a person decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from cliff.command import Command
+from oslo_config import cfg
+
+from monasca_common.cli import configuration, kept_offsets, offset_plan
+from monasca_common.cli.kept_offsets import KeptOffsets
+from monasca_common.cli.offset_plan import LogSpan, Move, Standing
+from monasca_common.kafka import options as kafka_options
+from monasca_common.kafka import plugins
+from monasca_common.kafka.config.configuration import consumer_settings
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
+from monasca_common.kafka.transport.admin import Admin
+from monasca_common.storage import Storage, load_storage
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.options import DATABASE_GROUP
+
+_OPTIONS = "oslo.config.opts"
+_OURS = "monasca_common."
+
+
+class _Refused(Exception):
+    """What is asked for cannot be done, or should not."""
+
+
+class _OffsetsCommand(Command):
+    """A consumer group, its topics, and where its offsets are kept."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument("--group", required=True, metavar="G", help="the consumer group: its option group_id")
+        parser.add_argument(
+            "--topic",
+            action="append",
+            type=_topic,
+            metavar="T[:P,P…]",
+            help="a topic, or some of its partitions; may be given several times (default: the topics of the "
+            "configuration's consumer with this group_id)",
+        )
+        parser.add_argument(
+            "--kept-in",
+            choices=("database", "kafka"),
+            help="where the offsets are that count (default: the database of the configuration, if it has any of this "
+            "group, else Kafka)",
+        )
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: done, or to be done without objection. 1: not, and the reason on standard error."""
+        try:
+            conf = configuration.read(parsed_args)
+            section, topics = _consumer(conf, parsed_args.group)
+            admin = plugins.load_admin(conf, section)
+            kept = kept_offsets.find(_storage(conf), admin, parsed_args.group, parsed_args.kept_in)
+            chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
+            return self.act(parsed_args, admin, kept, _standings(admin, kept, chosen))
+        except (ConfigurationError, StorageError, MessagingError, _Refused) as error:
+            self.app.stderr.write(f"monasca-common {self.cmd_name}: {error}\n")
+            return 1
+
+    def act(
+        self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
+    ) -> int:
+        raise NotImplementedError
+
+    def print(self, *lines: str) -> None:
+        self.app.stdout.write("\n".join(lines) + "\n")
+        self.app.stdout.flush()
+
+
+class OffsetsShow(_OffsetsCommand):
+    """Tell where a consumer group reads on, and whether it can.
+
+    The exit status is 0 where every partition can be read on, else 1: then `offsets reset` is what helps.
+    """
+
+    def act(
+        self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
+    ) -> int:
+        members = _members(admin, parsed_args.group)
+        if parsed_args.json:
+            partitions = [offset_plan.describe(each) for each in standings]
+            facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
+            self.print(json.dumps(facts))
+        else:
+            self.print(_head(parsed_args.group, kept, members), offset_plan.standings_table(standings))
+        return 1 if any(each.problem for each in standings) else 0
+
+
+class OffsetsReset(_OffsetsCommand):
+    """Move where a consumer group reads on; without --execute, only tell what that would do.
+
+    For a topic that was deleted and made again, and for offsets that retention has passed. Refused while the group has
+    members: stop its services first. The exit status is 0 where it was done, or would be.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        target = parser.add_mutually_exclusive_group(required=True)
+        target.add_argument("--to-earliest", action="store_true", help="the oldest message that the log still has")
+        target.add_argument("--to-latest", action="store_true", help="the end: skip everything that is there now")
+        target.add_argument(
+            "--to-datetime",
+            type=_moment_ms,
+            metavar="TIME",
+            help="the first message of this time or later, such as 2026-01-31T06:00:00Z (UTC if it names no zone); the "
+            "end where there is none",
+        )
+        target.add_argument("--to-offset", type=_offset, metavar="N", help="this offset, which the log must have")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
+        how.add_argument("--execute", action="store_true", help="do it")
+        return parser
+
+    def act(
+        self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
+    ) -> int:
+        there = [each for each in standings if each.log is not None]
+        targets = _targets(parsed_args, admin, there)
+        # What is kept of partitions that are no more would stop the first reader that comes when they are there again.
+        moves = [Move(each, targets.get(each.partition)) for each in standings if each.log or kept.place == "database"]
+        members = _members(admin, parsed_args.group)
+        execute = parsed_args.execute and not members
+        if execute:
+            ids = {each.partition: each.log.topic_id for each in there if each.log}
+            kept.write({move.standing.partition: move.target for move in moves}, ids)
+        if parsed_args.json:
+            partitions = [offset_plan.describe_move(each) for each in moves]
+            facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
+            self.print(json.dumps({**facts, "executed": execute}))
+        else:
+            text = offset_plan.summary(moves, rows=kept.place == "database") + _left_behind(kept, moves)
+            done = "Done." if execute else "Nothing was changed."
+            hint = "" if execute or members else " With --execute it would be."
+            self.print(_head(parsed_args.group, kept, members), offset_plan.moves_table(moves), *text, f"{done}{hint}")
+        if members:
+            raise _Refused(
+                f"group {parsed_args.group!r} has {_count(members)}, and would go on from the old offsets "
+                f"({', '.join(members[:3])}): stop them first; one that died is a member until its session times out"
+            )
+        return 0
+
+
+def _head(group: str, kept: KeptOffsets, members: Sequence[str]) -> str:
+    where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
+    return f"Group {group}, {_count(members)}; its offsets are kept in {where}."
+
+
+def _count(members: Sequence[str]) -> str:
+    return "no members" if not members else "1 member" if len(members) == 1 else f"{len(members)} members"
+
+
+def _members(admin: Admin, group: str) -> list[str]:
+    return [f"{member.client_id} at {member.host.lstrip('/')}" for member in admin.group_members(group)]
+
+
+def _standings(admin: Admin, kept: KeptOffsets, chosen: Mapping[str, tuple[int, ...]]) -> list[Standing]:
+    """How each chosen partition stands. No partitions chosen: all of the topic's, and those kept that are no more."""
+    if not chosen:
+        raise _Refused("no consumer in the configuration has this group_id: name its topics with --topic")
+    known = kept.read()
+    standings = []
+    for topic, numbers in chosen.items():
+        if topic not in admin.topic_ids([topic], timeout=10.0):
+            raise _Refused(f"there is no topic {topic!r} to read on in: correct its name, or make it first")
+        description = admin.describe_topic(topic)
+        missing = [number for number in numbers if number >= description.partitions]
+        if missing:
+            raise _Refused(f"topic {topic!r} has {description.partitions} partitions, and no {missing[0]}")
+        wanted = [TopicPartition(topic, number) for number in numbers or range(description.partitions)]
+        firsts, ends = admin.first_offsets(wanted), admin.end_offsets(wanted)
+        standings += [
+            Standing(each, known.get(each), LogSpan(description.topic_id, firsts[each], ends[each])) for each in wanted
+        ]
+        if not numbers:
+            former = sorted(each for each in known if each.topic == topic and each not in firsts)
+            standings += [Standing(each, known[each], None) for each in former]
+    return standings
+
+
+def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[Standing]) -> dict[TopicPartition, int]:
+    logs = {each.partition: each.log for each in standings if each.log is not None}
+    if parsed_args.to_earliest:
+        return {partition: log.first for partition, log in logs.items()}
+    if parsed_args.to_latest:
+        return {partition: log.end for partition, log in logs.items()}
+    if parsed_args.to_datetime is not None:
+        found = admin.offsets_for_times(dict.fromkeys(logs, parsed_args.to_datetime))
+        return {
+            partition: log.end if found[partition] is None else found[partition]  # type: ignore[misc]
+            for partition, log in logs.items()
+        }
+    for partition, log in logs.items():
+        if not log.first <= parsed_args.to_offset <= log.end:
+            raise _Refused(
+                f"{partition.topic}/{partition.partition} has offsets from {log.first} to {log.end}, and no "
+                f"{parsed_args.to_offset}: name one of them, for this partition alone (--topic {partition.topic}:"
+                f"{partition.partition})"
+            )
+    return dict.fromkeys(logs, parsed_args.to_offset)
+
+
+def _left_behind(kept: KeptOffsets, moves: Sequence[Move]) -> list[str]:
+    """Partitions that still stop their reader, for what is kept of them is of the former topic."""
+    topics = {move.standing.partition.topic for move in moves if move.standing.made_again}
+    moved = {move.standing.partition for move in moves}
+    rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
+    named = ", ".join(f"{topic}/{number}" for topic, number in rest)
+    return [f"Still kept of former topics, and to be looked at as well: {named}."] if rest else []
+
+
+def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]]:
+    """The option group of the consumer with this id, whose servers count, and its topics; ``[kafka]`` and none."""
+    _register_options(conf)
+    in_files = sorted(name for name in conf.list_all_sections() if name.startswith(f"{KAFKA_GROUP}_"))
+    for name in dict.fromkeys((*CONSUMER_GROUPS, *in_files)):
+        kafka_options.register(conf, name)
+        if conf[name].group_id == group_id:
+            return name, consumer_settings(conf, name).topics
+    return KAFKA_GROUP, ()
+
+
+def _register_options(conf: cfg.ConfigOpts) -> None:
+    """Those of every service, so that the file of any of them has no option that nobody knows."""
+    for each in importlib.metadata.entry_points(group=_OPTIONS):
+        if not each.name.startswith(_OURS):
+            continue
+        with contextlib.suppress(ImportError):  # an extra that is not installed here
+            for group, options in each.load()():
+                conf.register_opts(options, group=group)
+
+
+def _storage(conf: cfg.ConfigOpts) -> Storage | None:
+    unset = False
+    with contextlib.suppress(cfg.Error, ValueError):  # what cannot be read is for load_storage to tell of
+        unset = not conf[DATABASE_GROUP].connection
+    return None if unset else load_storage(conf)
+
+
+def _topic(text: str) -> tuple[str, tuple[int, ...]]:
+    topic, _, numbers = text.partition(":")
+    try:
+        return topic, tuple(sorted({_offset(number) for number in numbers.split(",")})) if numbers else ()
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: write a topic, or its partitions as topic:0,1") from error
+
+
+def _offset(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no offset: write a number, 0 or greater")
+    return int(text)
+
+
+def _moment_ms(text: str) -> int:
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write one such as 2026-01-31T06:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.cli import offset_plan
+from monasca_common.cli.offset_plan import Kept, LogSpan, Move, Standing
+from monasca_common.kafka.message import TopicPartition
+
+_PARTITION = TopicPartition("metrics", 0)
+
+
+def standing(stored, first=100, end=200, *, stored_id="a", topic_id="a"):
+    kept = None if stored is None else Kept(stored, stored_id)
+    return Standing(_PARTITION, kept, LogSpan(topic_id, first, end))
+
+
+def counts(each, target):
+    move = Move(each, target)
+    return (move.skipped, move.read_again, each.gone)
+
+
+class TestWhatAResetMeans(base.BaseTestCase):
+    def test_forward_skips_what_lies_between(self):
+        self.assertEqual((30, 0, 0), counts(standing(150), 180))
+
+    def test_back_reads_again_what_lies_between(self):
+        self.assertEqual((0, 30, 0), counts(standing(150), 120))
+
+    def test_to_where_it_is_changes_nothing(self):
+        self.assertEqual((0, 0, 0), counts(standing(150), 150))
+
+    def test_what_retention_deleted_is_lost_and_not_skipped(self):
+        self.assertEqual((0, 0, 40), counts(standing(60), 100))
+        self.assertEqual((50, 0, 40), counts(standing(60), 150))
+
+    def test_nothing_beyond_the_end_is_read_again(self):
+        self.assertEqual((0, 20, 0), counts(standing(900), 180))
+
+    def test_an_offset_of_a_former_topic_is_compared_with_nothing(self):
+        self.assertEqual((0, 0, 0), counts(standing(900, 0, 20, stored_id="a", topic_id="b"), 0))
+        self.assertEqual((20, 0, 0), counts(standing(5, 0, 20, stored_id="a", topic_id="b"), 20))
+
+    def test_without_a_stored_offset_only_what_lies_before_the_target_is_skipped(self):
+        self.assertEqual((0, 0, 0), counts(standing(None), 100))
+        self.assertEqual((100, 0, 0), counts(standing(None), 200))
+
+
+class TestStanding(base.BaseTestCase):
+    def test_what_stops_a_reader_is_named(self):
+        for each, problem in (
+            (standing(150), ""),
+            (standing(100), ""),
+            (standing(200), ""),
+            (standing(None), ""),
+            (standing(99), "1 deleted unread"),
+            (standing(201), "beyond the end of the log"),
+            (standing(150, topic_id="b"), "topic deleted and made again"),
+            (Standing(_PARTITION, Kept(3), None), "no such partition"),
+        ):
+            self.assertEqual(problem, each.problem)
+
+    def test_kafka_keeps_no_topic_id_so_none_is_compared(self):
+        self.assertEqual("", standing(150, stored_id=None, topic_id="b").problem)
+
+    def test_what_is_left_is_counted_from_where_reading_goes_on(self):
+        left = [each.left for each in (standing(150), standing(60), standing(None), standing(900))]
+        self.assertEqual([50, 100, 100, 0], left)
+
+
+class TestSummary(base.BaseTestCase):
+    def test_it_says_how_many_are_skipped_and_how_many_come_again(self):
+        text = " ".join(offset_plan.summary([Move(standing(1150, 1000, 9000), 2150)], rows=True))
+        self.assertIn("up to 1,000 messages", text)
+        self.assertNotIn("again", text)
+        text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=True))
+        self.assertIn("Read again: up to 50 messages; each is stored once", text)
+
+    def test_only_rows_are_promised_to_stay_single(self):
+        text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=False))
+        self.assertNotIn("stored once", text)

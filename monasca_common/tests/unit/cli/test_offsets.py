@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common offsets``: over a SQLite file, and a cluster of which only its answers are there."""
+
+import json
+import os
+import subprocess
+import sys
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli.main import main
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.transport.admin import GroupMember, TopicDescription
+from monasca_common.storage.base import StoredOffset
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import SqlDatabase
+
+_GROUP = "persister"
+_FIRST, _SECOND = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+# A persister, as far as the file can tell.
+_HOLDER = """
+import sys
+from monasca_common.storage import StorageSettings, open_storage
+with open_storage(StorageSettings("sqlite", sys.argv[1])).open_writer():
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Cluster:
+    """What an administrator is told. ``log``: the offsets of each partition of the topic ``metrics``."""
+
+    def __init__(self):
+        self.log = {_FIRST: (0, 100), _SECOND: (0, 100)}
+        self.topic_id = "first"
+        self.members = []
+        self.committed = {}
+        self.altered = []
+        self.refusal = None
+        self.later = None  # the first offset after any time that is asked for
+
+    def topic_ids(self, topics, timeout):
+        return {topic: self.topic_id for topic in topics if topic == "metrics"}
+
+    def describe_topic(self, name):
+        count = len(self.log)
+        return TopicDescription(name, self.topic_id, count, (1,) * count, ((1,),) * count, ((1,),) * count)
+
+    def first_offsets(self, partitions):
+        return {each: self.log[each][0] for each in partitions}
+
+    def end_offsets(self, partitions):
+        return {each: self.log[each][1] for each in partitions}
+
+    def offsets_for_times(self, times_ms):
+        return dict.fromkeys(times_ms, self.later)
+
+    def group_members(self, group):
+        return tuple(self.members)
+
+    def group_offsets(self, group):
+        return dict(self.committed)
+
+    def alter_group_offsets(self, group, offsets):
+        if self.refusal is not None:
+            raise self.refusal
+        self.altered.append((group, offsets))
+
+
+class OffsetsCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.cluster = Cluster()
+        self.sections = []
+        self.patch(plugins, "load_admin", self.load_admin)
+        url = f"sqlite:///{self.folder}/monasca.sqlite"
+        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
+        self.database.prepare()
+        self.consumer = f"[kafka_metrics]\ntopic = metrics\ngroup_id = {_GROUP}\nthreads = 3\n"
+        self.configuration = self.file(self.consumer + f"[database]\nconnection = {url}\n")
+
+    def load_admin(self, conf, section):
+        self.sections.append(section)
+        return self.cluster
+
+    def file(self, text):
+        path = os.path.join(self.folder, "service.conf")
+        with open(path, "w") as file:
+            file.write("[kafka]\nbootstrap_servers = kafka:9092\n" + text)
+        return path
+
+    def store(self, *partitions, next_offset=50, topic_id="first", group=_GROUP):
+        with self.database.storage().open_writer() as writer:
+            writer.begin(group, dict.fromkeys(partitions, next_offset), dict.fromkeys(partitions, topic_id))
+
+    def stored(self):
+        return set(self.database.storage().status().offsets)
+
+    def run_command(self, *arguments, group=_GROUP):
+        """The exit status, standard output and standard error of this call."""
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            stream.truncate()
+        status = main(["offsets", *arguments, "--group", group, "--config-file", self.configuration])
+        texts = []
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            texts.append(stream.read())
+        return (status, *texts)
+
+    def run_json(self, *arguments, **keywords):
+        status, out, _ = self.run_command(*arguments, "--json", **keywords)
+        return status, json.loads(out)
+
+
+class TestReset(OffsetsCase):
+    def test_a_dry_run_is_the_default_and_changes_nothing(self):
+        self.store(_FIRST, _SECOND)
+        before = self.stored()
+        for extra in ([], ["--dry-run"]):
+            status, out, _ = self.run_command("reset", "--to-latest", *extra)
+            self.assertEqual(0, status)
+            self.assertIn("up to 100 messages", out)
+            self.assertIn("Nothing was changed. With --execute", out)
+        self.assertEqual((before, []), (self.stored(), self.cluster.altered))
+
+    def test_a_topic_that_was_made_again_gets_its_new_id_and_partitions_that_are_no_more_are_forgotten(self):
+        self.store(_FIRST, _SECOND, next_offset=900, topic_id="former")
+        self.cluster.log = {_FIRST: (0, 20)}
+        status, told = self.run_json("reset", "--to-earliest", "--execute")
+        self.assertEqual((0, True, "database"), (status, told["executed"], told["kept_in"]))
+        self.assertEqual({StoredOffset(_GROUP, "metrics", 0, "first", 0)}, self.stored())
+        self.assertEqual([(_GROUP, {_FIRST: 0})], self.cluster.altered)
+        self.assertEqual((0, "fine"), self.states())
+
+    def states(self):
+        status, out, _ = self.run_command("show")
+        return status, out.splitlines()[-1].split()[-1]
+
+    def test_some_partitions_of_a_topic_that_was_made_again_leave_the_others_to_be_looked_at(self):
+        self.store(_FIRST, _SECOND, topic_id="former")
+        status, out, _ = self.run_command("reset", "--to-earliest", "--topic", "metrics:0", "--execute")
+        self.assertEqual(0, status)
+        self.assertIn("to be looked at as well: metrics/1.", out)
+        self.assertIn(StoredOffset(_GROUP, "metrics", 1, "former", 50), self.stored())
+
+    def test_a_group_with_members_is_left_alone_and_the_dry_run_says_so_too(self):
+        self.store(_FIRST)
+        self.cluster.members = [GroupMember("persister-1", "/10.0.0.7")]
+        before = self.stored()
+        for extra in ([], ["--execute"]):
+            status, _, error = self.run_command("reset", "--to-earliest", *extra)
+            self.assertEqual(1, status)
+            self.assertIn("1 member", error)
+            self.assertIn("persister-1 at 10.0.0.7", error)
+        self.assertFalse(self.run_json("reset", "--to-earliest", "--execute")[1]["executed"])
+        self.assertEqual((before, []), (self.stored(), self.cluster.altered))
+
+    def test_other_groups_and_topics_stay_as_they_are(self):
+        self.store(_FIRST, TopicPartition("other", 0))
+        self.store(_FIRST, group="another")
+        self.run_command("reset", "--to-latest", "--execute")
+        self.assertIn(StoredOffset(_GROUP, "other", 0, "first", 50), self.stored())
+        self.assertIn(StoredOffset("another", "metrics", 0, "first", 50), self.stored())
+        self.assertIn(StoredOffset(_GROUP, "metrics", 0, "first", 100), self.stored())
+
+    def test_a_time_after_the_last_message_is_the_end(self):
+        self.store(_FIRST)
+        arguments = ("reset", "--to-datetime", "2026-01-31T06:00:00Z", "--topic", "metrics:0")
+        for found, target in ((70, 70), (None, 100)):
+            self.cluster.later = found
+            self.assertEqual(target, self.run_json(*arguments)[1]["partitions"][0]["target"])
+
+    def test_an_offset_that_the_log_has_not_is_refused_with_those_it_has(self):
+        self.store(_FIRST, _SECOND)
+        self.cluster.log[_SECOND] = (40, 60)
+        status, _, error = self.run_command("reset", "--to-offset", "70", "--execute")
+        self.assertEqual(1, status)
+        self.assertIn("metrics/1 has offsets from 40 to 60, and no 70", error)
+        self.assertEqual(0, self.run_command("reset", "--to-offset", "60", "--execute")[0])
+        self.assertEqual({60}, {each.next_offset for each in self.stored()})
+
+    def test_what_is_written_to_the_database_and_not_to_kafka_is_told_as_that(self):
+        self.store(_FIRST)
+        self.cluster.refusal = TransportError("no coordinator")
+        status, _, error = self.run_command("reset", "--to-earliest", "--execute")
+        self.assertEqual(1, status)
+        self.assertIn("the database has the new offsets", error)
+        self.assertIn(StoredOffset(_GROUP, "metrics", 0, "first", 0), self.stored())
+
+    def test_a_process_that_writes_to_the_same_sqlite_file_is_named(self):
+        self.store(_FIRST)
+        other = subprocess.Popen(
+            [sys.executable, "-c", _HOLDER, self.database.settings.connection],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        with other:
+            self.assertEqual(b"ready\n", other.stdout.readline())
+            status, _, error = self.run_command("reset", "--to-earliest", "--execute")
+            other.communicate(b"")
+        self.assertEqual(1, status)
+        self.assertIn(f"another process ({other.pid}) writes to", error)
+
+
+class TestGroupsInKafka(OffsetsCase):
+    def test_a_group_that_the_database_does_not_know_is_reset_in_kafka(self):
+        self.cluster.committed = {_FIRST: 10, _SECOND: 10}
+        status, told = self.run_json("reset", "--to-earliest", "--execute")
+        self.assertEqual((0, "kafka"), (status, told["kept_in"]))
+        self.assertEqual([(_GROUP, {_FIRST: 0, _SECOND: 0})], self.cluster.altered)
+        self.assertEqual(set(), self.stored())
+
+    def test_a_configuration_without_a_database_is_one_of_a_group_in_kafka(self):
+        self.configuration = self.file("[kafka_mine]\ntopic = metrics\ngroup_id = mine\n")
+        status, out, _ = self.run_command("reset", "--to-latest", "--execute", group="mine")
+        self.assertEqual(0, status)
+        self.assertIn("kept in Kafka.", out)
+        self.assertEqual([("mine", {_FIRST: 100, _SECOND: 100})], self.cluster.altered)
+        status, _, error = self.run_command("reset", "--to-latest", "--kept-in", "database", group="mine")
+        self.assertEqual((1, True), (status, "no [database] connection" in error))
+
+    def test_the_operators_word_about_the_place_counts(self):
+        self.store(_FIRST)
+        self.run_command("reset", "--to-earliest", "--execute", "--kept-in", "kafka")
+        self.assertEqual({50}, {each.next_offset for each in self.stored()})
+        self.run_command("reset", "--to-latest", "--execute", "--kept-in", "database", "--topic", "metrics:1")
+        self.assertIn(StoredOffset(_GROUP, "metrics", 1, "first", 100), self.stored())
+
+    def test_the_servers_are_those_of_the_consumer_with_this_group_id(self):
+        self.run_command("show")
+        self.run_command("show", "--topic", "metrics", group="unknown")
+        self.assertEqual(["kafka_metrics", "kafka"], self.sections)
+
+
+class TestUsage(OffsetsCase):
+    def test_show_is_1_where_a_reader_cannot_go_on(self):
+        self.store(_FIRST, _SECOND)
+        self.assertEqual(0, self.run_command("show")[0])
+        self.cluster.log[_SECOND] = (60, 100)
+        status, told = self.run_json("show")
+        self.assertEqual((1, ["", "10 deleted unread"]), (status, [each["problem"] for each in told["partitions"]]))
+
+    def test_what_is_not_there_is_named(self):
+        for arguments, group, named in (
+            (["--topic", "metricks"], _GROUP, "no topic 'metricks'"),
+            (["--topic", "metrics:0,7"], _GROUP, "2 partitions, and no 7"),
+            ([], "unknown", "--topic"),
+        ):
+            status, _, error = self.run_command("reset", "--to-latest", *arguments, group=group)
+            self.assertEqual(1, status)
+            self.assertIn(named, error)
+            self.assertEqual(1, error.count("\n"), error)
+
+    def test_a_misspelt_option_of_the_group_is_named(self):
+        self.configuration = self.file(self.consumer + "thread = 2\n")
+        status, _, error = self.run_command("show")
+        self.assertEqual(1, status)
+        self.assertIn("'thread'", error)
+
+    def test_wrong_usage_is_status_2(self):
+        for arguments in (
+            ["reset"],
+            ["reset", "--to-earliest", "--to-latest"],
+            ["reset", "--to-latest", "--dry-run", "--execute"],
+            ["reset", "--to-offset", "-1"],
+            ["reset", "--to-datetime", "yesterday"],
+            ["reset", "--to-latest", "--topic", "metrics:a"],
+        ):
+            self.assertEqual(2, self.assertRaises(SystemExit, self.run_command, *arguments).code)
