@@ -6,6 +6,9 @@ frozen processes obey as well) and removes the folders it was told to. Three thi
 from the parent closes; a child that the parent forked may hold that pipe open, so the parent's id is watched as
 well; and should this process itself be killed, Linux kills the brokers (PR_SET_PDEATHSIG).
 
+What a broker or database has started is ended as well: where it loses its parent, Linux gives it to this process
+(PR_SET_CHILD_SUBREAPER). Sessions of a database that stand still (SIGSTOP) would not notice by themselves.
+
 Run as a script, with the standard library alone, for it to start in a few hundredths of a second. It reads one JSON
 object a line and answers each with one: ``{"start": argv, "log": path, "user": id}`` (``null``: its own),
 ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word ``exit`` ends it.
@@ -23,6 +26,7 @@ import sys
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _PARENT_CHECK_SECONDS = 0.5
 
 
@@ -32,6 +36,8 @@ class Brood:
     def __init__(self) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._libc = ctypes.CDLL(None)  # loaded here, not between fork and exec
+        if sys.platform == "linux":
+            self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         if "start" in request:
@@ -47,6 +53,25 @@ class Brood:
             process.kill()
         for process in self._processes.values():
             process.wait()
+        # Each that ends may leave us its own.
+        while orphans := self._orphans():
+            for pid in orphans:
+                os.kill(pid, signal.SIGKILL)
+            for pid in orphans:
+                os.waitpid(pid, 0)
+
+    def bury_orphans(self) -> None:
+        """Wait for those that have ended, or they would be listed for as long as this process runs."""
+        for pid in self._orphans():
+            os.waitpid(pid, os.WNOHANG)
+
+    def _orphans(self) -> list[int]:
+        """Children of this process that it has not started: their own parents are gone."""
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children") as children:
+                return [pid for pid in map(int, children.read().split()) if pid not in self._processes]
+        except OSError:  # not on Linux
+            return []
 
     def _start(self, argv: list[str], log: str, user: int | None) -> int:
         with open(log, "ab") as output:
@@ -74,6 +99,7 @@ def _serve(brood: Brood, parent: int) -> None:
     """Answer requests until the parent is gone."""
     pending = b""
     while os.getppid() == parent:
+        brood.bury_orphans()
         if not select.select([0], [], [], _PARENT_CHECK_SECONDS)[0]:
             continue
         chunk = os.read(0, 65536)

@@ -2,6 +2,7 @@
 """PostgreSQL killed, frozen, locked, full, or cut off at COMMIT: nothing lost, nothing doubled, no foreign error."""
 
 import os
+import signal
 import subprocess
 import tempfile
 import threading
@@ -231,11 +232,18 @@ class AbsentServerTest(OwnServerTestCase):
 
 class NothingLeftTest(PostgresqlTestCase):
     def test_a_server_ends_with_the_process_that_started_it(self):
+        self.assert_ends_with_its_owner("")
+
+    def test_a_frozen_server_ends_with_the_process_that_started_it_sessions_included(self):
+        self.assert_ends_with_its_owner("server.freeze()\n")
+
+    def assert_ends_with_its_owner(self, before_the_end):
         program = (
             "import os, signal\n"
             "from monasca_common.devbroker.postgresql import PostgresqlServer\n"
             "server = PostgresqlServer(); server.start()\n"
-            "print(server.pid, flush=True)\n"
+            f"{before_the_end}"
+            "print(server.pid, *server._children(), flush=True)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
         )
         from monasca_common.devbroker import fixtures
@@ -244,11 +252,14 @@ class NothingLeftTest(PostgresqlTestCase):
         done = subprocess.run(
             [os.sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False, timeout=60
         )
-        pid = int(done.stdout)
+        pids = [int(pid) for pid in done.stdout.split()]
+        self.assertGreater(len(pids), 3)  # the checkpointer, the writers, …
         deadline = time.monotonic() + 10
-        while _runs(pid) and time.monotonic() < deadline:
+        while (left := [pid for pid in pids if _runs(pid)]) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.assertFalse(_runs(pid))
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual([], left)
 
     def test_two_servers_run_beside_each_other(self):
         first, second = (self.useFixture(PostgresqlFixture()).server for _ in range(2))
