@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import threading
-import time
 
 from oslotest import base
 
@@ -76,11 +75,12 @@ class TestIdempotencyKey(ApiCase):
     def test_a_repeat_waits_for_the_first_that_is_still_in_flight(self):
         self.post(METRICS, metric("warm"))
         self.kafka.broker.disconnect()
+        attached = self.an_attachment()
         answers = []
         posts = [threading.Thread(target=lambda: answers.append(self.post(METRICS, metric(), KEY))) for _ in range(2)]
         for thread in posts:
             thread.start()
-        self.wait_until(lambda: [len(first.watchers) for first in self.producer._ledger.own_ids.values()] == [2])
+        self.assertTrue(attached.wait(10), "no request attached to the one in flight")
         impatient = self.post(METRICS, metric(), KEY, client=self.new_client(publish_timeout_seconds=SECONDS))
         self.assertEqual((503, 1), (impatient.status_code, impatient.json["error"]["unknown"]))
         self.kafka.broker.reconnect()
@@ -95,8 +95,16 @@ class TestIdempotencyKey(ApiCase):
         self.assertEqual([], self.records())
         self.assertEqual(204, self.post(METRICS, metric(), {"Idempotency-Key": "~" * 255}).status_code)
 
-    def wait_until(self, condition):
-        deadline = time.monotonic() + 10
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.001)
+    def an_attachment(self):
+        """Set once a message waits for the outcome of an earlier one with its id."""
+        happened = threading.Event()
+        attach = self.producer._ledger.attach
+
+        def attaching(own):
+            attached = attach(own)
+            if attached:
+                happened.set()
+            return attached
+
+        self.patch(self.producer._ledger, "attach", attaching)
+        return happened
