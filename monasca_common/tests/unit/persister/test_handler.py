@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import hashlib
+
 from oslotest import base
 
 from monasca_common.kafka.clock import SystemClock
@@ -108,6 +110,21 @@ class HandlerTest(base.BaseTestCase):
         )
         self.assertEqual([b"\x01\x02", b"metrics/3/5", b"metrics/3/6"], message_ids(part))
         self.assertEqual([message.message_id for message in part], message_ids(part))
+
+    def test_a_message_id_that_no_index_takes_stands_as_its_hash(self):
+        ids = [b"x" * 255, b"x" * 256, b"x" * 3000, b"y" * 3000]
+        first = PartitionBatch(TP, 1, [Raw(n, b"", [("message-id", value)]) for n, value in enumerate(ids)])
+        kept = message_ids(first)
+        self.assertEqual(ids[0], kept[0])
+        self.assertEqual([hashlib.sha256(value).digest() for value in ids[1:]], kept[1:])
+        again = PartitionBatch(TP, 1, [Raw(n + 9, b"", [("message-id", value)]) for n, value in enumerate(ids)])
+        self.assertEqual(kept, message_ids(again))
+
+    def test_a_place_is_never_replaced(self):
+        place = TopicPartition("t" * 249, 2_147_483_647)
+        part = PartitionBatch(place, 1, [Raw(10**18, b"", None)])
+        self.assertEqual([message.message_id for message in part], message_ids(part))
+        self.assertGreater(len(message_ids(part)[0]), 255)
 
     def test_kinds_without_a_natural_key_are_written_with_message_ids(self):
         self.handler_of(Kind.LOGS, log.decode_all)(batch(envelopes.log(1), envelopes.log(2)))
