@@ -85,7 +85,7 @@ run_suite() {
 }
 
 set_version
-make_environment api,persister,postgresql,quickstart,devbroker,test,lint,docs
+make_environment api,persister,postgresql,spark,quickstart,devbroker,test,lint,docs
 if [[ "$only_unit" == false ]]; then
     install_programs
     check "fetch Kafka's jars" python -c 'from monasca_common.devbroker.jars import kafka_jars; print(kafka_jars())'

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with specifications.
+"""What can go wrong with a job.
 
 ::
 
     ConfigurationError
     └── InvalidSpecifications   at least one row breaks a rule (`faults` tells each)
+    PipelineError
+    ├── Fenced                  somebody else has accounted for these offsets: read again from what is stored
+    ├── RecordsLost             the log no longer has what is to be read next
+    ├── StagingLost             what executors have staged is not all there: compute it again
+    ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
+    └── NotAggregated           a record that counts nowhere; it becomes a dead letter, which says why
 """
 
 from __future__ import annotations
@@ -34,3 +40,33 @@ class InvalidSpecifications(ConfigurationError):
     def __init__(self, faults: Iterable[Fault]) -> None:
         self.faults = tuple(sorted(faults))
         super().__init__("\n".join(map(str, self.faults)))
+
+
+class PipelineError(Exception):
+    """Base of what a job raises, beside the errors of Kafka and of storage."""
+
+
+class Fenced(PipelineError):
+    """Another process runs this job and was faster; nothing of the batch was stored."""
+
+    def __init__(self, topic: str, partition: int, start: int, stored: int | None) -> None:
+        where = "nothing is stored" if stored is None else f"all below offset {stored} is stored"
+        super().__init__(
+            f"a batch of {topic}/{partition} begins at offset {start}, but {where}: another process runs this job"
+        )
+
+
+class RecordsLost(PipelineError):
+    """Retention has passed the position: these records are in no aggregate, and never will be."""
+
+
+class StagingLost(PipelineError):
+    """What executors say they have staged is not what the database holds."""
+
+
+class SparkUnavailable(PipelineError):
+    """The message says what to install."""
+
+
+class NotAggregated(PipelineError):
+    """A record that is in no aggregate; the text says why, and quotes no value."""

@@ -6,6 +6,8 @@ On PostgreSQL the four kinds of rows are partitioned by day of ``time``, and JSO
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
@@ -106,4 +108,61 @@ kafka_offset = sa.Table(
     sa.Column("topic_id", sa.Text),
     sa.Column("next", _BIG, nullable=False),
     sa.PrimaryKeyConstraint("consumer_group", "topic", "partition"),
+)
+
+
+def _of_partials() -> list[sa.Column[Any]]:
+    """What is known of the records of one group in one window: `monasca_common.pipeline.Partial`.
+
+    ``sums``: floats, separated by spaces; concatenation adds. ``group_id``: of ``group_values``, which may be long.
+    """
+    readings = [
+        sa.Column(f"{end}_{name}", kind, nullable=False)
+        for end in ("oldest", "latest")
+        for name, kind in (("timestamp", sa.Double), ("partition", sa.Integer), ("offset", _BIG), ("value", sa.Double))
+    ]
+    return [
+        sa.Column("specification", sa.Text, nullable=False),
+        sa.Column("window_start", _BIG, nullable=False),
+        sa.Column("group_id", sa.LargeBinary(16), nullable=False),
+        sa.Column("group_values", sa.Text, nullable=False),
+        sa.Column("record_count", _BIG, nullable=False),
+        sa.Column("sums", sa.Text, nullable=False),
+        sa.Column("least", sa.Double, nullable=False),
+        sa.Column("greatest", sa.Double, nullable=False),
+        *readings,
+    ]
+
+
+aggregate_usage = sa.Table(
+    "aggregate_usage",
+    metadata,
+    sa.Column("job", sa.Text, nullable=False),
+    *_of_partials(),
+    sa.PrimaryKeyConstraint("job", "specification", "window_start", "group_id"),
+)
+
+# What executors have computed of a range that is not accounted for yet. Whatever a crash leaves here is worth nothing,
+# so PostgreSQL keeps no log of it (UNLOGGED).
+aggregate_staging = sa.Table(
+    "aggregate_staging",
+    metadata,
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("attempt", _BIG, nullable=False),
+    sa.Column("staged", _BIG, nullable=False),
+    *_of_partials(),
+    sa.Index("aggregate_staging_by_batch", "batch", "attempt"),
+)
+
+# The outbox: a period is due while its version is greater than the one that was published.
+aggregate_period = sa.Table(
+    "aggregate_period",
+    metadata,
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("specification", sa.Text, nullable=False),
+    sa.Column("period_start", _BIG, nullable=False),
+    sa.Column("version", _BIG, nullable=False),
+    sa.Column("published", _BIG, nullable=False),
+    sa.Column("provisional", sa.Boolean, nullable=False),
+    sa.PrimaryKeyConstraint("job", "specification", "period_start"),
 )

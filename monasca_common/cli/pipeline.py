@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common pipeline list | run | submit | status``: jobs on Spark."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import threading
+from types import FrameType
+
+from cliff.command import Command
+from oslo_config import cfg
+from oslo_log import log
+
+from monasca_common.cli import configuration
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
+from monasca_common.models import times
+from monasca_common.storage.errors import StorageError
+
+_REMEDY = "install monasca-common[spark]"
+
+
+class _PipelineCommand(Command):
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: done. 1: not, and the reason on standard error."""
+        try:
+            from monasca_common.pipeline.errors import PipelineError
+        except ImportError as error:
+            return self.complain(f"{error}: {_REMEDY}")
+        try:
+            return self.act(parsed_args)
+        except (
+            ConfigurationError,
+            MessagingError,
+            StorageError,
+            PipelineError,
+            cfg.Error,
+            log.LogConfigError,
+        ) as error:
+            return self.complain(str(error))
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        raise NotImplementedError
+
+    def complain(self, text: str) -> int:
+        self.app.stderr.write(f"monasca-common {self.cmd_name}: {text}\n")
+        return 1
+
+    def print(self, text: str) -> None:
+        self.app.stdout.write(text + "\n")
+        self.app.stdout.flush()
+
+
+class PipelineList(_PipelineCommand):
+    """Name the jobs that are installed."""
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.pipeline.jobs.base import job_class, job_names
+
+        summaries = {name: job_class(name).summary for name in job_names()}
+        if parsed_args.json:
+            self.print(json.dumps(summaries))
+        else:
+            width = max(map(len, summaries), default=0)
+            for name, summary in summaries.items():
+                self.print(f"{name:<{width}}  {summary}")
+        return 0
+
+
+class PipelineRun(_PipelineCommand):
+    """Run a job on Spark until SIGTERM, or once.
+
+    The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the batch that is under
+    way; whatever else ends it, the next run goes on where the database says.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("job", metavar="JOB", help="one that `monasca-common pipeline list` names")
+        _add_range(parser)
+        return parser
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.cli.pipeline_progress import Shown
+        from monasca_common.pipeline.jobs.base import Request, Watcher, load_job
+
+        request = Request(parsed_args.once, _time(parsed_args, "from_time"), _time(parsed_args, "to_time"))
+        conf = cfg.ConfigOpts()
+        log.register_options(conf)
+        configuration.read(parsed_args, conf)
+        log.setup(conf, configuration.PROJECT)
+        job = load_job(parsed_args.job, conf)
+        stop = threading.Event()
+        with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None) as shown:
+            _stop_on_signals(stop)
+            progress = job.run(request, Watcher(stop, shown.tell))
+        if parsed_args.json:
+            self.print(json.dumps({"job": parsed_args.job, **dataclasses.asdict(progress)}))
+        else:
+            self.print(f"{parsed_args.job}: {progress.done:,} offsets done, {progress.left:,} left")
+            for name, count in progress.results.items():
+                self.print(f"  {name:<24}{count:>12,}")
+        return 0
+
+
+class PipelineSubmit(_PipelineCommand):
+    """Run a job by spark-submit, on the master that [spark] names.
+
+    The driver runs on this machine. What `pipeline run` does beside that, and its exit status, are the same.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("job", metavar="JOB", help="one that `monasca-common pipeline list` names")
+        _add_range(parser)
+        return parser
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.cli import main
+        from monasca_common.pipeline.jobs.base import job_class
+        from monasca_common.pipeline.options import spark_settings
+        from monasca_common.pipeline.spark import session
+
+        job_class(parsed_args.job)
+        settings = spark_settings(configuration.read(parsed_args))
+        arguments = ["pipeline", "run", parsed_args.job]
+        arguments += [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
+        arguments += ["--once"] if parsed_args.once else []
+        arguments += ["--json"] if parsed_args.json else []
+        for option, given in (("--from", parsed_args.from_time), ("--to", parsed_args.to_time)):
+            arguments += [option, given] if given else []
+        return session.submit(settings, main.__file__, arguments)
+
+
+class PipelineStatus(_PipelineCommand):
+    """Tell how far each job is: its offsets, how far behind it is, and what is yet to be published."""
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.pipeline.standing import standings
+
+        found = standings(configuration.read(parsed_args))
+        if parsed_args.json:
+            self.print(json.dumps([dataclasses.asdict(each) for each in found]))
+            return 0
+        for each in found:
+            self.print(f"{each.job}: group {each.group}, {each.behind:,} offsets behind, {each.due} periods to publish")
+            for partition in each.partitions:
+                self.print(
+                    f"  {each.topic}/{partition.partition}  stored below {partition.next_offset:,} of {partition.end:,}"
+                )
+        return 0
+
+
+def _add_range(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--once", action="store_true", help="end when all is done that there was at the start")
+    for name, text in (("from", "from this event time on"), ("to", "up to this event time, not included")):
+        parser.add_argument(f"--{name}", dest=f"{name}_time", metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z")
+
+
+def _time(parsed_args: argparse.Namespace, name: str) -> int | None:
+    given: str | None = getattr(parsed_args, name)
+    if given is None:
+        return None
+    try:
+        return times.from_ms_or_iso(given)
+    except ValueError as error:
+        raise ConfigurationError(f"--{name.removesuffix('_time')} {given}: {error}") from None
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    def on_signal(_signum: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)

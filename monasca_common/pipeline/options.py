@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of ``[spark]``, of ``[pipeline_<job>]``, and what these groups share with every consumer's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from oslo_config import cfg
+
+from monasca_common.kafka import options as kafka_options
+from monasca_common.kafka.config import config_file, configuration
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.options import SecretLinesOpt, SecretOpt
+from monasca_common.pipeline.output import Publisher
+from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.specification import Specifications
+from monasca_common.pipeline.specification_reader import load
+from monasca_common.storage.options import storage_settings
+
+SPARK_GROUP = "spark"
+AGGREGATE_GROUP = "pipeline_aggregate"
+
+SPARK_OPTIONS = [
+    cfg.StrOpt(
+        "master",
+        default="local[*]",
+        help="Where Spark runs: local[*] (this machine, all cores), local[N], spark://host:7077, yarn, k8s://...",
+    ),
+    cfg.ListOpt(
+        "packages",
+        default=[],
+        help="Maven coordinates that Spark fetches at the start. Unset: the Kafka connector of the installed pyspark.",
+    ),
+    cfg.ListOpt("jars", default=[], help="Jar files that Spark loads beside them; paths that every node can read."),
+    cfg.StrOpt("driver_memory", default="1g", help="Heap of the driver's JVM, as Java writes it: 512m, 2g."),
+    cfg.IntOpt(
+        "shuffle_partitions",
+        default=8,
+        min=1,
+        max=100_000,
+        help="Tasks in which partial aggregates are brought together; about one for each core. May change at any time.",
+    ),
+    SecretLinesOpt(
+        "options",
+        default=[],
+        help="Further options of Spark, one name=value a line, such as spark.executor.memory=2g. They come last. "
+        "Write $$ for each $.",
+    ),
+]
+
+
+def _stream_options() -> list[cfg.Opt]:
+    return [
+        SecretOpt(
+            "connection",
+            help="The database in which the job keeps its state, as a SQLAlchemy URL of sqlite or postgresql. Unset: "
+            "[database] connection. Write $$ for each $.",
+        ),
+        cfg.FloatOpt(
+            "trigger_seconds",
+            default=10.0,
+            min=0.0,
+            max=86_400.0,
+            help="From the start of a batch to that of the next, when there is not more to read than one may have.",
+        ),
+        cfg.IntOpt(
+            "max_offsets_per_trigger",
+            default=1_000_000,
+            min=1,
+            max=10_000_000_000,
+            help="How many offsets a batch may have, of all partitions together.",
+        ),
+        cfg.IntOpt(
+            "min_partitions",
+            default=0,
+            min=0,
+            max=100_000,
+            help="Tasks in which a batch is read, at least; partitions of the topic are cut. 0: one for each of them.",
+        ),
+        cfg.StrOpt(
+            "status_host",
+            default="127.0.0.1",
+            help="The address at which /metrics answers; 0.0.0.0 for every one of this machine. It asks nobody's name.",
+        ),
+        cfg.PortOpt("status_port", help="The port at which /metrics (Prometheus) answers. Unset: nowhere."),
+    ]
+
+
+_AGGREGATE_OPTIONS = [
+    *_stream_options(),
+    cfg.StrOpt(
+        "transform_specs",
+        help="File of JSON lines: how each metric id is aggregated. Unset: the specifications that are shipped.",
+    ),
+    cfg.StrOpt(
+        "pre_transform_specs",
+        help="File of JSON lines: which records each metric id is made of. Unset: those that are shipped.",
+    ),
+    cfg.StrOpt("output_topic", default="metrics", help="The topic to which aggregates are published, as metrics."),
+    cfg.StrOpt("tenant", default="monasca", help="The tenant (project id) to whom the aggregates belong."),
+    cfg.StrOpt("region", default="", help="The region of the aggregates."),
+    cfg.StrOpt(
+        "emit",
+        default="update",
+        choices=[
+            ("update", "publish a period whenever it has changed, marked provisional until it is over"),
+            ("final", "publish a period once it is over; what is late corrects it"),
+        ],
+        help="When aggregates are published.",
+    ),
+    cfg.IntOpt(
+        "slack_seconds",
+        default=600,
+        min=0,
+        max=30 * 86_400,
+        help="How long after its end a period counts as open, for records that are late.",
+    ),
+    cfg.IntOpt(
+        "retention_days",
+        default=45,
+        min=1,
+        max=36_525,
+        help="How long what is known of a period is kept, by its own time. Records that are older become dead letters.",
+    ),
+]
+
+_CONSUMER_DEFAULTS: dict[str, dict[str, Any]] = {
+    AGGREGATE_GROUP: {"topic": ["metrics"], "group_id": "spark-aggregate"},
+}
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """Every group with its options, for oslo.config's generator of sample files."""
+    return [
+        (SPARK_GROUP, SPARK_OPTIONS),
+        (AGGREGATE_GROUP, [*_AGGREGATE_OPTIONS, *_consumer_options(AGGREGATE_GROUP)]),
+    ]
+
+
+def spark_settings(conf: cfg.ConfigOpts) -> SparkSettings:
+    """What a session is made from; registers the options that it reads. Raises `ConfigurationError`."""
+    conf.register_opts(SPARK_OPTIONS, group=SPARK_GROUP)
+    config_file.check_parsed(conf)
+    config_file.check_group(conf, SPARK_GROUP)
+    read = _Read(conf, SPARK_GROUP)
+    return SparkSettings(
+        master=read["master"],
+        packages=tuple(read["packages"]),
+        jars=tuple(read["jars"]),
+        driver_memory=read["driver_memory"],
+        shuffle_partitions=read["shuffle_partitions"],
+        options=MappingProxyType(dict(_name_and_value(line) for line in read.secret("options"))),
+    )
+
+
+def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
+    """What the job ``aggregate`` is made from. Raises `ConfigurationError`, `InvalidSpecifications`."""
+    stream = _stream_settings(conf, AGGREGATE_GROUP, _AGGREGATE_OPTIONS)
+    read = _Read(conf, AGGREGATE_GROUP)
+    return AggregateSettings(
+        stream=stream,
+        specifications=_specifications(read),
+        publisher=Publisher("aggregate", read["tenant"], read["region"]),
+        output_topic=read["output_topic"],
+        emit=read["emit"],
+        slack_seconds=read["slack_seconds"],
+        retention_days=read["retention_days"],
+    )
+
+
+def _stream_settings(conf: cfg.ConfigOpts, group: str, options: Sequence[cfg.Opt]) -> StreamSettings:
+    conf.register_opts(options, group=group)
+    kafka_options.register(conf, group)
+    for name, default in _CONSUMER_DEFAULTS[group].items():
+        conf.set_default(name, default, group=group)
+    read = _Read(conf, group)
+    consumer = configuration.consumer_settings(conf, group)
+    if len(consumer.topics) > 1:
+        raise read.error("topic", f"names {len(consumer.topics)} topics: this job reads one")
+    return StreamSettings(
+        consumer=consumer,
+        # What is published and what is accounted for are not one transaction: ids and versions make repeats harmless.
+        producer=replace(configuration.producer_settings(conf, group), transactional_id=None),
+        connection=read.secret("connection") or storage_settings(conf).connection,
+        trigger_seconds=read["trigger_seconds"],
+        max_offsets_per_trigger=read["max_offsets_per_trigger"],
+        min_partitions=read["min_partitions"],
+        status_host=read["status_host"],
+        status_port=read["status_port"],
+    )
+
+
+def _consumer_options(group: str) -> list[cfg.Opt]:
+    """Those of every consumer, with this group's defaults, for the sample."""
+    options = []
+    for option in kafka_options.options_of(group):
+        twin = copy.copy(option)
+        twin.default = _CONSUMER_DEFAULTS[group].get(option.dest, option.default)
+        options.append(twin)
+    return options
+
+
+def _specifications(read: _Read) -> Specifications:
+    try:
+        return load(_path(read["pre_transform_specs"]), _path(read["transform_specs"]))
+    except OSError as error:
+        raise ConfigurationError(
+            f"a file of specifications in group [{read.group}] cannot be read: {error.filename}: {error.strerror}"
+        ) from None
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None
+
+
+def _name_and_value(line: str) -> tuple[str, str]:
+    name, separator, value = line.partition("=")
+    if not separator or not name.strip():
+        raise ConfigurationError(
+            f"options in group [{SPARK_GROUP}] has a line without a = in it (it may be a secret and is not shown): "
+            "write name=value"
+        )
+    return name.strip(), value.strip()
+
+
+class _Read:
+    """Options of one group; what oslo.config refuses is told by name."""
+
+    def __init__(self, conf: cfg.ConfigOpts, group: str) -> None:
+        self.group = group
+        self._conf = conf
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return getattr(self._conf[self.group], name)
+        except (cfg.Error, ValueError) as error:
+            raise self.error(name, f"is refused, correct it: {error}") from None
+
+    def secret(self, name: str) -> Any:
+        # Raised outside of the handler: the original error may quote the value, and would be its context.
+        try:
+            return getattr(self._conf[self.group], name)
+        except (cfg.Error, ValueError):
+            pass
+        raise self.error(name, "cannot be read: a $ in its value must be written $$ (it is a secret and is not shown)")
+
+    def error(self, name: str, rule: str) -> ConfigurationError:
+        return ConfigurationError(f"{name} in group [{self.group}] {rule}")

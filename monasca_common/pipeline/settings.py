@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What jobs are made from: frozen, and checked before it gets here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.pipeline.output import Publisher
+from monasca_common.pipeline.specification import Specifications
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """``packages`` are Maven coordinates; none: the Kafka connector of the pyspark that is installed."""
+
+    master: str = "local[*]"
+    packages: tuple[str, ...] = ()
+    jars: tuple[str, ...] = ()
+    driver_memory: str = "1g"
+    shuffle_partitions: int = 8
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """How a job goes through its topic, batch by batch.
+
+    ``trigger_seconds``: from the start of one batch to that of the next, where there is not more to read.
+    ``max_offsets_per_trigger``: of all partitions. ``min_partitions``: tasks a batch is cut into, at least; 0: one for
+    each partition of the topic.
+    """
+
+    consumer: ConsumerSettings
+    producer: ProducerSettings
+    connection: str = field(repr=False)
+    trigger_seconds: float = 10.0
+    max_offsets_per_trigger: int = 1_000_000
+    min_partitions: int = 0
+    status_host: str = "127.0.0.1"
+    status_port: int | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.consumer.topics[0]
+
+    @property
+    def group(self) -> str:
+        return self.consumer.group_id
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSettings:
+    """``emit``: publish a period whenever it changes (marked provisional while it is open), or once it is over.
+
+    ``slack_seconds``: how long after its end a period stays open for what is late.
+    """
+
+    stream: StreamSettings
+    specifications: Specifications
+    publisher: Publisher
+    output_topic: str
+    emit: Literal["update", "final"] = "update"
+    slack_seconds: int = 600
+    retention_days: int = 45

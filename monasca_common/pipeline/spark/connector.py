@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The official Kafka connector, told in its own words what ``[kafka]`` says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.pipeline.ledger import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+# Columns of the connector's rows.
+COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def ranges_frame(
+    spark: SparkSession,
+    settings: ConsumerSettings,
+    ranges: Sequence[OffsetRange],
+    *,
+    min_partitions: int = 0,
+) -> DataFrame:
+    """The records of these ranges, with the connector's `COLUMNS`. What is no longer in the log fails the query."""
+    topic = settings.topics[0]
+    wanted = sorted(ranges)
+    reader = (
+        spark.read.format("kafka")
+        .options(**client_options(settings))
+        .option("assign", json.dumps({topic: [each.partition for each in wanted]}))
+        .option("startingOffsets", json.dumps({topic: {str(each.partition): each.start for each in wanted}}))
+        .option("endingOffsets", json.dumps({topic: {str(each.partition): each.end for each in wanted}}))
+        .option("failOnDataLoss", "true")
+        .option("includeHeaders", "true")
+    )
+    if min_partitions:
+        reader = reader.option("minPartitions", str(min_partitions))
+    return reader.load()
+
+
+def client_options(settings: ConsumerSettings) -> dict[str, str]:
+    """Of the Java client, each with the prefix ``kafka.``."""
+    connection = settings.connection
+    options = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "client.id": connection.client_id,
+        "isolation.level": settings.isolation_level,
+        **java_security(connection.security),
+    }
+    return {f"kafka.{name}": value for name, value in options.items()}
+
+
+def java_security(security: Mapping[str, str]) -> dict[str, str]:
+    """librdkafka's options on TLS and logins in the Java client's names.
+
+    PEM files are read here and handed over as text: executors on other machines have no such files.
+    """
+    told = dict(security)
+    options = {"security.protocol": told.pop("security.protocol", "plaintext").upper()}
+    mechanism = told.pop("sasl.mechanism", None)
+    if mechanism:
+        user, password = told.pop("sasl.username"), told.pop("sasl.password")
+        options["sasl.mechanism"] = mechanism
+        options["sasl.jaas.config"] = (
+            f"{_LOGIN_MODULES[mechanism]} required username={_quoted(user)} password={_quoted(password)};"
+        )
+    if authorities := told.pop("ssl.ca.location", None):
+        options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(authorities)}
+    if certificate := told.pop("ssl.certificate.location", None):
+        options |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.certificate.chain": _text_of(certificate),
+            "ssl.keystore.key": _text_of(told.pop("ssl.key.location")),
+        }
+    if key_password := told.pop("ssl.key.password", None):
+        options["ssl.key.password"] = key_password
+    if told:
+        raise ConfigurationError(f"these options have no translation for Spark's connector: {', '.join(sorted(told))}")
+    return options
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records that are in no aggregate, to the dead-letter topic, by the executors that met them.
+
+A task returns only when they are acknowledged, so an offset that is accounted for has no silent gap. A task that runs
+twice sends them twice, under the same ids.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from monasca_common.kafka.dead_letter import DeadLetters, Failure, dead_letter
+from monasca_common.kafka.entry_points import entry_point
+from monasca_common.kafka.message import Message
+from monasca_common.kafka.plugins import PRODUCERS
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.pipeline.errors import NotAggregated
+from monasca_common.pipeline.records import Rejection
+from monasca_common.pipeline.settings import StreamSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterOffice:
+    """Travels to the executors, with the settings of a producer in it."""
+
+    topic: str
+    group: str
+    _settings: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, stream: StreamSettings) -> DeadLetterOffice:
+        topic = DeadLetters().topic_for(stream.topic, stream.consumer.dead_letter_topic)
+        return cls(topic, stream.group, pickle.dumps(_portable(stream.producer)))
+
+    def __call__(self, rejected: Iterable[tuple[Mapping[str, Any], Rejection]]) -> None:
+        """``rejected``: rows of the connector. Raises `UndeliveredError`."""
+        now_ms = time.time_ns() // 1_000_000
+        letters = [
+            dead_letter(_message(row), Failure(NotAggregated(f"{why.kind}: {why.reason}"), 1, now_ms), self.group)
+            for row, why in rejected
+        ]
+        _producer(self._settings).publish(self.topic, letters).raise_for_undelivered()
+
+
+@functools.lru_cache(maxsize=1)
+def _producer(settings: bytes) -> KafkaProducer:
+    """One for each of the worker's processes, and for as long as it lives: every message is waited for."""
+    read: ProducerSettings = pickle.loads(settings)
+    return entry_point(PRODUCERS, read.connection.driver, option="driver")(read)  # type: ignore[no-any-return]
+
+
+def _portable(settings: ProducerSettings) -> ProducerSettings:
+    """Read-only views of dictionaries cannot be pickled."""
+    connection = replace(settings.connection, security=dict(settings.connection.security))
+    return replace(settings, connection=connection, options=dict(settings.options))
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
+    return Message(
+        topic=row["topic"],
+        partition=row["partition"],
+        offset=row["offset"],
+        timestamp_ms=round(row["timestamp"].timestamp() * 1000),
+        key=row["key"],
+        value=row["value"],
+        headers=headers,
+    )

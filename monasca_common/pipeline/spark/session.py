@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spark's session, by configuration; what is missing for one is told in a line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.settings import SparkSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NEEDED = ("pyspark", "pandas", "pyarrow")
+_OLDEST_JAVA = 17
+_SCALA = "2.13"
+# Beside what Spark itself takes for a secret: logins are written into one option of the Kafka client.
+_SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
+
+
+def open_session(settings: SparkSettings, name: str) -> SparkSession:
+    """Raises `SparkUnavailable`, which says what to install or to correct."""
+    check_installed()
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    # Without it the workers run whatever `python3` means there.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for option, value in configuration(settings).items():
+        builder = builder.config(option, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Exception) as error:
+        raise SparkUnavailable(f"Spark does not start with master={settings.master}: {_first_line(error)}") from error
+    session.sparkContext.setLogLevel("WARN")
+    return session
+
+
+def configuration(settings: SparkSettings) -> dict[str, str]:
+    """Spark's own options; what ``[spark] options`` says comes last."""
+    wanted = {
+        "spark.master": settings.master,
+        "spark.jars.packages": ",".join(settings.packages or (kafka_connector(),)),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        # A batch's frames are small, and planned the same way again and again: what adapting finds out costs more.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": _SECRETS,
+    }
+    if settings.jars:
+        wanted["spark.jars"] = ",".join(settings.jars)
+    if settings.master.startswith("local"):
+        # The machine's name may lead to an address that is not its own, and everything here is on this machine.
+        wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return wanted | dict(settings.options)
+
+
+def kafka_connector() -> str:
+    """The coordinates of the connector that belongs to the installed pyspark."""
+    import pyspark
+
+    return f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
+
+
+def check_installed() -> None:
+    """Raises `SparkUnavailable` for what is missing on this machine."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkUnavailable(f"{', '.join(missing)} is not installed: install monasca-common[spark]")
+    java = _java()
+    if java is None:
+        raise SparkUnavailable(
+            f"Java is not installed: install Java {_OLDEST_JAVA} or newer (openjdk-17-jre-headless), or set JAVA_HOME"
+        )
+    version = _java_version(java)
+    if version < _OLDEST_JAVA:
+        raise SparkUnavailable(
+            f"{java} is Java {version}, but Spark needs {_OLDEST_JAVA}: install it, or set JAVA_HOME"
+        )
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which(os.path.join(home, "bin", "java")) if home else shutil.which("java")
+
+
+def _java_version(java: str) -> int:
+    """Of ``java -version``, as in ``openjdk version "17.0.15"``."""
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+    quoted = said.partition('"')[2].partition('"')[0]
+    number = quoted.removeprefix("1.").split(".")[0].split("-")[0]
+    return int(number) if number.isdigit() else _OLDEST_JAVA  # of an unknown form: Spark will say
+
+
+def _first_line(error: Any) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> int:
+    """Run a Python program by spark-submit, its driver here; its exit status."""
+    check_installed()
+    import pyspark
+
+    spark_submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
+    environment = {"PYSPARK_PYTHON": sys.executable, **os.environ}
+    # A file, for a command line is there for everybody to see.
+    with tempfile.NamedTemporaryFile("w", suffix=".conf") as properties:
+        for option, value in configuration(settings).items():
+            properties.write(f"{option}={_escaped(value)}\n")
+        properties.flush()
+        command = [spark_submit, "--properties-file", properties.name, program, *arguments]
+        return subprocess.run(command, check=False, env=environment).returncode
+
+
+def _escaped(value: str) -> str:
+    """For a file of Java properties."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Partial`s in the database: staged, merged into what is known of their groups, read back.
+
+Merging is one statement, the same on PostgreSQL and SQLite: counts add, sums are concatenated (their exact sum is
+made when they are read), ends are compared as `earlier` and `later` compare them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.pipeline.partials import Partial, PartialKey, group_of_text
+from monasca_common.storage.tables import aggregate_staging, aggregate_usage
+
+_KEY = ("job", "specification", "window_start", "group_id")
+_READING = ("timestamp", "partition", "offset", "value")  # `Reading`, in its order
+_TOTALS = ("record_count", "sums", "least", "greatest")
+_COLUMNS = (*_TOTALS, *(f"{end}_{name}" for end in ("oldest", "latest") for name in _READING))
+#: Of a staged row, in the order of `staged_row`.
+STAGED = ("specification", "window_start", "group_id", "group_values", *_COLUMNS)
+#: Older than this, a staged row is what a crash has left.
+ABANDONED_MS = 86_400_000
+
+
+def staged_row(specification: str, window_ms: int, group: str, partial: Partial) -> tuple[Any, ...]:
+    """``group``: as `group_text` writes it."""
+    count, sums, *rest = partial.as_row()
+    group_id = hashlib.sha256(group.encode()).digest()[:16]
+    return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]
+
+
+def stage(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> int:
+    """Insert `staged_row`s; how many. For a database that executors do not reach."""
+    staged = 0
+    for some in _chunks(rows, 5_000):
+        fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
+        connection.execute(aggregate_staging.insert(), [fixed | dict(zip(STAGED, row, strict=True)) for row in some])
+        staged += len(some)
+    return staged
+
+
+def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
+    """Add what these attempts have staged for ``batch`` to what is known. Each key is staged once."""
+    staging, usage = aggregate_staging, aggregate_usage
+    columns = [staging.c[name] for name in STAGED]
+    source = sa.select(sa.literal(job).label("job"), *columns).where(*_of(batch, attempts))
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(usage)
+    adding = insert.from_select(["job", *STAGED], source)
+    merging = adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(usage.c, adding.excluded))
+    connection.execute(merging)
+
+
+def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
+    """How many rows are staged of each (specification, window)."""
+    window = (aggregate_staging.c.specification, aggregate_staging.c.window_start)
+    query = sa.select(*window, sa.func.count()).where(*_of(batch, attempts)).group_by(*window)
+    return {(specification, window_ms): count for specification, window_ms, count in connection.execute(query)}
+
+
+def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
+    """Remove what is staged for ``batch``, and what crashes have left a day ago."""
+    table = aggregate_staging.c
+    connection.execute(
+        aggregate_staging.delete().where(sa.or_(table.batch == batch, table.staged < now_ms - ABANDONED_MS))
+    )
+
+
+def remove(connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> None:
+    """Forget the windows that start in [from_ms, to_ms), of these specifications."""
+    usage = aggregate_usage.c
+    connection.execute(
+        aggregate_usage.delete().where(
+            usage.job == job,
+            usage.specification.in_(sorted(specifications)),
+            usage.window_start >= from_ms,
+            usage.window_start < to_ms,
+        )
+    )
+
+
+def read(
+    connection: sa.Connection, job: str, specification: str, from_ms: int, to_ms: int
+) -> Iterator[tuple[PartialKey, Partial]]:
+    """What is known of the windows that start in [from_ms, to_ms), of one specification."""
+    usage = aggregate_usage.c
+    columns = [usage.window_start, usage.group_values, *(usage[name] for name in _COLUMNS)]
+    query = sa.select(*columns).where(
+        usage.job == job,
+        usage.specification == specification,
+        usage.window_start >= from_ms,
+        usage.window_start < to_ms,
+    )
+    for window_ms, group, count, sums, *rest in connection.execute(query):
+        key = PartialKey(specification, window_ms, group_of_text(group))
+        yield key, Partial.of_row((count, _floats(sums), *rest))
+
+
+def _of(batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
+    table = aggregate_staging.c
+    return (table.batch == batch, table.attempt.in_(attempts))
+
+
+def _sum_of(known: Any, added: Any) -> dict[str, Any]:
+    """What each column becomes where the group is known."""
+    earlier = sa.or_(
+        added.oldest_timestamp < known.oldest_timestamp,
+        sa.and_(added.oldest_timestamp == known.oldest_timestamp, _place(added, "oldest") > _place(known, "oldest")),
+    )
+    later = sa.or_(
+        added.latest_timestamp > known.latest_timestamp,
+        sa.and_(added.latest_timestamp == known.latest_timestamp, _place(added, "latest") > _place(known, "latest")),
+    )
+    merged = {
+        "record_count": known.record_count + added.record_count,
+        "sums": known.sums + " " + added.sums,
+        "least": _choose(added.least < known.least, known, added, "least"),
+        "greatest": _choose(added.greatest > known.greatest, known, added, "greatest"),
+    }
+    for end, is_added in (("oldest", earlier), ("latest", later)):
+        merged |= {f"{end}_{name}": _choose(is_added, known, added, f"{end}_{name}") for name in _READING}
+    return merged
+
+
+def _place(columns: Any, end: str) -> sa.Tuple:
+    return sa.tuple_(columns[f"{end}_partition"], columns[f"{end}_offset"])
+
+
+def _choose(is_added: sa.ColumnElement[bool], known: Any, added: Any, name: str) -> sa.ColumnElement[Any]:
+    return sa.case((is_added, added[name]), else_=known[name])
+
+
+def _text(sums: Iterable[float]) -> str:
+    return " ".join(map(repr, sums))
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))
+
+
+def _chunks(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
+    some: list[tuple[Any, ...]] = []
+    for row in rows:
+        some.append(row)
+        if len(some) == size:
+            yield some
+            some = []
+    if some:
+        yield some
