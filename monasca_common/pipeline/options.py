@@ -24,6 +24,7 @@ from monasca_common.storage.options import storage_settings
 
 SPARK_GROUP = "spark"
 AGGREGATE_GROUP = "pipeline_aggregate"
+BACKFILL_GROUP = "pipeline_backfill"
 
 SPARK_OPTIONS = [
     cfg.StrOpt(
@@ -129,6 +130,17 @@ _AGGREGATE_OPTIONS = [
     ),
 ]
 
+_BACKFILL_OPTIONS = [
+    cfg.IntOpt(
+        "margin_seconds",
+        default=86_400,
+        min=600,
+        max=30 * 86_400,
+        help="How long before the time of an event its message may have been written: reading begins so much before "
+        "the range. All else is as [pipeline_aggregate] says.",
+    ),
+]
+
 _CONSUMER_DEFAULTS: dict[str, dict[str, Any]] = {
     AGGREGATE_GROUP: {"topic": ["metrics"], "group_id": "spark-aggregate"},
 }
@@ -139,6 +151,7 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     return [
         (SPARK_GROUP, SPARK_OPTIONS),
         (AGGREGATE_GROUP, [*_AGGREGATE_OPTIONS, *_consumer_options(AGGREGATE_GROUP)]),
+        (BACKFILL_GROUP, _BACKFILL_OPTIONS),
     ]
 
 
@@ -171,6 +184,14 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
         slack_seconds=read["slack_seconds"],
         retention_days=read["retention_days"],
     )
+
+
+def backfill_margin_seconds(conf: cfg.ConfigOpts) -> int:
+    """Raises `ConfigurationError`."""
+    conf.register_opts(_BACKFILL_OPTIONS, group=BACKFILL_GROUP)
+    config_file.check_parsed(conf)
+    config_file.check_group(conf, BACKFILL_GROUP)
+    return int(_Read(conf, BACKFILL_GROUP)["margin_seconds"])
 
 
 def _stream_settings(conf: cfg.ConfigOpts, group: str, options: Sequence[cfg.Opt]) -> StreamSettings:

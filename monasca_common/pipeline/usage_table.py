@@ -70,17 +70,19 @@ def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
     )
 
 
+def known_windows(
+    connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int
+) -> set[tuple[str, int]]:
+    """The (specification, window) of which anything is known, among those that start in [from_ms, to_ms)."""
+    columns = (aggregate_usage.c.specification, aggregate_usage.c.window_start)
+    where = _within(job, specifications, from_ms, to_ms)
+    query = sa.select(*columns).where(*where).distinct()
+    return {(specification, window_ms) for specification, window_ms in connection.execute(query)}
+
+
 def remove(connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> None:
     """Forget the windows that start in [from_ms, to_ms), of these specifications."""
-    usage = aggregate_usage.c
-    connection.execute(
-        aggregate_usage.delete().where(
-            usage.job == job,
-            usage.specification.in_(sorted(specifications)),
-            usage.window_start >= from_ms,
-            usage.window_start < to_ms,
-        )
-    )
+    connection.execute(aggregate_usage.delete().where(*_within(job, specifications, from_ms, to_ms)))
 
 
 def read(
@@ -88,13 +90,9 @@ def read(
 ) -> Iterator[tuple[PartialKey, Partial]]:
     """What is known of the windows that start in [from_ms, to_ms), of one specification."""
     usage = aggregate_usage.c
+    where = _within(job, [specification], from_ms, to_ms)
     columns = [usage.window_start, usage.group_values, *(usage[name] for name in _COLUMNS)]
-    query = sa.select(*columns).where(
-        usage.job == job,
-        usage.specification == specification,
-        usage.window_start >= from_ms,
-        usage.window_start < to_ms,
-    )
+    query = sa.select(*columns).where(*where)
     for window_ms, group, count, sums, *rest in connection.execute(query):
         key = PartialKey(specification, window_ms, group_of_text(group))
         yield key, Partial.of_row((count, _floats(sums), *rest))
@@ -103,6 +101,16 @@ def read(
 def _of(batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
     table = aggregate_staging.c
     return (table.batch == batch, table.attempt.in_(attempts))
+
+
+def _within(job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
+    usage = aggregate_usage.c
+    return (
+        usage.job == job,
+        usage.specification.in_(sorted(specifications)),
+        usage.window_start >= from_ms,
+        usage.window_start < to_ms,
+    )
 
 
 def _sum_of(known: Any, added: Any) -> dict[str, Any]:

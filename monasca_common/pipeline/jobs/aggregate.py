@@ -7,17 +7,14 @@ import contextlib
 
 from oslo_config import cfg
 
-from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.plugins import PRODUCERS
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.aggregation import Aggregation
 from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
 from monasca_common.pipeline.jobs.status import served
+from monasca_common.pipeline.jobs.wiring import open_outbox
 from monasca_common.pipeline.ledger import Ledger
 from monasca_common.pipeline.options import aggregate_settings, spark_settings
-from monasca_common.pipeline.outbox import Closing, Outbox
-from monasca_common.pipeline.spark.dead_letters import DeadLetterOffice
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.pipeline.topic_view import TopicView
 
@@ -38,13 +35,9 @@ class AggregateJob(Job):
         settings, stream = self._settings, self._settings.stream
         ledger = Ledger(stream.connection)
         ledger.check()
-        producers = entry_point(PRODUCERS, stream.producer.connection.driver, option="driver")
-        closing = Closing(settings.specifications, settings.slack_seconds * 1000)
         with contextlib.ExitStack() as stack:
             view = stack.enter_context(TopicView(stream.consumer))
-            view.check_topics(settings.output_topic, DeadLetterOffice.of(stream).topic)
-            producer = stack.enter_context(producers(stream.producer))
-            outbox = Outbox(ledger, producer, settings.output_topic, settings.publisher, closing, settings.emit)
+            outbox = stack.enter_context(open_outbox(settings, ledger, view))
             told = stack.enter_context(served("aggregate", stream.status_host, stream.status_port, watcher))
             spark = open_session(self._spark, "monasca-aggregate")
             stack.callback(spark.stop)

@@ -15,19 +15,16 @@ from typing import TYPE_CHECKING
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline import outbox, usage_table
-from monasca_common.pipeline.errors import StagingLost
+from monasca_common.pipeline.jobs.computing import Computing
 from monasca_common.pipeline.jobs.ranges import next_ranges
 from monasca_common.pipeline.ledger import Ledger, OffsetRange, Source
-from monasca_common.pipeline.outbox import Closing, Outbox, Published
+from monasca_common.pipeline.outbox import Outbox, Published
 from monasca_common.pipeline.retention import Retention
 from monasca_common.pipeline.settings import AggregateSettings
-from monasca_common.pipeline.spark import connector, partial_frames, staging
+from monasca_common.pipeline.spark import connector
 from monasca_common.pipeline.spark.counts import Counts
 from monasca_common.pipeline.spark.dead_letters import DeadLetterOffice
-from monasca_common.pipeline.spark.staging import Staged
 from monasca_common.pipeline.topic_view import TopicView
-from monasca_common.pipeline.windows import TimeBounds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +73,7 @@ class Aggregation:
         self._ledger = ledger
         self._outbox = outbox
         self._clock = clock or SystemClock()
-        self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
+        self._computing = Computing(spark, settings, ledger, self._clock)
         self._office = DeadLetterOffice.of(settings.stream)
         self._retention = Retention(ledger, settings.publisher.job, settings.retention_days * DAY_MS)
 
@@ -96,30 +93,15 @@ class Aggregation:
         return BatchReport(report.offsets, behind, report.records, report.rejected, report.groups, published)
 
     def _batch(self, source: Source, ranges: Sequence[OffsetRange], behind: int) -> BatchReport:
-        batch, counts = uuid.uuid4().hex, Counts(self._spark)
+        stream, counts, batch = self._settings.stream, Counts(self._spark), uuid.uuid4().hex
         fail_point("pipeline.before_staging")
-        staged = self._stage(ranges, batch, counts)
+        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
+        staged = self._computing.stage(records, batch, counts, self._office)
         fail_point("pipeline.after_staging")
         with self._ledger.advance(source, ranges) as connection:
-            now_ms = self._clock.time_ms()
-            windows = usage_table.staged_windows(connection, batch, staged.attempts)
-            groups = sum(windows.values())
-            if groups != staged.rows:
-                raise StagingLost(f"{staged.rows} rows were staged for a batch, and {groups} are there")
-            usage_table.merge(connection, self._settings.publisher.job, batch, staged.attempts)
-            periods = outbox.periods_of(self._settings.specifications, windows)
-            outbox.touch(connection, self._settings.publisher.job, periods, self._closing, now_ms)
-            usage_table.clear(connection, batch, now_ms)
+            groups = self._computing.merge(connection, batch, staged)
+            self._computing.clear(connection, batch)
             fail_point("pipeline.inside_transaction")
         fail_point("pipeline.after_commit")
         self._view.commit({each.partition: each.end for each in ranges})
         return BatchReport(sum(each.span for each in ranges), behind, counts.records, counts.rejected, groups)
-
-    def _stage(self, ranges: Sequence[OffsetRange], batch: str, counts: Counts) -> Staged:
-        stream = self._settings.stream
-        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
-        bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=self._settings.retention_days * DAY_MS)
-        partials = partial_frames.partials(records, self._settings.specifications, bounds, self._office, counts.adder())
-        tasks = int(self._spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        together = partial_frames.together(partials, tasks)
-        return staging.stage(together, self._ledger, stream.connection, batch)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import shutil
 import subprocess
@@ -41,6 +42,7 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
     except (PySparkException, Exception) as error:
         raise SparkUnavailable(f"Spark does not start with master={settings.master}: {_first_line(error)}") from error
     session.sparkContext.setLogLevel("WARN")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection
     return session
 
 

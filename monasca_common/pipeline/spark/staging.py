@@ -79,5 +79,6 @@ def stage(partial_frame: DataFrame, ledger: Ledger, connection: str, batch: str)
 
 def _stage_by_driver(partial_frame: DataFrame, ledger: Ledger, batch: str) -> Staged:
     rows = (tuple(row) for row in partial_frames.staged_frame(partial_frame).toLocalIterator())
+    now_ns = time.time_ns()
     with ledger.writing() as connection:
-        return Staged((0,), usage_table.stage(connection, batch, 0, time.time_ns() // 1_000_000, rows))
+        return Staged((now_ns,), usage_table.stage(connection, batch, now_ns, now_ns // 1_000_000, rows))

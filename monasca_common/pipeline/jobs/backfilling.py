@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The windows of a past time computed again, and put in the place of what is known of them.
+
+The stream may run meanwhile. What replaces a window must hold each of its records up to where the stream stands, and
+none from there on, for these the stream will add itself. So everything up to the stream's offsets is computed; then,
+with these offsets locked, it takes the place of what is there. If the stream has moved on in between, what it has read
+since is computed as well, and the offsets are tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline import outbox, usage_table
+from monasca_common.pipeline.errors import Fenced, RecordsLost
+from monasca_common.pipeline.jobs.computing import Computing
+from monasca_common.pipeline.jobs.ranges import share
+from monasca_common.pipeline.ledger import Ledger, OffsetRange, Source
+from monasca_common.pipeline.records import Rejection
+from monasca_common.pipeline.settings import AggregateSettings
+from monasca_common.pipeline.spark import connector
+from monasca_common.pipeline.spark.counts import Counts
+from monasca_common.pipeline.spark.staging import Staged
+from monasca_common.pipeline.topic_view import TopicView
+from monasca_common.pipeline.windows import WINDOW_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """``offsets``: that were read. ``groups``: of windows, in their place. ``periods``: that are published again."""
+
+    offsets: int
+    records: int
+    groups: int
+    periods: int
+
+
+class Backfill:
+    """``margin_ms``: how long before the time of an event its message may have been written."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: AggregateSettings,
+        view: TopicView,
+        ledger: Ledger,
+        margin_ms: int,
+        clock: Clock | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._view = view
+        self._ledger = ledger
+        self._margin_ms = margin_ms
+        self._most = settings.stream.max_offsets_per_trigger
+        self._computing = Computing(spark, settings, ledger, clock or SystemClock())
+
+    def run(
+        self, from_ms: int, to_ms: int, tell: Callable[[int, int], None] = lambda done, left: None
+    ) -> BackfillReport:
+        """All windows that have a part in [from_ms, to_ms). ``tell`` hears of offsets: read, and left.
+
+        Raises `RecordsLost` where the log no longer reaches back so far.
+        """
+        windows = (from_ms // WINDOW_MS * WINDOW_MS, -(-to_ms // WINDOW_MS) * WINDOW_MS)
+        stream = self._settings.stream
+        source = Source(stream.group, stream.topic, self._view.topic_id())
+        batch, counts, staged = uuid.uuid4().hex, Counts(self._spark), list[Staged]()
+        read, offsets = self._starts(source, windows[0]), 0
+        while True:
+            stands = self._ledger.next_offsets(source)
+            read = {partition: read.get(partition, 0) for partition in stands}
+            shares = share({partition: end - read[partition] for partition, end in stands.items()}, self._most)
+            ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
+            if ranges:
+                staged.append(self._stage(ranges, batch, counts, windows))
+                offsets += sum(shares.values())
+                read |= {each.partition: each.end for each in ranges}
+                tell(offsets, sum(stands.values()) - sum(read.values()))
+                continue
+            fail_point("backfill.after_staging")
+            try:
+                groups, periods = self._replace(source, read, batch, staged, windows)
+            except Fenced:
+                LOG.info("the stream has moved on meanwhile; what it has read since is computed as well")
+                continue
+            return BackfillReport(offsets, counts.records, groups, periods)
+
+    def _starts(self, source: Source, from_ms: int) -> dict[int, int]:
+        """Where to begin in each partition."""
+        starts, extents = self._view.at_time(max(0, from_ms - self._margin_ms)), self._view.extents()
+        for partition, extent in extents.items():
+            if 0 < extent.first >= starts[partition]:
+                raise RecordsLost(
+                    f"{source.topic}/{partition}: the log begins at offset {extent.first}, and what was before it may "
+                    "belong to these windows: backfill a later time, or from the archive"
+                )
+        return starts
+
+    def _stage(self, ranges: Sequence[OffsetRange], batch: str, counts: Counts, windows: tuple[int, int]) -> Staged:
+        stream = self._settings.stream
+        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
+        return self._computing.stage(records, batch, counts, _passed_over, windows)
+
+    def _replace(
+        self,
+        source: Source,
+        read: Mapping[int, int],
+        batch: str,
+        staged: Sequence[Staged],
+        windows: tuple[int, int],
+    ) -> tuple[int, int]:
+        """Raises `Fenced` unless the stream stands where everything is read."""
+        here = [OffsetRange(partition, offset, offset) for partition, offset in read.items()]
+        specifications = self._settings.specifications
+        ids = [transform.id for transform in specifications.transforms.values()]
+        job = self._settings.publisher.job
+        with self._ledger.advance(source, here) as connection:
+            known = usage_table.known_windows(connection, job, ids, *windows)
+            usage_table.remove(connection, job, ids, *windows)
+            groups = sum(self._computing.merge(connection, batch, each) for each in staged)
+            periods = outbox.periods_of(specifications, known)
+            self._computing.touch(connection, periods)
+            self._computing.clear(connection, batch)
+            fail_point("backfill.inside_transaction")
+            periods |= outbox.periods_of(specifications, usage_table.known_windows(connection, job, ids, *windows))
+        return groups, len(periods)
+
+
+def _passed_over(rejected: Iterable[tuple[Mapping[str, object], Rejection]]) -> None:
+    """The stream has made dead letters of these."""
+    for _ in rejected:
+        pass
