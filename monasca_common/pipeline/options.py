@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -55,7 +55,8 @@ SPARK_OPTIONS = [
 ]
 
 
-def _stream_options() -> list[cfg.Opt]:
+def stream_options(*, trigger_seconds: float = 10.0) -> list[cfg.Opt]:
+    """Of every job that follows a topic."""
     return [
         SecretOpt(
             "connection",
@@ -64,7 +65,7 @@ def _stream_options() -> list[cfg.Opt]:
         ),
         cfg.FloatOpt(
             "trigger_seconds",
-            default=10.0,
+            default=trigger_seconds,
             min=0.0,
             max=86_400.0,
             help="From the start of a batch to that of the next, when there is not more to read than one may have.",
@@ -93,7 +94,7 @@ def _stream_options() -> list[cfg.Opt]:
 
 
 _AGGREGATE_OPTIONS = [
-    *_stream_options(),
+    *stream_options(),
     cfg.StrOpt(
         "transform_specs",
         help="File of JSON lines: how each metric id is aggregated. Unset: the specifications that are shipped.",
@@ -141,16 +142,14 @@ _BACKFILL_OPTIONS = [
     ),
 ]
 
-_CONSUMER_DEFAULTS: dict[str, dict[str, Any]] = {
-    AGGREGATE_GROUP: {"topic": ["metrics"], "group_id": "spark-aggregate"},
-}
+_AGGREGATE_CONSUMER = {"topic": ["metrics"], "group_id": "spark-aggregate"}
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Every group with its options, for oslo.config's generator of sample files."""
     return [
         (SPARK_GROUP, SPARK_OPTIONS),
-        (AGGREGATE_GROUP, [*_AGGREGATE_OPTIONS, *_consumer_options(AGGREGATE_GROUP)]),
+        (AGGREGATE_GROUP, [*_AGGREGATE_OPTIONS, *consumer_options(AGGREGATE_GROUP, _AGGREGATE_CONSUMER)]),
         (BACKFILL_GROUP, _BACKFILL_OPTIONS),
     ]
 
@@ -160,7 +159,7 @@ def spark_settings(conf: cfg.ConfigOpts) -> SparkSettings:
     conf.register_opts(SPARK_OPTIONS, group=SPARK_GROUP)
     config_file.check_parsed(conf)
     config_file.check_group(conf, SPARK_GROUP)
-    read = _Read(conf, SPARK_GROUP)
+    read = GroupReader(conf, SPARK_GROUP)
     return SparkSettings(
         master=read["master"],
         packages=tuple(read["packages"]),
@@ -173,8 +172,10 @@ def spark_settings(conf: cfg.ConfigOpts) -> SparkSettings:
 
 def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
     """What the job ``aggregate`` is made from. Raises `ConfigurationError`, `InvalidSpecifications`."""
-    stream = _stream_settings(conf, AGGREGATE_GROUP, _AGGREGATE_OPTIONS)
-    read = _Read(conf, AGGREGATE_GROUP)
+    stream = stream_settings(conf, AGGREGATE_GROUP, _AGGREGATE_OPTIONS, _AGGREGATE_CONSUMER)
+    read = GroupReader(conf, AGGREGATE_GROUP)
+    if len(stream.consumer.topics) > 1:
+        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
     return AggregateSettings(
         stream=stream,
         specifications=_specifications(read),
@@ -191,20 +192,23 @@ def backfill_margin_seconds(conf: cfg.ConfigOpts) -> int:
     conf.register_opts(_BACKFILL_OPTIONS, group=BACKFILL_GROUP)
     config_file.check_parsed(conf)
     config_file.check_group(conf, BACKFILL_GROUP)
-    return int(_Read(conf, BACKFILL_GROUP)["margin_seconds"])
+    return int(GroupReader(conf, BACKFILL_GROUP)["margin_seconds"])
 
 
-def _stream_settings(conf: cfg.ConfigOpts, group: str, options: Sequence[cfg.Opt]) -> StreamSettings:
+def stream_settings(
+    conf: cfg.ConfigOpts, group: str, options: Sequence[cfg.Opt], defaults: Mapping[str, Any]
+) -> StreamSettings:
+    """What ``group`` says of its topic and its state. ``defaults``: of the consumer's options, where they differ.
+
+    Raises `ConfigurationError`.
+    """
     conf.register_opts(options, group=group)
     kafka_options.register(conf, group)
-    for name, default in _CONSUMER_DEFAULTS[group].items():
+    for name, default in defaults.items():
         conf.set_default(name, default, group=group)
-    read = _Read(conf, group)
-    consumer = configuration.consumer_settings(conf, group)
-    if len(consumer.topics) > 1:
-        raise read.error("topic", f"names {len(consumer.topics)} topics: this job reads one")
+    read = GroupReader(conf, group)
     return StreamSettings(
-        consumer=consumer,
+        consumer=configuration.consumer_settings(conf, group),
         # What is published and what is accounted for are not one transaction: ids and versions make repeats harmless.
         producer=replace(configuration.producer_settings(conf, group), transactional_id=None),
         connection=read.secret("connection") or storage_settings(conf).connection,
@@ -216,17 +220,17 @@ def _stream_settings(conf: cfg.ConfigOpts, group: str, options: Sequence[cfg.Opt
     )
 
 
-def _consumer_options(group: str) -> list[cfg.Opt]:
+def consumer_options(group: str, defaults: Mapping[str, Any]) -> list[cfg.Opt]:
     """Those of every consumer, with this group's defaults, for the sample."""
     options = []
     for option in kafka_options.options_of(group):
         twin = copy.copy(option)
-        twin.default = _CONSUMER_DEFAULTS[group].get(option.dest, option.default)
+        twin.default = defaults.get(option.dest, option.default)
         options.append(twin)
     return options
 
 
-def _specifications(read: _Read) -> Specifications:
+def _specifications(read: GroupReader) -> Specifications:
     try:
         return load(_path(read["pre_transform_specs"]), _path(read["transform_specs"]))
     except OSError as error:
@@ -249,7 +253,7 @@ def _name_and_value(line: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-class _Read:
+class GroupReader:
     """Options of one group; what oslo.config refuses is told by name."""
 
     def __init__(self, conf: cfg.ConfigOpts, group: str) -> None:
