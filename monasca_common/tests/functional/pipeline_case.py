@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the functional tests of the pipeline share: Spark, a real Kafka and a real database; what was published, and
+what the plain reference expects."""
+
+import atexit
+import json
+import logging
+import tempfile
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import confluent_kafka
+import fixtures
+import sqlalchemy as sa
+
+from monasca_common.devbroker.fixtures import SharedKafkaCluster, SharedPostgresql
+from monasca_common.kafka import plugins
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.pipeline.jobs.aggregation import Aggregation
+from monasca_common.pipeline.ledger import Ledger, Source
+from monasca_common.pipeline.outbox import Closing, Outbox
+from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.spark.session import open_session
+from monasca_common.pipeline.topic_view import TopicView
+from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.functional.producer_case import SECONDS
+from monasca_common.tests.unit.pipeline import reference
+from monasca_common.tests.unit.pipeline.pipeline_case import PUBLISHER, PipelineCase
+
+PARTITIONS = 2
+SPARK = SparkSettings(master="local[2]", shuffle_partitions=2)
+# What outlives a test takes the folder for temporary files from before it.
+_TEMPORARY = tempfile.gettempdir()
+_sessions = []
+
+
+class SharedSpark(fixtures.Fixture):
+    """One session for all the tests of this process: a start takes as long as ten tests."""
+
+    def _setUp(self):
+        # Each of its calls is worth three lines to it, and every test keeps what is logged.
+        logging.getLogger("py4j").setLevel(logging.INFO)
+        if not _sessions:
+            with fixtures.MonkeyPatch("tempfile.tempdir", _TEMPORARY):
+                _sessions.append(open_session(SPARK, "tests"))
+            atexit.register(_sessions[0].stop)
+        self.session = _sessions[0]
+
+
+class SetClock(SystemClock):
+    """Stands still at ``now_ms``."""
+
+    def __init__(self, now_ms):
+        self.now_ms = now_ms
+
+    def time_ms(self):
+        return self.now_ms
+
+
+class KafkaPipelineCase(PipelineCase):
+    """``self.topic`` is read, and published to, as in a cloud; each test has topics, a group and a database."""
+
+    database = "sqlite"
+    partitions = PARTITIONS
+
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster())
+        self.cluster = self.fixture.cluster
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.topic = self.fixture.topic(self.partitions)
+        self.dlq = f"{self.topic}.dlq"
+        self.cluster.create_topic(self.dlq, 1)
+        self.group = f"spark-{uuid.uuid4().hex[:12]}"
+        self.connection = ConnectionSettings(self.cluster.bootstrap_servers)
+        self.producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
+        self.addCleanup(self.producer.close, 1)
+        self.url = self.new_database()
+        self.ledger = Ledger(self.url)
+
+    def new_database(self):
+        if self.database == "sqlite":
+            url = f"sqlite:///{self.folder}/{uuid.uuid4().hex}.sqlite"
+        else:
+            url = self.useFixture(SharedPostgresql()).url
+        open_storage(StorageSettings(self.database, url)).upgrade()
+        return url
+
+    # Kafka
+
+    def publish(self, values, *, partition=None, topic=None):
+        """Values (or records) round the partitions; (value, partition, offset) of each."""
+        records = [value if isinstance(value, Record) else Record(value) for value in values]
+        records = [
+            Record(one.value, partition=number % self.partitions if partition is None else partition)
+            if one.partition is None
+            else one
+            for number, one in enumerate(records)
+        ]
+        report = self.producer.publish(topic or self.topic, records, timeout=SECONDS)
+        report.raise_for_undelivered()
+        return [(records[each.index].value, each.partition, each.offset) for each in report.delivered]
+
+    def read(self, topic, partitions=None):
+        """Every message of the topic, by a client of its own."""
+        count = self.partitions if partitions is None else partitions
+        options = {**self.cluster.direct_options(), "group.id": "look", "enable.partition.eof": True}
+        reader = confluent_kafka.Consumer(options | {"fetch.queue.backoff.ms": 10})
+        reader.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(count)])
+        found, ends, deadline = [], 0, time.monotonic() + SECONDS
+        while ends < count:
+            self.assertLess(time.monotonic(), deadline, "the end of the topic is not reached")
+            for message in reader.consume(500, 0.05):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    self.assertEqual(confluent_kafka.KafkaError._PARTITION_EOF, message.error().code())
+                    ends += 1
+        reader.close()
+        return found
+
+    def outputs(self, specs, topic=None):
+        """What was published, in the log's order: (message id, envelope)."""
+        return [
+            (dict(message.headers())[MESSAGE_ID_HEADER], envelope)
+            for message in self.read(topic or self.topic)
+            if (envelope := _envelope(message.value())) and envelope["metric"]["name"] in specs.outputs
+        ]
+
+    def stored(self, specs, topic=None):
+        """As a database has it that keys by (series, time), and where the greater version wins."""
+        return newest(envelope for _, envelope in self.outputs(specs, topic))
+
+    # The job
+
+    def stream(self, **changes):
+        consumer = {
+            "connection": self.connection,
+            "topics": (self.topic,),
+            "group_id": self.group,
+        }
+        consumer |= {name: changes.pop(name) for name in ("start", "group_id", "topics") if name in changes}
+        return StreamSettings(
+            ConsumerSettings(**consumer), ProducerSettings(self.connection, linger_ms=0), self.url, **changes
+        )
+
+    def aggregation(self, specs, *, clock=None, emit="update", slack_seconds=0, retention_days=36_500, **changes):
+        stream = self.stream(**changes)
+        settings = AggregateSettings(
+            stream, specs, PUBLISHER, self.topic, emit, slack_seconds, retention_days=retention_days
+        )
+        view = TopicView(stream.consumer)
+        self.addCleanup(view.close)
+        outbox = Outbox(self.ledger, self.producer, self.topic, PUBLISHER, Closing(specs, slack_seconds * 1000), emit)
+        spark = self.useFixture(SharedSpark()).session
+        return Aggregation(spark, settings, view, self.ledger, outbox, clock)
+
+    def until_quiet(self, aggregation):
+        """Steps until nothing is left and nothing is published; their sum by name."""
+        total = {}
+        while True:
+            report = aggregation.step()
+            for name, count in (report.results() | {"offsets": report.offsets}).items():
+                total[name] = total.get(name, 0) + count
+            if not (report.offsets or report.published.messages):
+                return total
+
+    # The database
+
+    def scalars(self, statement):
+        with self.ledger.reading() as connection:
+            return connection.execute(sa.text(statement)).scalars().all()
+
+    def next_offsets(self):
+        return self.ledger.next_offsets(Source(self.group, self.topic, None))
+
+
+def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
+    """What the plain reference makes of ``messages`` (with partition and offset), as `newest` has it."""
+    names = {row["metric_id"]: row["aggregation_params_map"]["aggregated_metric_name"] for row in rows}
+    found, _, _ = reference.aggregate(pre_rows, rows, messages, oldest_ms, latest_ms)
+    return {
+        (names[row.metric_id], row.period_ms, *sorted(row.dimensions.items())): (
+            round(float(row.quantity), 6),
+            str(row.count),
+            _utc(row.first_ms),
+            _utc(row.last_ms),
+        )
+        for row in found
+    }
+
+
+def newest(envelopes):
+    """The newest version of each row: {(name, time, *dimensions): (value, count, first, last)}."""
+    rows, versions = {}, {}
+    for envelope in envelopes:
+        metric = envelope["metric"]
+        key = (metric["name"], metric["timestamp"], *sorted(metric["dimensions"].items()))
+        meta = metric["value_meta"]
+        if envelope["creation_time"] > versions.get(key, 0):
+            versions[key] = envelope["creation_time"]
+            times = (meta["firstrecord_timestamp_string"], meta["lastrecord_timestamp_string"])
+            rows[key] = (round(metric["value"], 6), meta["record_count"], *times)
+    return rows
+
+
+def _envelope(value):
+    try:
+        envelope = json.loads(value)
+        return envelope if isinstance(envelope["metric"]["name"], str) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _utc(time_ms):
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
