@@ -4,6 +4,7 @@
 import http.client
 import json
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -116,6 +117,40 @@ class ApiProcessCase(ProducerCase):
         api = ApiProcess(tempfile.gettempdir(), text or self.configuration(**changes), **process)
         self.addCleanup(api.end)
         return api
+
+    def flood(self, api, body, connections, *, seconds=0.0):
+        """Post on so many connections at the same time, again on each that was answered until ``seconds`` are over.
+
+        Status and seconds for each request; the status is ``None`` where the connection ended without an answer.
+        """
+        request = (
+            f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode() + body
+        answers, end = [], time.monotonic() + seconds
+        with selectors.DefaultSelector() as waiting:
+
+            def post():
+                client = socket.create_connection(("127.0.0.1", api.port))
+                client.sendall(request)
+                waiting.register(client, selectors.EVENT_READ, time.monotonic())
+
+            for _ in range(connections):
+                post()
+            while waiting.get_map() and time.monotonic() < end + SECONDS:
+                for key, _ in waiting.select(0.1):
+                    text = key.fileobj.recv(4096)
+                    now = time.monotonic()
+                    answers.append((int(text.split()[1]) if text else None, now - key.data))
+                    waiting.unregister(key.fileobj)
+                    key.fileobj.close()
+                    if now < end:
+                        post()
+            silent = [key.fileobj for key in waiting.get_map().values()]
+            for client in silent:
+                client.close()
+        self.assertEqual([], silent, "requests were not answered at all")
+        return answers
 
     def api(self, **changes):
         return self.start_api(**changes).wait_until_ready()

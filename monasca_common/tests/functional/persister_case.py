@@ -214,6 +214,7 @@ class PersisterCase(base.BaseTestCase):
         *,
         fail_points="",
         mutants=(),
+        crashes=None,
         owns=False,
         batch_size=20,
         metrics="",
@@ -221,7 +222,7 @@ class PersisterCase(base.BaseTestCase):
         name="persister",
     ):
         """The command, as soon as it was started. ``owns``: every partition, whatever the group says. ``metrics``:
-        further options of that group; ``others``: further groups."""
+        further options of that group; ``others``: further groups. ``crashes``: a seed, and how many workers die."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
         configuration.write_text(
@@ -238,6 +239,8 @@ class PersisterCase(base.BaseTestCase):
             )
         )
         facts = {"fail_points": fail_points, "mutants": list(mutants)}
+        if crashes is not None:
+            facts["crashes"] = crashes
         if owns:
             facts["owns"] = [self.topic, PARTITIONS]
         return self.spawn(name, configuration, port, facts)

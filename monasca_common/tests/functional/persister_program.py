@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The persister's command for crash tests: ``python -m … '<json>' persister --config-file F``.
 
-``fail_points`` are armed in the first worker processes and not in those that replace them. ``mutants`` take guarantees
-away; since each of them is covered by the fence, most are told together with ``no_fence``.
+``fail_points`` are armed in the first worker processes and not in those that replace them; ``crashes`` arms every one,
+each at a place drawn by lot, until so many have died. ``mutants`` take guarantees away; since each of them is covered
+by the fence, most are told together with ``no_fence``.
 """
 
 import json
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from unittest import mock
+
+import cotyledon
 
 from monasca_common.cli import main as cli
 from monasca_common.kafka import failpoints
@@ -19,6 +24,19 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.persister import handler, member, service
 from monasca_common.persister.starts import StoredStarts
 from monasca_common.storage import fence
+
+CRASH_POINTS = (
+    "processor.after_poll",
+    "persister.before_write",
+    "storage.in_transaction",
+    "storage.after_commit",
+    "processor.after_handle",
+    "processor.before_commit",
+    "processor.after_dead_letter",
+    "processor.during_revoke",
+)
+_RARE_POINTS = CRASH_POINTS[-2:]
+_BREATH_SECONDS = 0.05
 
 
 def patch(owner, name, value):
@@ -92,6 +110,26 @@ def arms_the_first_workers_only(text):
     patch(service.Worker, "__init__", making)
 
 
+def arms_every_worker(seed, count):
+    """By lot where, and at which of its first passes, each of the first ``count`` workers dies; at once replaced."""
+    patch(service.Respawns, "rest_seconds", lambda respawns, name: 0.0)
+    patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
+    made = service.Worker.__init__
+
+    def making(worker, worker_id, plan, index, respawns):
+        died = sum(status.counters.restarts for status in plan.board.statuses())
+        if died < count:
+            lot = random.Random(f"{seed}/{died}")
+            point = lot.choice(CRASH_POINTS)
+            rare = point in _RARE_POINTS
+            # Where the place is not come by, as without a rebalance: nobody lives for ever.
+            failpoints.arm("persister.before_write", f"kill@{100 if rare else 30}")
+            failpoints.arm(point, f"kill@{1 if rare else lot.randint(1, 12)}")
+        made(worker, worker_id, plan, index, respawns)
+
+    patch(service.Worker, "__init__", making)
+
+
 def end_with_the_test():
     """However the test ends, nothing of this is left."""
     while os.read(0, 1):
@@ -106,7 +144,10 @@ def main(arguments):
     if "owns" in facts:
         owns_everything(*facts["owns"])
     patch(member, "_TELL_SECONDS", 0.2)  # tests look at the status, and should not wait for it
-    arms_the_first_workers_only(facts.get("fail_points", ""))
+    if "crashes" in facts:
+        arms_every_worker(*facts["crashes"])
+    else:
+        arms_the_first_workers_only(facts.get("fail_points", ""))
     threading.Thread(target=end_with_the_test, daemon=True).start()
     return cli.main(arguments[1:])
 

@@ -2,7 +2,6 @@
 """What the API answers, against what a real Kafka has, whatever happens in between."""
 
 import json
-import selectors
 import signal
 import socket
 import sys
@@ -12,7 +11,7 @@ import time
 import psutil
 
 from monasca_common.devbroker import ApiKey, Fault
-from monasca_common.tests.functional.api_case import METRICS, ApiProcessCase, metric
+from monasca_common.tests.functional.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.producer_case import SECONDS
 
 # Small batches, each a request that may lose its answer; one that is dropped is missed after a second.
@@ -203,36 +202,16 @@ class TestFrozen(ApiProcessCase):
         self.cluster.nodes[0].freeze()
         grown = 0
         for _ in range(3):
-            answers = self.flood(api, json.dumps([metric(f"m{number}") for number in range(100)]).encode())
+            body = json.dumps([metric(f"m{number}") for number in range(100)]).encode()
+            answers = self.flood(api, body, self.CONNECTIONS)
             self.assertEqual(self.CONNECTIONS, len(answers))
-            self.assertEqual({503}, {status for status, _ in answers})
+            self.assertLessEqual({status for status, _ in answers}, {503, None})  # told to come back, or refused
             self.assertLess(max(seconds for _, seconds in answers), self.AT_ONCE)
             self.assertLessEqual(sum(seconds >= self.WAIT for _, seconds in answers), self.LIMIT)
             grown = max(grown, psutil.Process(worker.pid).memory_info().rss - before)
         self.assertLess(grown, 50_000_000)
         self.cluster.nodes[0].thaw()
         self.wait_until(lambda: api.post(metric("after"))[0] == 204)
-
-    def flood(self, api, body):
-        """Status and seconds for each of so many connections that are open, and post, at the same time."""
-        request = (
-            f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        ).encode() + body
-        waiting, answers = selectors.DefaultSelector(), []
-        clients = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(self.CONNECTIONS)]
-        for client in clients:
-            self.addCleanup(client.close)
-            client.sendall(request)
-            waiting.register(client, selectors.EVENT_READ, time.monotonic())
-        deadline = time.monotonic() + SECONDS
-        while len(answers) < len(clients) and time.monotonic() < deadline:
-            for key, _ in waiting.select(0.1):
-                text = key.fileobj.recv(4096)
-                answers.append((int(text.split()[1]) if text else 503, time.monotonic() - key.data))
-                waiting.unregister(key.fileobj)
-                key.fileobj.close()
-        return answers
 
 
 class TestSilentClients(ApiProcessCase):

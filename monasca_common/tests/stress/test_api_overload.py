@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ten times as many connections as the API serves at once, for as long as it takes: each request is answered.
+
+``MONASCA_STRESS_OVERLOAD_SECONDS``: how long, 60 unless it says otherwise.
+"""
+
+import json
+import os
+import sys
+from collections import Counter
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.functional.api_case import ApiProcessCase, metric
+
+SECONDS = float(os.environ.get("MONASCA_STRESS_OVERLOAD_SECONDS", "60"))
+LIMIT = 32
+CONNECTIONS = 10 * LIMIT
+BULK = 20
+ANSWER_SECONDS = 5.0  # for whoever waits for Kafka; the client here shares the machine with all the rest
+MOST_GROWTH_BYTES = 50_000_000
+
+
+class TestOverload(ApiProcessCase):
+    def overload(self):
+        """The counts of statuses after so many seconds, and how much the worker has grown."""
+        api = self.api(api=[f"max_in_flight = {LIMIT}", "publish_timeout_seconds = 2"])
+        self.assertEqual(204, api.post(metric("warm"))[0])
+        (worker,) = api.workers()
+        before = worker.memory_info().rss
+        body = json.dumps([metric(f"m{number}") for number in range(BULK)]).encode()
+        answers = self.flood(api, body, CONNECTIONS, seconds=SECONDS)
+        grown = worker.memory_info().rss - before
+        statuses = Counter(status for status, _ in answers)
+        slowest = max(seconds for _, seconds in answers)
+        sys.stderr.write(
+            f"{len(answers)} requests in {SECONDS:.0f} s: {dict(statuses)}, slowest {slowest:.2f} s, "
+            f"grown by {grown / 1e6:.1f} MB\n"
+        )
+        self.assertEqual([worker.pid], [each.pid for each in api.workers()], "the worker was replaced")
+        self.assertLessEqual(set(statuses), {204, 503})
+        self.assertLess(slowest, ANSWER_SECONDS)
+        self.assertLess(grown, MOST_GROWTH_BYTES)
+        return statuses
+
+    def logged(self):
+        """How many records the topic has."""
+        partitions = [TopicPartition(self.topic, number) for number in range(self.partitions)]
+        return sum(self.cluster.admin.end_offsets(partitions).values())
+
+    def test_a_minute_of_it_is_answered_in_constant_memory_and_what_is_acknowledged_is_in_the_log(self):
+        statuses = self.overload()
+        self.assertGreater(statuses[204], 0)
+        self.assertGreaterEqual(self.logged(), BULK * statuses[204])
+
+    def test_so_it_is_while_kafka_is_slow(self):
+        self.fixture.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=0.5))
+        statuses = self.overload()
+        self.assertGreater(statuses[204], 0)
+        self.assertGreater(statuses[503], 0)

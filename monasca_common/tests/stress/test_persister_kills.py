@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of the persister that die one after another, each at a place drawn by lot: every message is one row.
+
+``MONASCA_STRESS_KILLS``: how many, 1,000 unless it says otherwise; ``MONASCA_STRESS_SEED`` repeats a run.
+"""
+
+import os
+import random
+import sys
+import threading
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.tests.checker import Told
+from monasca_common.tests.functional.persister_case import PersisterCase
+
+KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
+SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
+CHUNK = 100
+BAD_OF_A_CHUNK = 3
+AHEAD = 1000  # most messages that wait to be stored: more would be work at the end, and hit nothing harder
+REBALANCE_SECONDS = 3.0
+SECONDS_A_KILL = 20
+MUTANTS_KILLS = 30
+
+
+class KillsCase(PersisterCase):
+    def setUp(self):
+        super().setUp()
+        self.over = threading.Event()
+        self.addCleanup(self.over.set)
+        self.published = self.bad = 0
+
+    def kill_and_kill(self, kills=KILLS, *, mutants=()):
+        """Publish while so many workers die, one after another, and store what is left."""
+        self.drop_key()  # what is written twice is there twice
+        # Of a member that comes back under its own name nobody waits for the session to end.
+        persister = self.start(crashes=[SEED, kills], mutants=mutants, metrics="group_instance_id = stress")
+        guest = threading.Thread(target=self.come_and_go)
+        guest.start()
+        self.wait_until(lambda: self.feed(persister) >= kills, kills * SECONDS_A_KILL, f"{kills} deaths, seed {SEED}")
+        self.over.set()
+        guest.join()
+        self.wait_until(lambda: self.is_through(persister), 120, "the end of the log")
+        self.assertEqual(kills, persister.worker()["restarts"])
+        self.assert_ends_in_order(persister)
+        self.assertEqual({Told.ACKED}, set(self.told.values()))
+        verdict = self.verdict()
+        sys.stderr.write(f"{self.database}: {kills} deaths, seed {SEED}: {verdict}\n")
+        return verdict
+
+    def feed(self, persister):
+        """Publish while not too much waits; how many have died."""
+        stored = self.scalar("SELECT count(*) FROM measurements")
+        if self.published - self.bad - stored < AHEAD:
+            numbers = range(self.published, self.published + CHUNK)
+            bad = frozenset(numbers[:: CHUNK // BAD_OF_A_CHUNK][:BAD_OF_A_CHUNK])
+            self.publish(numbers, bad=bad)
+            self.published += CHUNK
+            self.bad += len(bad)
+        return persister.worker().get("restarts", 0)
+
+    def scalar(self, statement):
+        with self.engine.connect() as connection:
+            return connection.exec_driver_sql(statement).scalar()
+
+    def is_through(self, persister):
+        worker = persister.worker()
+        return worker.get("state") == "running" and worker["partitions"] == 2 and worker["lag"] == 0
+
+    def come_and_go(self):
+        """A member that takes partitions away, stores nothing and commits nothing, and leaves again."""
+        settings = ConsumerSettings(
+            self.connection, (self.topic,), self.group, session_timeout_seconds=1.5, stop_timeout_seconds=1.0
+        )
+        while not self.over.wait(REBALANCE_SECONDS):
+            consumer = plugins.kafka_consumer(settings)
+            try:
+                for _ in range(20):
+                    if consumer.assignment() or self.over.is_set():
+                        break
+                    consumer.poll(1, timeout=0.1)
+            except MessagingError:
+                continue
+            finally:
+                consumer.close(1)
+
+
+class Kills:
+    def test_however_often_and_wherever_workers_die_every_message_is_one_row(self):
+        verdict = self.kill_and_kill()
+        self.assertTrue(verdict.clean, f"seed {SEED}: {verdict}")
+        self.assertEqual((self.published - self.bad, self.bad), (verdict.stored, verdict.dead))
+
+    def test_mutant_without_the_databases_offsets_is_found_out(self):
+        verdict = self.kill_and_kill(MUTANTS_KILLS, mutants=("no_fence", "trusts_kafkas_offsets"))
+        self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
+
+
+class TestKillsSqlite(Kills, KillsCase):
+    database = "sqlite"
+
+
+class TestKillsPostgresql(Kills, KillsCase):
+    database = "postgresql"
