@@ -11,7 +11,7 @@ from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.errors import StorageError
+from monasca_common.storage.errors import SchemaMismatch, StorageError
 
 
 class KeptOffsets(Protocol):
@@ -53,9 +53,16 @@ class DatabaseOffsets:
         self._group = group
 
     def read(self) -> dict[TopicPartition, Kept]:
+        status = self._storage.status()
+        if status.found != status.wanted:
+            # Of such a database no offsets are told, and those of Kafka would be taken for the ones that count.
+            raise SchemaMismatch(
+                f"the database's schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
+                "`monasca-common db upgrade`, or say --kept-in kafka for a group that keeps nothing in the database"
+            )
         return {
             TopicPartition(each.topic, each.partition): Kept(each.next_offset, each.topic_id)
-            for each in self._storage.status().offsets
+            for each in status.offsets
             if each.group == self._group
         }
 

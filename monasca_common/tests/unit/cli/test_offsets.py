@@ -229,6 +229,14 @@ class TestGroupsInKafka(OffsetsCase):
         status, _, error = self.run_command("reset", "--to-latest", "--kept-in", "database", group="mine")
         self.assertEqual((1, True), (status, "no [database] connection" in error))
 
+    def test_a_database_of_another_schema_is_not_taken_for_an_empty_one(self):
+        connection = f"[database]\nconnection = sqlite:///{self.folder}/not-made.sqlite\n"
+        self.configuration = self.file(self.consumer + connection)
+        status, _, error = self.run_command("reset", "--to-latest", "--execute")
+        self.assertEqual((1, []), (status, self.cluster.altered))
+        self.assertIn("monasca-common db upgrade", error)
+        self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute", "--kept-in", "kafka")[0])
+
     def test_the_operators_word_about_the_place_counts(self):
         self.store(_FIRST)
         self.run_command("reset", "--to-earliest", "--execute", "--kept-in", "kafka")
