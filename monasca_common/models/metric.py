@@ -44,6 +44,7 @@ from monasca_common.models.series import Series, series_id
 
 _LATEST_S = LATEST_MS // 1000
 _REFUSED = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
+_TOGETHER = 1000  # messages: enough to spread the cost of a pass, few enough to stay in the processor's cache
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
@@ -105,27 +106,52 @@ class MetricDecoder:
         self._series: Seen[tuple[str, bytes, bytes], Series] = Seen(max_series, max_entry_bytes=4096)
 
     def decode_all(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
-        """One pass; what breaks a rule is looked at again, for all its violations."""
+        """What breaks a rule is looked at again, for all its violations."""
         rows: list[Measurement] = []
         errors: dict[int, InvalidEnvelope] = {}
-        decode, find, add = _decode_envelope, self._series.find, rows.append
-        for index, value in enumerate(values):
+        for start in range(0, len(values), _TOGETHER):
+            some = values[start : start + _TOGETHER]
             try:
-                envelope = decode(value)  # type: ignore[arg-type]
-                metric = envelope.metric
-                key = (metric.name, bytes(metric.dimensions), bytes(envelope.meta))
-                series = find(key) or self._resolve(key)
-                time_ms = metric.timestamp
-                if not 0 <= time_ms <= LATEST_MS:
-                    raise ValueError(times.NOT_A_TIME)
-                created = envelope.creation_time
-                whole = type(created) is int and 0 <= created <= _LATEST_S
-                version: int = created * 1000 if whole else times.version(created)  # type: ignore
-                meta = _stored_meta(metric.value_meta) if metric.value_meta else None
-                add(_measurement((series, int(time_ms), metric.value + 0.0, meta, version)))
+                rows += self._decode_together(some)
+            except _REFUSED:
+                self._decode_each(some, start, rows, errors)
+        return Decoded(rows, good_indices(len(values), errors), errors)
+
+    def _decode_together(self, values: Sequence[bytes | None]) -> list[Measurement]:
+        """Column by column, most of it in C: two thirds of the time that a loop over messages takes. Raises where one
+        breaks a rule."""
+        envelopes = list(map(_decode_envelope, values))  # type: ignore[arg-type]
+        metrics = [envelope.metric for envelope in envelopes]
+        keys = [
+            (metric.name, bytes(metric.dimensions), bytes(envelope.meta))
+            for metric, envelope in zip(metrics, envelopes, strict=True)
+        ]
+        find = self._series.find
+        series = list(map(find, keys))
+        if not all(series):  # asked again: one before it may have been the same
+            series = [known or find(key) or self._resolve(key) for known, key in zip(series, keys, strict=True)]
+        times_ms = [metric.timestamp for metric in metrics]
+        if min(times_ms) < 0 or max(times_ms) > LATEST_MS:
+            raise ValueError(times.NOT_A_TIME)
+        metas = [_stored_meta(metric.value_meta) if metric.value_meta else None for metric in metrics]
+        numbers = [metric.value + 0.0 for metric in metrics]
+        versions = _versions([envelope.creation_time for envelope in envelopes])
+        rows = zip(series, map(int, times_ms), numbers, metas, versions, strict=True)
+        return list(map(_measurement, rows))  # type: ignore[arg-type]
+
+    def _decode_each(
+        self,
+        values: Sequence[bytes | None],
+        start: int,
+        rows: list[Measurement],
+        errors: dict[int, InvalidEnvelope],
+    ) -> None:
+        """One by one; ``values`` begin at position ``start``."""
+        for index, value in enumerate(values, start):
+            try:
+                rows += self._decode_together((value,))
             except _REFUSED:
                 errors[index] = _why_not_stored(value)
-        return Decoded(rows, good_indices(len(values), errors), errors)
 
     def _resolve(self, key: tuple[str, bytes, bytes]) -> Series:
         name, dimensions_text, meta_text = key
@@ -139,6 +165,13 @@ class MetricDecoder:
         series = Series(series_id(meta.tenant, region, name, dimensions), meta.tenant, region, name, dimensions)
         self._series.keep(key, series, len(name) + len(dimensions_text) + len(meta_text))
         return series
+
+
+def _versions(created: list[Any]) -> list[int]:
+    """As `times.version` of each, without the call where they are what they usually are."""
+    if set(map(type, created)) == {int} and min(created) >= 0 and max(created) <= _LATEST_S:
+        return [seconds * 1000 for seconds in created]
+    return list(map(times.version, created))
 
 
 def parse_post(body: bytes, *, max_elements: int = MOST_ELEMENTS) -> ParsedPost:

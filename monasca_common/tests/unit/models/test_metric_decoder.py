@@ -149,6 +149,21 @@ class TestBadMessages(MetricDecoderCase):
         self.assertEqual([0, 2, 4], decoded.indices)
         self.assertEqual({1, 3}, set(decoded.errors))
 
+    def test_a_message_is_the_same_row_wherever_it_stands_in_a_large_batch(self):
+        kinds = [
+            message(),
+            message(timestamp=7.5, created=None, value_meta={"unit": "s"}),
+            message(created=1.5, dimensions={"host": "b"}),
+        ]
+        values = [kinds[number % 3] for number in range(2500)]
+        bad = {0: b"{", 999: message(timestamp=-1), 1000: message(created=-1), 1700: None, 2499: message(name="")}
+        for place, value in bad.items():
+            values[place] = value
+        decoded = self.decoder.decode_all(values)
+        self.assertEqual(sorted(bad), sorted(decoded.errors))
+        self.assertEqual([place for place in range(2500) if place not in bad], decoded.indices)
+        self.assertEqual([self.row(values[place]) for place in decoded.indices], decoded.rows)
+
     def test_all_violations_of_a_message_are_told_with_their_places(self):
         bad = message(
             name="", timestamp=-1, value="1", dimensions={"k": 5, "n\0": "x"}, meta={"tenantId": "", "region": 5},
