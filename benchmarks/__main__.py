@@ -25,6 +25,8 @@ from monasca_common.devbroker.fetch import KAFKA_VERSION
 
 _ROOT = Path(__file__).parent.parent
 _DOCUMENTATION = _ROOT / "doc" / "source" / "contributor" / "benchmarks"
+# Processes that start together share the partitions from the first, and do not stop for each other later.
+_CONFIG = {"group.initial.rebalance.delay.ms": "1000"}
 _NAMES = [section.name for section in SECTIONS]
 
 
@@ -72,8 +74,8 @@ def _measure(arguments: argparse.Namespace) -> Results:
     for name in {case.environment for section in sections for case in section.cases if case.environment}:
         environments.python(name)
     with contextlib.ExitStack() as started:
-        needs_kafka = not all(section.stores for section in sections)
-        cluster = started.enter_context(KafkaCluster()) if needs_kafka else None
+        needs_kafka = not all(section.stores and not section.reads for section in sections)
+        cluster = started.enter_context(KafkaCluster(config=_CONFIG)) if needs_kafka else None
         Session(cluster, results, quick=arguments.quick).run(sections)
     return results
 

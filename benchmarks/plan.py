@@ -17,6 +17,8 @@ class Case:
     message_ids: bool = True
     bulk: int = 1  # messages in one HTTP request
     environment: str | None = None  # None: the one that runs the benchmark
+    database: str = "postgresql"  # the driver, where rows are stored
+    repeats: bool = False  # whether some of what is read is there twice
 
     def count(self, *, quick: bool) -> int:
         return self.quick_messages if quick else self.messages
@@ -24,8 +26,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Cases whose repeats take turns. ``reads``: they read one backlog; ``stores``: each run has its own PostgreSQL
-    database, and no Kafka; otherwise each run writes its own topic."""
+    """Cases whose repeats take turns. ``reads``: they read one backlog; ``stores``: each run has its own database;
+    with both it reads and stores metrics; with neither each run writes its own topic."""
 
     name: str
     title: str
@@ -52,6 +54,8 @@ class Required:
     limit: float
     peer: str | None = None
 
+
+_BACKLOG = (1_000_000, 250_000)
 
 SECTIONS = (
     Section(
@@ -158,6 +162,35 @@ SECTIONS = (
         ),
         stores=True,
     ),
+    Section(
+        "persisting",
+        "From Kafka to rows, exactly once; Kafka, database and persister on the same cores",
+        (
+            Case("persist-bare", "a loop by hand, PostgreSQL, COPY into the keyed table", "persisting", *_BACKLOG),
+            Case("persist", "the persister, PostgreSQL, one process", "persisting", *_BACKLOG),
+            Case("persist-2", "the persister, PostgreSQL, two processes", "persisting", *_BACKLOG, threads=2),
+            Case(
+                "persist-conflict-bare",
+                "a loop by hand, PostgreSQL, temporary table + ON CONFLICT, 1 % of rows repeated",
+                "persisting",
+                *_BACKLOG,
+                repeats=True,
+            ),
+            Case(
+                "persist-conflict",
+                "the persister, PostgreSQL, one process, 1 % of rows repeated",
+                "persisting",
+                *_BACKLOG,
+                repeats=True,
+            ),
+            Case(
+                "persist-sqlite-bare", "a loop by hand, SQLite, ON CONFLICT", "persisting", *_BACKLOG, database="sqlite"
+            ),
+            Case("persist-sqlite", "the persister, SQLite", "persisting", *_BACKLOG, database="sqlite"),
+        ),
+        reads=True,
+        stores=True,
+    ),
 )
 
 REQUIRED = (
@@ -175,4 +208,7 @@ REQUIRED = (
     Required("store", "rate", 0.8, "store-bare"),
     Required("merge", "rate", 0.8, "merge-bare"),
     Required("replay", "rate", 0.8, "replay-bare"),
+    Required("persist", "rate", 0.8, "persist-bare"),
+    Required("persist-conflict", "rate", 0.8, "persist-conflict-bare"),
+    Required("persist-sqlite", "rate", 0.7, "persist-sqlite-bare"),
 )

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -39,7 +40,9 @@ class Session:
 
     def run(self, sections: Iterable[Section]) -> None:
         for section in sections:
-            if section.stores:
+            if section.stores and section.reads:
+                self._persist(section)
+            elif section.stores:
                 self._store(section)
             elif section.reads:
                 self._read(section)
@@ -58,6 +61,20 @@ class Session:
                     with databases.new() as url:
                         self._measure(case, Job("", "", case.count(quick=self._quick), case=case.name, database=url))
 
+    def _persist(self, section: Section) -> None:
+        backlog = section.backlog(quick=self._quick)
+        with contextlib.ExitStack() as stack:
+            databases = stack.enter_context(Databases())
+            topics = {}
+            for repeats in sorted({case.repeats for case in section.cases}):
+                topics[repeats] = stack.enter_context(self._topics.new())
+                stack.enter_context(self._topics.new(f"{topics[repeats]}.dlq"))
+                self._fill("fill_metrics", topics[repeats], backlog, section, case="repeats" if repeats else "")
+            for _ in range(section.runs(quick=self._quick)):
+                for case in section.cases:
+                    with databases.new(case.database) as url:
+                        self._measure(case, replace(self._job(case, topics[case.repeats]), database=url))
+
     def _write(self, section: Section) -> None:
         for _ in range(section.runs(quick=self._quick)):
             for case in section.cases:
@@ -67,13 +84,16 @@ class Session:
     def _read(self, section: Section) -> None:
         backlog = section.backlog(quick=self._quick)
         with self._topics.new() as topic:
-            print(f"writing {backlog:,} messages for {section.name} ...", file=sys.stderr, flush=True)
-            self._process("fill", sys.executable, Job(self._servers(), topic, backlog))
-            if self._topics.records(topic) != backlog:
-                raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {backlog}")
+            self._fill("fill", topic, backlog, section)
             for _ in range(section.runs(quick=self._quick)):
                 for case in section.cases:
                     self._measure(case, self._job(case, topic))
+
+    def _fill(self, module: str, topic: str, backlog: int, section: Section, *, case: str = "") -> None:
+        print(f"writing {backlog:,} messages for {section.name} ...", file=sys.stderr, flush=True)
+        self._process(module, sys.executable, Job(self._servers(), topic, backlog, case=case))
+        if self._topics.records(topic) != backlog:
+            raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {backlog}")
 
     def _job(self, case: Case, topic: str) -> Job:
         self._groups += 1
@@ -85,6 +105,7 @@ class Session:
             threads=case.threads,
             message_ids=case.message_ids,
             bulk=case.bulk,
+            case=case.name,
         )
 
     def _servers(self) -> str:

