@@ -16,7 +16,8 @@ Usage: bash tools/quickstart.sh [--once] [--json] [--seconds S] [--keep-data D] 
 
 Creates .venv when it is missing, installs the tested versions, starts a real Kafka, the API and the persister,
 posts this machine's own metrics, loses answers and kills the persister on purpose, and ends with a table that
-counts what was posted, stored, doubled and lost. Then it stays up until Ctrl-C.
+counts what was posted, stored, doubled and lost. A job on Spark then makes hourly averages, which are shown beside
+their rows. Then it stays up until Ctrl-C.
 
   --once          end after the table
   --json          print one JSON object as the last line of standard output
@@ -25,7 +26,7 @@ counts what was posted, stored, doubled and lost. Then it stays up until Ctrl-C.
   --help          this text
 
 Exit status: 0 when nothing was lost and nothing doubled. Needs Python 3.11 or newer and git; Java 17 or newer for a
-real Kafka.
+real Kafka and Spark.
 EOF
             exit 0
             ;;
@@ -33,5 +34,5 @@ EOF
 done
 
 set_version
-make_environment api,persister,devbroker,quickstart >&2
+make_environment api,persister,devbroker,quickstart,spark >&2
 exec monasca-common quickstart "$@"

@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from cliff.command import Command
@@ -20,9 +21,10 @@ from rich.progress import Progress as Bar
 
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.brokers import Broker, java_is_missing, mock, real_kafka
 from monasca_common.quickstart.run import Progress, Run
-from monasca_common.quickstart.services import TOPICS, Service, ServiceFailed, upgrade_database, write_configuration
+from monasca_common.quickstart.services import TOPICS, Service, ServiceFailed, run_command, write_configuration
 from monasca_common.quickstart.table import show
 
 _DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
@@ -33,8 +35,9 @@ class Quickstart(Command):
     """Post this machine's own metrics to the API and count their rows, while answers are lost and a process is killed.
 
     It starts a real Kafka, the API and the persister on this machine, loses some of Kafka's acknowledgements on
-    purpose, kills the persister with SIGKILL in the middle, and ends with a table. Then it stays up until Ctrl-C.
-    Without Java it runs on librdkafka's in-process broker. Exit status: 0 when nothing was lost and nothing doubled.
+    purpose, kills the persister with SIGKILL in the middle, and ends with a table. Then the pipeline makes hourly
+    averages on Spark, and everything stays up until Ctrl-C. Without Java it runs on librdkafka's in-process broker.
+    Exit status: 0 when nothing was lost and nothing doubled.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -76,7 +79,8 @@ class Quickstart(Command):
         port = _free_port()
         configuration, database = write_configuration(folder, broker, port)
         self._say("making the database's tables")
-        upgrade_database(configuration)
+        run_command("db", "upgrade", configuration=configuration)
+        aggregates.write_specifications(folder)
         self._say("starting the persister and the API")
         supervisor = Supervisor()
         stack.callback(supervisor.close)
@@ -89,12 +93,23 @@ class Quickstart(Command):
         with self._bar(wanted.seconds) as tell:
             outcome = run.go(tell)
         show(outcome, run.latencies_ms, self._console)
+        outcome = replace(outcome, aggregates=self._aggregate(broker, configuration, database))
         if wanted.json:
             self.app.stdout.write(json.dumps(outcome.as_json()) + "\n")
             self.app.stdout.flush()
         if not wanted.once:
             self._stay_up(port, configuration, persister, api)
         return 0 if outcome.good else 1
+
+    def _aggregate(self, broker: Broker, configuration: Path, database: Path) -> int:
+        missing = aggregates.why_not() if broker.kind == "kafka" else "Spark needs Java and a real Kafka"
+        if missing is not None:
+            self._say(f"no hourly averages: {missing}")
+            return 0
+        self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 60 MB)")
+        averages = aggregates.aggregate(configuration, database)
+        aggregates.show(averages, self._console)
+        return len(averages)
 
     def _broker(self) -> contextlib.AbstractContextManager[Broker]:
         missing = java_is_missing()
@@ -143,6 +158,7 @@ class Quickstart(Command):
             "/v2.0/metrics/names",
             "/v2.0/metrics?name=mem.usable_mb",
             f"/v2.0/metrics/measurements?name=mem.usable_mb&start_time={today}",
+            f"/v2.0/metrics/measurements?name=cpu.percent_agg&start_time={today}",
             f"/v2.0/metrics/statistics?name=cpu.percent&statistics=avg,max&merge_metrics=true&start_time={today}",
         ):
             self._say(f"  curl '{base}{path}'")

@@ -54,6 +54,17 @@ group_id = persister-events
 group_instance_id = quickstart
 topic_check_seconds = {topic_check_seconds}
 
+[spark]
+master = local[2]
+shuffle_partitions = 2
+
+[pipeline_aggregate]
+topic_check_seconds = {topic_check_seconds}
+transform_specs = {folder}/transform_specs.jsonl
+pre_transform_specs = {folder}/pre_transform_specs.jsonl
+tenant = {tenant}
+slack_seconds = 0
+
 [kafka_alarm_history]
 enabled = false
 
@@ -75,6 +86,7 @@ def write_configuration(folder: Path, broker: Broker, port: int) -> tuple[Path, 
             database=database,
             tenant=TENANT,
             port=port,
+            folder=folder,
             publish_seconds=PUBLISH_SECONDS,
             topic_check_seconds=broker.topic_check_seconds,
         )
@@ -82,12 +94,12 @@ def write_configuration(folder: Path, broker: Broker, port: int) -> tuple[Path, 
     return path, database
 
 
-def upgrade_database(configuration: Path) -> None:
-    done = subprocess.run(
-        _command("db", "upgrade", configuration=configuration), capture_output=True, text=True, check=False
-    )
+def run_command(*words: str, configuration: Path) -> str:
+    """One of `monasca-common`'s commands; what it printed. Raises `ServiceFailed`."""
+    done = subprocess.run(_command(*words, configuration=configuration), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ServiceFailed(f"monasca-common db upgrade: {done.stderr.strip() or done.stdout.strip()}")
+        raise ServiceFailed(f"monasca-common {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
 
 
 class Service:

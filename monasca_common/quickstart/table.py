@@ -17,7 +17,10 @@ _CHART_WIDTH = 60
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms."""
+    """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms.
+
+    ``aggregates``: rows that the pipeline has added to these.
+    """
 
     broker: str
     seconds: float
@@ -31,6 +34,7 @@ class Outcome:
     answers_lost: int
     p50_ms: float | None
     p99_ms: float | None
+    aggregates: int = 0
 
     @property
     def good(self) -> bool:

@@ -67,13 +67,15 @@ class QuickstartTest(base.BaseTestCase):
             (rows,) = database.execute(
                 "SELECT (SELECT count(*) FROM measurements) + (SELECT count(*) FROM events)"
             ).fetchone()
-        self.assertEqual(outcome["rows"], rows)
+        self.assertEqual(3, outcome["aggregates"])
+        self.assertEqual(outcome["rows"] + 3, rows)
         self.assert_nothing_runs()
 
     def test_without_java_it_says_so_and_runs_on_the_broker_within_librdkafka(self):
         outcome, err = self.run_once(JAVA_HOME=str(self.data))
         self.assertIn("install Java 17 or newer", err)
-        self.assertEqual(("mock", 0), (outcome["broker"], outcome["answers_lost"]))
+        self.assertIn("no hourly averages", err)
+        self.assertEqual(("mock", 0, 0), (outcome["broker"], outcome["answers_lost"], outcome["aggregates"]))
         self.assert_nothing_lost_or_doubled(outcome)
 
     def test_ctrl_c_stops_everything(self):

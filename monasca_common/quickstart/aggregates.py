@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was posted once more as hourly averages: by the pipeline on Spark, through Kafka and the persister to rows."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from monasca_common.quickstart.services import ServiceFailed, run_command
+
+SUFFIX = "_agg"
+_NAMES = ("cpu.percent", "mem.usable_mb", "load.avg_1_min")
+_PATIENCE_SECONDS = 30.0
+_LOOK_EVERY_SECONDS = 0.1
+_RAW_AND_AGGREGATED = """
+    SELECT raw.name, aggregated.time, aggregated.value, json_extract(aggregated.value_meta, '$.record_count'),
+           json_extract(aggregated.value_meta, '$.provisional'), count(*), avg(measured.value)
+    FROM series AS raw
+    JOIN measurements AS measured ON measured.series_id = raw.id
+    JOIN series AS total ON total.name = raw.name || ?
+    JOIN measurements AS aggregated
+         ON aggregated.series_id = total.id AND aggregated.time = measured.time / 3600000 * 3600000
+    GROUP BY raw.name, aggregated.time ORDER BY raw.name, aggregated.time
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyAverage:
+    """``provisional``: the hour is not over. ``records``: those that Spark has met; ``rows``: those in the database."""
+
+    name: str
+    hour_ms: int
+    average: float
+    records: int
+    provisional: bool
+    rows: int
+    average_of_rows: float
+
+
+def why_not() -> str | None:
+    """Why there is no such step; ``None`` if there is."""
+    missing = [name for name in ("pyspark", "pandas", "pyarrow") if importlib.util.find_spec(name) is None]
+    return f"{', '.join(missing)} is not installed (monasca-common[spark])" if missing else None
+
+
+def write_specifications(folder: Path) -> None:
+    """Beside the configuration, which names them."""
+    transforms = [json.dumps(_transform(name)) for name in _NAMES]
+    pre_transforms = [
+        json.dumps({"event_type": name, "metric_id_list": [name], "required_raw_fields_list": []}) for name in _NAMES
+    ]
+    (folder / "transform_specs.jsonl").write_text("\n".join(transforms) + "\n")
+    (folder / "pre_transform_specs.jsonl").write_text("\n".join(pre_transforms) + "\n")
+
+
+def aggregate(configuration: Path, database: Path) -> list[HourlyAverage]:
+    """Run the job once, and wait until its rows are stored. Raises `ServiceFailed`."""
+    told = run_command("pipeline", "run", "aggregate", "--once", "--json", configuration=configuration)
+    messages = json.loads(told.splitlines()[-1])["results"]["published_messages"]
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while len(found := _stored(database)) < messages:
+        if time.monotonic() > deadline:
+            raise ServiceFailed(
+                f"{messages} aggregates were published, and after {_PATIENCE_SECONDS:.0f} s {len(found)} are stored"
+            )
+        time.sleep(_LOOK_EVERY_SECONDS)
+    return found
+
+
+def show(averages: list[HourlyAverage], console: Console) -> None:
+    table = Table(title="Hourly averages by the pipeline on Spark, beside the rows they are of", title_justify="left")
+    table.add_column("metric", no_wrap=True)
+    for heading in ("hour", "average", "records", "of its rows", "rows"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in averages:
+        hour = time.strftime("%H:%M", time.gmtime(each.hour_ms / 1000))
+        table.add_row(
+            each.name + SUFFIX,
+            hour + ("*" if each.provisional else ""),
+            f"{each.average:,.4f}",
+            f"{each.records:,}",
+            f"{each.average_of_rows:,.4f}",
+            f"{each.rows:,}",
+        )
+    console.print(table)
+    if any(each.provisional for each in averages):
+        console.print("* provisional: the hour (UTC) is not over")
+    if any(each.records > each.rows for each in averages):
+        console.print(
+            "Some records are in the log twice, under one id, since their answers were lost: rows are keyed, sums "
+            "of Spark are not."
+        )
+
+
+def _stored(database: Path) -> list[HourlyAverage]:
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        rows = connection.execute(_RAW_AND_AGGREGATED, (SUFFIX,)).fetchall()
+    return [
+        HourlyAverage(name, hour_ms, average, int(records), provisional == "true", count, average_of_rows)
+        for name, hour_ms, average, records, provisional, count, average_of_rows in rows
+    ]
+
+
+def _transform(name: str) -> dict[str, object]:
+    return {
+        "metric_id": name,
+        "aggregation_params_map": {
+            "aggregation_pipeline": {
+                "source": "streaming",
+                "usage": "fetch_quantity",
+                "setters": ["set_aggregated_metric_name", "set_aggregated_period"],
+                "insert": ["insert_data"],
+            },
+            "aggregated_metric_name": name + SUFFIX,
+            "aggregation_period": "hourly",
+            "aggregation_group_by_list": ["host"],
+            "usage_fetch_operation": "avg",
+            "filter_by_list": [],
+            "dimension_list": ["host", "aggregation_period"],
+        },
+    }
