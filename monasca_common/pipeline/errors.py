@@ -9,6 +9,9 @@
     ├── Fenced                  somebody else has accounted for these offsets: read again from what is stored
     ├── RecordsLost             the log no longer has what is to be read next
     ├── StagingLost             what executors have staged is not all there: compute it again
+    ├── AlreadyArchived         the archive has these offsets: its position was put back
+    ├── ArchiveUnavailable      the file system that the archive is on cannot do it now
+    ├── ArchiveDamaged          a file that the manifest names is gone
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
     └── NotAggregated           a record that counts nowhere; it becomes a dead letter, which says why
 """
@@ -62,6 +65,24 @@ class RecordsLost(PipelineError):
 
 class StagingLost(PipelineError):
     """What executors say they have staged is not what the database holds."""
+
+
+class AlreadyArchived(PipelineError):
+    """The archive's position was put back: what it has would be there twice."""
+
+    def __init__(self, group: str, topic: str, partition: int, start: int, last: int) -> None:
+        super().__init__(
+            f"a batch of {topic}/{partition} begins at offset {start}, but the archive of {group} has records up to "
+            f"offset {last}: its position was put back; `monasca-common offsets reset` moves it to {last + 1}"
+        )
+
+
+class ArchiveUnavailable(PipelineError):
+    """A passing condition, as far as one can tell: the message names the path and what its file system says."""
+
+
+class ArchiveDamaged(PipelineError):
+    """Somebody else has removed a file that the manifest names."""
 
 
 class SparkUnavailable(PipelineError):

@@ -166,3 +166,26 @@ aggregate_period = sa.Table(
     sa.Column("provisional", sa.Boolean, nullable=False),
     sa.PrimaryKeyConstraint("job", "specification", "period_start"),
 )
+
+# The archive's manifest: a file is committed with the offsets of its batch, placed once readers find it, expired from
+# when its hour is to be removed until it is gone.
+archive_file = sa.Table(
+    "archive_file",
+    metadata,
+    sa.Column("consumer_group", sa.Text, nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("hour", _BIG, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("topic_id", sa.Text),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("first_offset", _BIG, nullable=False),
+    sa.Column("last_offset", _BIG, nullable=False),
+    sa.Column("records", _BIG, nullable=False),
+    sa.Column("bytes", _BIG, nullable=False),
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("staged", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("archived", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("consumer_group", "topic", "hour", "name"),
+    sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
+)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from monasca_common.kafka.errors import TransportError, UndeliveredError
 from monasca_common.kafka.retry import RetryPolicy
-from monasca_common.pipeline.errors import Fenced, StagingLost
+from monasca_common.pipeline.errors import ArchiveUnavailable, Fenced, StagingLost
 from monasca_common.pipeline.jobs.base import Progress, Request, Watcher
 from monasca_common.storage.errors import StorageUnavailable
 
@@ -77,7 +77,8 @@ def passing_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (TransportError, UndeliveredError, StorageUnavailable, StagingLost, PySparkException, Py4JError)
+    ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
+    return (*ours, PySparkException, Py4JError)
 
 
 def first_line(error: BaseException) -> str:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of folders and files of an archive.
+
+::
+
+    <location>/topic=metrics/date=2026-01-31/hour=06/p00003-000000000000120000-000000000000129999-<batch>.parquet
+    <location>/_staging/topic=metrics/<batch>/<task attempt>-<number>.parquet
+
+The folders are as Hive and Spark name partitions, so every reader of Parquet takes topic, date and hour from them, and
+passes by what begins with ``_``. A file's name tells its partition of the topic, and its first and last offset.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+HOUR_MS = 3_600_000
+STAGING = "_staging"
+_NAME = re.compile(r"p(\d+)-(\d+)-(\d+)-[0-9a-f]+\.parquet")
+_HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Of the records of one file; ``last`` is one of them."""
+
+    partition: int
+    first: int
+    last: int
+
+
+def topic_folder(topic: str) -> str:
+    return f"topic={topic}"
+
+
+def hour_folder(topic: str, hour_ms: int) -> str:
+    """``hour_ms``: the start of the hour, of the year 9999 at the latest."""
+    start = datetime.fromtimestamp(hour_ms // 1000, UTC)
+    return f"{topic_folder(topic)}/date={start.year:04}-{start:%m-%d}/hour={start:%H}"
+
+
+def hour_of(folder: str) -> int | None:
+    """The start of the hour, in ms, of a folder like ``date=2026-01-31/hour=06``."""
+    match = _HOUR.fullmatch(folder)
+    if match is None:
+        return None
+    try:
+        start = datetime.strptime(f"{match[1]} {match[2]}+0000", "%Y-%m-%d %H%z")
+    except ValueError:
+        return None
+    return int(start.timestamp()) * 1000
+
+
+def file_name(offsets: Offsets, batch: str) -> str:
+    """Names sort as their offsets do. Of another batch, a topic's that was made again may have the same offsets."""
+    return f"p{offsets.partition:05}-{offsets.first:018}-{offsets.last:018}-{batch}.parquet"
+
+
+def offsets_of(name: str) -> Offsets | None:
+    match = _NAME.fullmatch(name)
+    return Offsets(*map(int, match.groups())) if match else None
+
+
+def staging_folder(topic: str, batch: str | None = None) -> str:
+    """Of one batch, or of all."""
+    folder = f"{STAGING}/{topic_folder(topic)}"
+    return folder if batch is None else f"{folder}/{batch}"

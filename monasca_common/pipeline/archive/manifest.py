@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archive's files, in the database: recorded in the transaction that accounts for the offsets they hold.
+
+A file is *committed* with its offsets, *placed* once it is where readers find it, and *expired* from when its hour is
+to be removed until it is gone. Whatever dies in between, the next process goes on from these states.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from monasca_common.pipeline.archive import layout
+from monasca_common.pipeline.archive.layout import Offsets
+from monasca_common.pipeline.errors import AlreadyArchived
+from monasca_common.pipeline.ledger import OffsetRange, Source
+from monasca_common.storage.tables import archive_file
+
+
+class State(enum.StrEnum):
+    COMMITTED = "committed"
+    PLACED = "placed"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """``staged``: where it was written, before it was placed; a path of the store."""
+
+    topic: str
+    hour_ms: int
+    offsets: Offsets
+    records: int
+    size_bytes: int
+    batch: str
+    staged: str
+
+    @property
+    def name(self) -> str:
+        return layout.file_name(self.offsets, self.batch)
+
+    @property
+    def path(self) -> str:
+        return f"{layout.hour_folder(self.topic, self.hour_ms)}/{self.name}"
+
+
+def lock(connection: sa.Connection, source: Source) -> None:
+    """Until the end of the transaction nobody else commits files of this topic, or takes files for orphans.
+
+    After the locks on partitions, never before, for else two might wait for each other.
+    """
+    if connection.dialect.name == "postgresql":  # on SQLite there is one transaction at a time
+        text = f"archive/{source.group}/{source.topic}".encode()
+        key = int.from_bytes(hashlib.sha256(text).digest()[:8], "big", signed=True)
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
+
+
+def check_new(connection: sa.Connection, source: Source, ranges: Iterable[OffsetRange]) -> None:
+    """Raises `AlreadyArchived` where a file has offsets of these ranges: the position was put back."""
+    table = archive_file.c
+    ours = _of(source)
+    if source.topic_id is not None:  # a topic that was made again begins at offset 0 again
+        ours += (sa.or_(table.topic_id == source.topic_id, table.topic_id.is_(None)),)
+    for each in ranges:
+        query = sa.select(sa.func.max(table.last_offset)).where(
+            *ours,
+            table.partition == each.partition,
+            table.last_offset >= each.start,
+            table.first_offset < each.end,
+        )
+        last = connection.scalar(query)
+        if last is not None:
+            raise AlreadyArchived(source.group, source.topic, each.partition, each.start, last)
+
+
+def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile], now_ms: int) -> None:
+    """As committed."""
+    rows = [
+        {
+            "consumer_group": source.group,
+            "topic": source.topic,
+            "topic_id": source.topic_id,
+            "hour": file.hour_ms,
+            "name": file.name,
+            "partition": file.offsets.partition,
+            "first_offset": file.offsets.first,
+            "last_offset": file.offsets.last,
+            "records": file.records,
+            "bytes": file.size_bytes,
+            "batch": file.batch,
+            "staged": file.staged,
+            "state": State.COMMITTED,
+            "archived": now_ms,
+        }
+        for file in files
+    ]
+    if rows:
+        connection.execute(archive_file.insert(), rows)
+
+
+def find(connection: sa.Connection, source: Source, state: State) -> list[ArchivedFile]:
+    """In the order of hours and names."""
+    table = archive_file.c
+    query = sa.select(archive_file).where(*_of(source), table.state == state).order_by(table.hour, table.name)
+    return [
+        ArchivedFile(
+            row.topic,
+            row.hour,
+            Offsets(row.partition, row.first_offset, row.last_offset),
+            row.records,
+            row.bytes,
+            row.batch,
+            row.staged,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str]) -> None:
+    _change(connection, source, archive_file.c.batch.in_(batches), State.COMMITTED, State.PLACED)
+
+
+def set_expired(connection: sa.Connection, source: Source, before_ms: int) -> int:
+    """The placed files of hours that begin before this time; how many."""
+    return _change(connection, source, archive_file.c.hour < before_ms, State.PLACED, State.EXPIRED)
+
+
+def remove_expired(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]) -> None:
+    table = archive_file.c
+    for file in files:
+        key = (table.hour == file.hour_ms, table.name == file.name, table.state == State.EXPIRED)
+        connection.execute(archive_file.delete().where(*_of(source), *key))
+
+
+def _change(
+    connection: sa.Connection, source: Source, which: sa.ColumnElement[bool], before: State, after: State
+) -> int:
+    where = (*_of(source), which, archive_file.c.state == before)
+    return connection.execute(archive_file.update().where(*where).values(state=after)).rowcount
+
+
+def _of(source: Source) -> tuple[sa.ColumnElement[bool], ...]:
+    return (archive_file.c.consumer_group == source.group, archive_file.c.topic == source.topic)
