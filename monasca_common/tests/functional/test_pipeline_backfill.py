@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job backfill on a real Kafka and Spark: windows are replaced, not added to, whatever the stream does meanwhile."""
+
+from unittest import mock
+
+import sqlalchemy as sa
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.pipeline.errors import RecordsLost
+from monasca_common.pipeline.jobs.backfilling import Backfill
+from monasca_common.tests.functional.pipeline_case import KafkaPipelineCase, SharedSpark, expected
+from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
+
+HOUR_MS = 3_600_000
+FIRST_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+NAME = "mem.total_mb"
+
+
+class BackfillTest(KafkaPipelineCase):
+    def setUp(self):
+        super().setUp()
+        self.pre_rows = [pre_row(NAME, "total")]
+        row = shipped_row("mem_total_all", aggregated_metric_name="total_agg", usage_fetch_operation="sum")
+        self.rows = [row | {"metric_id": "total"}]
+        self.specs = specifications(self.pre_rows, self.rows)
+        self.stream_job = self.aggregation(self.specs)
+
+    def records(self, hour, values):
+        start_ms = FIRST_MS + hour * HOUR_MS
+        return [envelope(NAME, value, start_ms + number * 1000) for number, value in enumerate(values)]
+
+    def backfill(self, **changes):
+        spark = self.useFixture(SharedSpark()).session
+        settings = self.stream_job._settings
+        return Backfill(spark, settings, self.stream_job._view, self.ledger, 86_400_000, **changes)
+
+    def published(self):
+        self.until_quiet(self.stream_job)
+        return self.stored(self.specs)
+
+    def spoil(self):
+        with self.ledger.writing() as connection:
+            connection.execute(sa.text("UPDATE aggregate_usage SET record_count = record_count + 7, sums = '1e6'"))
+
+    def test_what_was_wrong_is_replaced_and_published_anew(self):
+        messages = self.publish(self.records(0, range(1, 30)) + self.records(1, range(5)))
+        right = self.published()
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), right)
+        self.spoil()
+        told = []
+
+        report = self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS, lambda *progress: told.append(progress))
+
+        self.assertGreaterEqual(report.offsets, 34)
+        self.assertEqual((report.offsets, 0), told[-1])
+        self.assertEqual((34, 1, 1), (report.records, report.groups, report.periods))
+        self.assertEqual([29, 12], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
+        self.assertEqual(right, self.published())
+
+    def test_what_the_stream_reads_meanwhile_counts_once(self):
+        messages = self.publish(self.records(0, range(20)))
+        self.until_quiet(self.stream_job)
+        backfill = self.backfill()
+        replace, late = backfill._replace, self.records(0, range(100, 107))
+
+        def stream_first(*arguments):
+            if late:
+                messages.extend(self.publish(late))
+                late.clear()
+                self.stream_job.step()
+            return replace(*arguments)
+
+        with mock.patch.object(backfill, "_replace", stream_first):
+            report = backfill.run(FIRST_MS, FIRST_MS + HOUR_MS)
+
+        self.assertGreaterEqual(report.offsets, 27)
+        self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
+
+    def test_a_crash_within_changes_nothing(self):
+        self.publish(self.records(0, range(20)))
+        right = self.published()
+        before = self.scalars("SELECT record_count || sums || window_start FROM aggregate_usage")
+        for place in ("backfill.after_staging", "backfill.inside_transaction"):
+            with failpoints.armed(place, "raise"):
+                self.assertRaises(failpoints.FailPointReached, self.backfill().run, FIRST_MS, FIRST_MS + HOUR_MS)
+        self.assertEqual(before, self.scalars("SELECT record_count || sums || window_start FROM aggregate_usage"))
+        self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS)
+        self.assertEqual(right, self.published())
+
+    def test_a_log_that_does_not_reach_back_is_refused(self):
+        self.publish(self.records(0, range(20)), partition=0)
+        self.until_quiet(self.stream_job)
+        self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 3})
+        error = self.assertRaises(RecordsLost, self.backfill().run, FIRST_MS, FIRST_MS + HOUR_MS)
+        self.assertIn(f"{self.topic}/0", str(error))
+        self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
