@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job backfill on a real Kafka and Spark: windows are replaced, not added to, whatever the stream does meanwhile."""
+"""The job backfill on a real Kafka and Spark: windows are replaced, not added to, whatever a stream does meanwhile."""
 
 from unittest import mock
 
@@ -28,7 +28,7 @@ class BackfillTest(KafkaPipelineCase):
 
     def records(self, hour, values):
         start_ms = FIRST_MS + hour * HOUR_MS
-        return [envelope(NAME, value, start_ms + number * 1000) for number, value in enumerate(values)]
+        return [envelope(NAME, start_ms + number * 1000, value) for number, value in enumerate(values)]
 
     def backfill(self, **changes):
         spark = self.useFixture(SharedSpark()).session
@@ -75,6 +75,7 @@ class BackfillTest(KafkaPipelineCase):
             report = backfill.run(FIRST_MS, FIRST_MS + HOUR_MS)
 
         self.assertGreaterEqual(report.offsets, 27)
+        self.assertEqual((2, 1), (report.groups, report.periods))
         self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
