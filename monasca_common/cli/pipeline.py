@@ -92,14 +92,15 @@ class PipelineRun(_PipelineCommand):
         from monasca_common.cli.pipeline_progress import Shown
         from monasca_common.pipeline.jobs.base import Request, Watcher, load_job
 
-        request = Request(parsed_args.once, _time(parsed_args, "from_time"), _time(parsed_args, "to_time"))
+        range_ms = _time(parsed_args, "from_time"), _time(parsed_args, "to_time")
+        request = Request(parsed_args.once, *range_ms, execute=parsed_args.execute)
         conf = cfg.ConfigOpts()
         log.register_options(conf)
         configuration.read(parsed_args, conf)
         log.setup(conf, configuration.PROJECT)
         job = load_job(parsed_args.job, conf)
         stop = threading.Event()
-        with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None) as shown:
+        with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
             _stop_on_signals(stop)
             progress = job.run(request, Watcher(stop, shown.tell))
         if parsed_args.json:
@@ -134,6 +135,7 @@ class PipelineSubmit(_PipelineCommand):
         arguments = ["pipeline", "run", parsed_args.job]
         arguments += [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
         arguments += ["--once"] if parsed_args.once else []
+        arguments += ["--execute"] if parsed_args.execute else []
         arguments += ["--json"] if parsed_args.json else []
         for option, given in (("--from", parsed_args.from_time), ("--to", parsed_args.to_time)):
             arguments += [option, given] if given else []
@@ -161,6 +163,7 @@ class PipelineStatus(_PipelineCommand):
 
 def _add_range(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="end when all is done that there was at the start")
+    parser.add_argument("--execute", action="store_true", help="of replay: send; without it, only count")
     for name, text in (("from", "from this event time on"), ("to", "up to this event time, not included")):
         parser.add_argument(f"--{name}", dest=f"{name}_time", metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z")
 

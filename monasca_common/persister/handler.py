@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, PartitionBatch
+from monasca_common.kafka.message import PartitionBatch
 from monasca_common.models.rows import Decoded
 from monasca_common.persister.account import Account
 from monasca_common.persister.starts import StoredStarts
 from monasca_common.persister.writers import Writers
 from monasca_common.storage.base import Claim, Kind, Rows
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageError, StorageUnavailable
-
-_MOST_ID_BYTES = 255
+from monasca_common.storage.row_keys import message_key
 
 Decoder = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
@@ -73,19 +71,9 @@ class RowsHandler:
 
 
 def message_ids(part: PartitionBatch) -> list[bytes]:
-    """What keys each message's row: its id as `Message.message_id` has it, for a whole batch without an object each.
-
-    An id is whatever its producer wrote into a header, as long as it liked, and becomes part of an index, of which
-    PostgreSQL takes 2.7 kB at most. So one longer than 255 bytes stands as its SHA-256 (32 bytes): the same message
-    still has the same id, and no row is refused for it.
-    """
+    """What keys each message's row, for a whole batch without an object each."""
     topic, partition = part.topic_partition
     return [
-        next((_bounded(value) for name, value in headers if name == MESSAGE_ID_HEADER and value), None)
-        or f"{topic}/{partition}/{offset}".encode()
+        message_key(headers, topic, partition, offset)
         for headers, offset in zip(part.headers, part.offsets, strict=True)
     ]
-
-
-def _bounded(message_id: bytes) -> bytes:
-    return message_id if len(message_id) <= _MOST_ID_BYTES else hashlib.sha256(message_id).digest()

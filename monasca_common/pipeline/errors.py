@@ -8,10 +8,12 @@
     PipelineError
     ├── Fenced                  somebody else has accounted for these offsets: read again from what is stored
     ├── RecordsLost             the log no longer has what is to be read next
+    ├── NotPublished            aggregates are stored, and Kafka does not take all of them
     ├── StagingLost             what executors have staged is not all there: compute it again
     ├── AlreadyArchived         the archive has these offsets: its position was put back
     ├── ArchiveUnavailable      the file system that the archive is on cannot do it now
     ├── ArchiveDamaged          a file that the manifest names is gone
+    ├── ReplayFailed            some of it was not sent: to repeat it adds nothing twice
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
     └── NotAggregated           a record that counts nowhere; it becomes a dead letter, which says why
 """
@@ -63,6 +65,10 @@ class RecordsLost(PipelineError):
     """Retention has passed the position: these records are in no aggregate, and never will be."""
 
 
+class NotPublished(PipelineError):
+    """Nothing is lost: what is not published stays due."""
+
+
 class StagingLost(PipelineError):
     """What executors say they have staged is not what the database holds."""
 
@@ -83,6 +89,10 @@ class ArchiveUnavailable(PipelineError):
 
 class ArchiveDamaged(PipelineError):
     """Somebody else has removed a file that the manifest names."""
+
+
+class ReplayFailed(PipelineError):
+    """What was sent before is sent; the whole may be repeated."""
 
 
 class SparkUnavailable(PipelineError):

@@ -15,7 +15,7 @@ from monasca_common.pipeline.settings import StreamSettings
 
 ARCHIVE_GROUP = "pipeline_archive"
 
-_LOCATION = SecretOpt(
+LOCATION = SecretOpt(
     "location",
     help="Where the archive is: an absolute path that every node has in common, or a URI that pyarrow opens: "
     "s3://bucket/folder, gs://, abfs://, hdfs://host:port/folder. There is no default. Write $$ for each $.",
@@ -23,7 +23,7 @@ _LOCATION = SecretOpt(
 
 _ARCHIVE_OPTIONS = [
     *stream_options(trigger_seconds=300.0),
-    _LOCATION,
+    LOCATION,
     cfg.StrOpt(
         "compression",
         default="zstd",
@@ -43,7 +43,11 @@ _CONSUMER = {"topic": ["metrics"], "group_id": "spark-archive"}
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    return [(ARCHIVE_GROUP, [*_ARCHIVE_OPTIONS, *consumer_options(ARCHIVE_GROUP, _CONSUMER)])]
+    """Every group with its options, for oslo.config's generator of sample files."""
+    from monasca_common.pipeline.archive import replay_options  # which reads one of the options here
+
+    archive = [*_ARCHIVE_OPTIONS, *consumer_options(ARCHIVE_GROUP, _CONSUMER)]
+    return [(ARCHIVE_GROUP, archive), *replay_options.list_opts()]
 
 
 def archive_settings(conf: cfg.ConfigOpts) -> ArchiveSettings:

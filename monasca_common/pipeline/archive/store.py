@@ -46,6 +46,10 @@ class Store:
         with _translated(full):
             return self._files.open_input_file(full)
 
+    def translated(self, path: str) -> contextlib.AbstractContextManager[None]:
+        """For what reads or writes an opened file: its errors as `ArchiveUnavailable`."""
+        return _translated(self._full(path))
+
     def read_small(self, path: str) -> bytes | None:
         """All of a file; ``None`` where there is none."""
         full = self._full(path)

@@ -20,11 +20,12 @@ JOBS = "monasca_common.pipeline.jobs"
 @dataclass(frozen=True, slots=True)
 class Request:
     """``once``: end when all is done that there was at the start. ``from_ms`` and ``to_ms``: event times, the second
-    not included."""
+    not included. ``execute``: do what is only told else, where a job asks for it."""
 
     once: bool = False
     from_ms: int | None = None
     to_ms: int | None = None
+    execute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,13 @@ class Watcher:
 
 
 class Job(ABC):
-    """Made from configuration, which it checks. ``summary``: one line for ``pipeline list``."""
+    """Made from configuration, which it checks. ``summary``: one line for ``pipeline list``.
+
+    ``ends``: whether it comes to an end without being asked to.
+    """
 
     summary: ClassVar[str]
+    ends: ClassVar[bool] = False
 
     @abstractmethod
     def __init__(self, conf: cfg.ConfigOpts) -> None: ...

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archived records, read back as they came from Kafka.
+
+What is read is what is in place: a file that is there is whole, and has no record that another file has. So an archive
+can be read without the database that it was written with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.kafka.message import Message
+from monasca_common.pipeline.archive import layout
+from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_ROWS = 10_000
+#: As the connector has them, and ``event_time``.
+FRAME_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "event_time")
+_FRAME = (
+    "topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
+    "headers array<struct<key string, value binary>>, event_time timestamp"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """``path``: of the store."""
+
+    path: str
+    hour_ms: int
+    offsets: Offsets
+    size_bytes: int
+
+
+def find_files(store: Store, topic: str, selection: Selection) -> list[FoundFile]:
+    """The files of the hours that may have what is wanted, in order of time. Raises `ArchiveUnavailable`."""
+    found: list[FoundFile] = []
+    root = layout.topic_folder(topic)
+    for date in sorted(store.folders(root)):
+        first_ms = layout.hour_of(f"{date}/hour=00")
+        if first_ms is None or not selection.has_time(first_ms, first_ms + 24 * HOUR_MS - 1):
+            continue
+        for hour in sorted(store.folders(f"{root}/{date}")):
+            hour_ms = layout.hour_of(f"{date}/{hour}")
+            if hour_ms is not None and selection.has_time(hour_ms, hour_ms + HOUR_MS - 1):
+                found += _files(store, f"{root}/{date}/{hour}", hour_ms)
+    return found
+
+
+def _files(store: Store, folder: str, hour_ms: int) -> Iterator[FoundFile]:
+    for name, size_bytes in sorted(store.files(folder).items()):
+        offsets = layout.offsets_of(name)
+        if offsets is not None:
+            yield FoundFile(f"{folder}/{name}", hour_ms, offsets, size_bytes)
+
+
+def count_records(store: Store, path: str) -> int:
+    """All of a file, from its footer."""
+    import pyarrow.parquet as pq
+
+    with store.reading(path) as opened:
+        return int(pq.ParquetFile(opened).metadata.num_rows)
+
+
+def read(
+    store: Store, path: str, selection: Selection, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """What is wanted of a file, in order of offset. Raises `ArchiveUnavailable`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with store.reading(path) as opened, store.translated(path):
+        for batch in pq.ParquetFile(opened).iter_batches(batch_size=_ROWS, columns=columns):
+            wanted = batch
+            times = batch.column("event_time").cast(pa.int64())
+            if selection.from_ms is not None:
+                wanted = wanted.filter(pc.greater_equal(times, selection.from_ms))
+                times = wanted.column("event_time").cast(pa.int64())
+            if selection.to_ms is not None:
+                wanted = wanted.filter(pc.less(times, selection.to_ms))
+            if selection.looks_inside and wanted.num_rows:
+                wanted = wanted.filter(pa.array(selection.wanted(wanted.column("value").to_pylist())))
+            if wanted.num_rows:
+                yield wanted
+
+
+def messages(topic: str, batch: pa.RecordBatch) -> list[Message]:
+    """As they were read from Kafka."""
+    import pyarrow as pa
+
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
+    columns = [batch.column(name).to_pylist() for name in ("partition", "offset", "key", "value", "headers")]
+    return [
+        Message(topic, partition, offset, None if time_ms < 0 else time_ms, key, value, _headers(headers))
+        for partition, offset, key, value, headers, time_ms in zip(*columns, times, strict=True)
+    ]
+
+
+def _headers(headers: Iterable[Mapping[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
+    return tuple((header["key"], header["value"]) for header in headers or ())
+
+
+@dataclass(frozen=True, slots=True)
+class _FileReader:
+    """On an executor: paths to records."""
+
+    location: str = field(repr=False)
+    topic: str
+    selection: Selection
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        store = Store(self.location)
+        microsecond = pa.timestamp("us", tz="UTC")
+        for paths in batches:
+            for path in paths.column(0).to_pylist():
+                for batch in read(store, path, self.selection):
+                    columns = {name: batch.column(name) for name in batch.schema.names}
+                    for name in ("timestamp", "event_time"):
+                        columns[name] = columns[name].cast(microsecond)
+                    columns["topic"] = pa.array([self.topic] * batch.num_rows, pa.string())
+                    yield pa.record_batch([columns[name] for name in FRAME_COLUMNS], names=list(FRAME_COLUMNS))
+
+
+def archived_frame(
+    spark: SparkSession, location: str, topic: str, files: Sequence[FoundFile], selection: Selection
+) -> DataFrame:
+    """What is wanted of these files, with the connector's columns and ``event_time``."""
+    paths = spark.createDataFrame([(file.path,) for file in files], "path string")
+    tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
+    return paths.repartition(tasks).mapInArrow(_FileReader(location, topic, selection), _FRAME)

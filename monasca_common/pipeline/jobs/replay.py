@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job ``replay``, wired together from its configuration."""
+
+from __future__ import annotations
+
+import logging
+
+from oslo_config import cfg
+
+from monasca_common.kafka.entry_points import entry_point
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.plugins import load_admin
+from monasca_common.pipeline.archive import sending
+from monasca_common.pipeline.archive.replay_options import replay_settings
+from monasca_common.pipeline.archive.replaying import Replay
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.sending import Archive, Counting, Send, ToKafka, ToStorage
+from monasca_common.pipeline.archive.settings import KafkaTarget, StorageTarget
+from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
+from monasca_common.pipeline.options import spark_settings
+from monasca_common.pipeline.spark import worker_producer
+from monasca_common.pipeline.spark.session import check_installed, open_session
+from monasca_common.storage.base import Capability
+from monasca_common.storage.plugins import DRIVERS
+
+LOG = logging.getLogger(__name__)
+
+_SECONDS = 10.0
+
+
+class ReplayJob(Job):
+    summary = "archived messages to Kafka, or straight to storage; counts them unless --execute is given"
+
+    ends = True
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._settings = replay_settings(conf)
+        self._spark = spark_settings(conf)
+
+    def run(self, request: Request, watcher: Watcher) -> Progress:
+        if request.from_ms is not None and request.to_ms is not None and request.from_ms >= request.to_ms:
+            raise ConfigurationError("the time of --from must be before that of --to")
+        check_installed()
+        settings = self._settings
+        selection = Selection(request.from_ms, request.to_ms, settings.name, settings.tenant)
+        archive = Archive(settings.location, settings.topic, selection)
+        send: Send = self._sender(archive) if request.execute else Counting(archive)
+        spark = open_session(self._spark, "monasca-replay")
+        try:
+            tasks = spark.sparkContext.defaultParallelism
+            if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
+                tasks = 1
+            progress = Replay(spark, archive, send, tasks=tasks).run(watcher)
+        finally:
+            spark.stop()
+        if not request.execute:
+            LOG.warning("nothing was sent: these are the messages that --execute would send")
+        return progress
+
+    def _sender(self, archive: Archive) -> Send:
+        target = self._settings.target
+        if isinstance(target, StorageTarget):
+            return ToStorage(archive, target.kind, sending.portable(target.storage))
+        self._check_topic(target)
+        return ToKafka(archive, target.topic, worker_producer.portable(target.producer))
+
+    def _check_topic(self, target: KafkaTarget) -> None:
+        """It is not made silently, with one partition."""
+        if target.topic not in load_admin(self._conf).topic_ids([target.topic], _SECONDS):
+            raise ConfigurationError(f"topic {target.topic!r} does not exist: create it")
+
+
+def _takes_many_writers(target: KafkaTarget | StorageTarget) -> bool:
+    assert isinstance(target, StorageTarget)
+    driver = entry_point(DRIVERS, target.storage.driver, option="driver in group [storage]")
+    return Capability.MANY_WRITERS in driver.capabilities
