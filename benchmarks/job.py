@@ -40,7 +40,8 @@ class Figures:
     request_p50_ms: float | None = None  # of HTTP requests, where the rate is what counts
     request_p99_ms: float | None = None
     memory_mb: list[float] = field(default_factory=list)  # over time, evenly spaced
-    peak_mb: float | None = None
+    peak_mb: float | None = None  # where memory is what counts
+    resident_mb: float | None = None  # of all processes together, where the rate is what counts
     versions: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -56,6 +56,7 @@ class Required:
 
 
 _BACKLOG = (1_000_000, 250_000)
+_SPARK = (2_000_000, 500_000)
 
 SECTIONS = (
     Section(
@@ -191,6 +192,19 @@ SECTIONS = (
         reads=True,
         stores=True,
     ),
+    Section(
+        "aggregating",
+        "A backlog in 4 partitions on Spark, two cores; Kafka and database on the same",
+        (
+            Case("aggregate-bare", "from_json and one grouped aggregation", "aggregating", *_SPARK, threads=2),
+            Case("aggregate-5", "aggregate, 5 specifications", "aggregating", *_SPARK, threads=2),
+            Case("aggregate-26", "aggregate, 26 specifications", "aggregating", *_SPARK, threads=2),
+        ),
+        reads=True,
+        stores=True,
+        repeats=3,
+        quick_repeats=1,
+    ),
 )
 
 REQUIRED = (
@@ -211,4 +225,6 @@ REQUIRED = (
     Required("persist", "rate", 0.8, "persist-bare"),
     Required("persist-conflict", "rate", 0.8, "persist-conflict-bare"),
     Required("persist-sqlite", "rate", 0.7, "persist-sqlite-bare"),
+    Required("aggregate-5", "rate", 1, "aggregate-bare"),
+    Required("aggregate-26", "rate", 0.4, "aggregate-bare"),
 )
