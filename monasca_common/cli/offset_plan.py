@@ -161,7 +161,7 @@ def moves_table(moves: Iterable[Move]) -> str:
 
 
 def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
-    """What happens to messages, in words. ``rows``: the group stores them in a database, by key."""
+    """What happens to messages, in words. ``rows``: the group is a persister's, which stores them by key."""
     lines = []
     skipped, again = sum(move.skipped for move in moves), sum(move.read_again for move in moves)
     gone = sum(move.standing.gone for move in moves)
@@ -171,7 +171,7 @@ def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
         then = (
             "each is stored once nevertheless, for rows are keyed: metrics by series and time, the rest by message id"
             if rows
-            else "whoever handles them has to bear that"
+            else "what adds them up, as aggregates do, counts them twice"
         )
         lines.append(f"Read again: up to {again:,} messages; {then}.")
     if not skipped and not again:

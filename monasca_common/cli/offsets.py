@@ -28,11 +28,13 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.storage import Storage, load_storage
+from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.options import DATABASE_GROUP
 
 _OPTIONS = "oslo.config.opts"
 _OURS = "monasca_common."
+_PERSISTER_GROUPS = frozenset(f"{KAFKA_GROUP}_{kind}" for kind in Kind)
 
 
 class _Refused(Exception):
@@ -41,6 +43,8 @@ class _Refused(Exception):
 
 class _OffsetsCommand(Command):
     """A consumer group, its topics, and where its offsets are kept."""
+
+    _stores_rows = False  # the group is a persister's
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -69,6 +73,7 @@ class _OffsetsCommand(Command):
             conf = configuration.read(parsed_args)
             section, topics = _consumer(conf, parsed_args.group)
             admin = plugins.load_admin(conf, section)
+            self._stores_rows = section in _PERSISTER_GROUPS
             kept = kept_offsets.find(_storage(conf), admin, parsed_args.group, parsed_args.kept_in)
             chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
             return self.act(parsed_args, admin, kept, _standings(admin, kept, chosen))
@@ -147,7 +152,7 @@ class OffsetsReset(_OffsetsCommand):
             facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
             self.print(json.dumps({**facts, "executed": execute}))
         else:
-            text = offset_plan.summary(moves, rows=kept.place == "database") + _left_behind(kept, moves)
+            text = offset_plan.summary(moves, rows=self._stores_rows) + _left_behind(kept, moves)
             done = "Done." if execute else "Nothing was changed."
             hint = "" if execute or members else " With --execute it would be."
             self.print(_head(parsed_args.group, kept, members), offset_plan.moves_table(moves), *text, f"{done}{hint}")

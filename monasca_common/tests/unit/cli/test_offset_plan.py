@@ -77,3 +77,4 @@ class TestSummary(base.BaseTestCase):
     def test_only_rows_are_promised_to_stay_single(self):
         text = " ".join(offset_plan.summary([Move(standing(150), 100)], rows=False))
         self.assertNotIn("stored once", text)
+        self.assertIn("counts them twice", text)

@@ -165,6 +165,15 @@ class TestReset(OffsetsCase):
         self.assertFalse(self.run_json("reset", "--to-earliest", "--execute")[1]["executed"])
         self.assertEqual((before, []), (self.stored(), self.cluster.altered))
 
+    def test_only_of_a_persister_is_it_promised_that_rows_stay_single(self):
+        self.store(_FIRST)
+        self.store(_FIRST, group="spark-aggregate")
+        for group, promise in ((_GROUP, "stored once"), ("spark-aggregate", "counts them twice")):
+            status, out, _ = self.run_command("reset", "--to-earliest", "--topic", "metrics:0", group=group)
+            self.assertEqual(0, status)
+            self.assertIn("kept in the database", out)
+            self.assertIn(promise, out)
+
     def test_other_groups_and_topics_stay_as_they_are(self):
         self.store(_FIRST, TopicPartition("other", 0))
         self.store(_FIRST, group="another")
