@@ -34,14 +34,10 @@ def staged_row(specification: str, window_ms: int, group: str, partial: Partial)
     return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]
 
 
-def stage(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> int:
-    """Insert `staged_row`s; how many. For a database that executors do not reach."""
-    staged = 0
-    for some in _chunks(rows, 5_000):
-        fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
-        connection.execute(aggregate_staging.insert(), [fixed | dict(zip(STAGED, row, strict=True)) for row in some])
-        staged += len(some)
-    return staged
+def stage(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert `staged_row`s. For a database that executors do not reach."""
+    fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
+    connection.execute(aggregate_staging.insert(), [fixed | dict(zip(STAGED, row, strict=True)) for row in rows])
 
 
 def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
@@ -148,14 +144,3 @@ def _text(sums: Iterable[float]) -> str:
 
 def _floats(text: str) -> tuple[float, ...]:
     return tuple(map(float, text.split()))
-
-
-def _chunks(rows: Iterable[tuple[Any, ...]], size: int) -> Iterator[list[tuple[Any, ...]]]:
-    some: list[tuple[Any, ...]] = []
-    for row in rows:
-        some.append(row)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some

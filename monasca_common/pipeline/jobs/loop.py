@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from monasca_common.kafka.errors import TransportError, UndeliveredError
 from monasca_common.kafka.retry import RetryPolicy
-from monasca_common.pipeline.errors import ArchiveUnavailable, Fenced, StagingLost
+from monasca_common.pipeline.errors import ArchiveUnavailable, Fenced, NotPublished, StagingLost
 from monasca_common.pipeline.jobs.base import Progress, Request, Watcher
 from monasca_common.storage.errors import StorageUnavailable
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+UNDELIVERED = "undelivered_messages"
+"""Who has this among its results is not done, whatever is read."""
+_TRACE = "Traceback (most recent call last):"
 RETRIES = RetryPolicy(attempts=5, backoff_seconds=0.5, max_backoff_seconds=30.0)
 
 
@@ -58,7 +61,8 @@ def run(
             LOG.error("a batch failed and is computed again in %.1f s: %s", rest, first_line(error))
             watcher.stop.wait(rest)
             continue
-        failures = 0
+        undelivered = report.results().get(UNDELIVERED, 0)
+        failures = failures + 1 if undelivered else 0
         done += report.offsets
         for name, count in report.results().items():
             results[name] = results.get(name, 0) + count
@@ -66,8 +70,12 @@ def run(
         progress = Progress(done, report.behind, spent, dict(results))
         watcher.tell(progress)
         if request.once and not report.behind:
-            break
-        if not report.behind:
+            if not undelivered:
+                break
+            if RETRIES.exhausted(failures):
+                raise NotPublished(f"{undelivered} messages are not acknowledged: they are published by the next run")
+            watcher.stop.wait(RETRIES.delay(failures, random.random()))
+        elif not report.behind:
             watcher.stop.wait(max(0.0, trigger_seconds - spent))
     return progress
 
@@ -82,4 +90,9 @@ def passing_errors() -> tuple[type[Exception], ...]:
 
 
 def first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    """Of an error in a task, what Python said there: Spark tells it far below its own."""
+    lines = str(error).splitlines()
+    traces = [number for number, line in enumerate(lines) if line.endswith(_TRACE)]
+    if traces:
+        lines = [line for line in lines[traces[0] + 1 :] if not line.startswith(" ")]  # frames are indented
+    return next(filter(None, lines), type(error).__name__)

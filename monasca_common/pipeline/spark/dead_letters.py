@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import pickle
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from monasca_common.kafka.dead_letter import DeadLetters, Failure, dead_letter
 from monasca_common.kafka.entry_points import entry_point
-from monasca_common.kafka.message import Message
+from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
+from monasca_common.kafka.message import Message, Record
 from monasca_common.kafka.plugins import PRODUCERS
+from monasca_common.kafka.processing.outbox import shrunk
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.pipeline.errors import NotAggregated
@@ -45,7 +47,16 @@ class DeadLetterOffice:
             dead_letter(_message(row), Failure(NotAggregated(f"{why.kind}: {why.reason}"), 1, now_ms), self.group)
             for row, why in rejected
         ]
-        _producer(self._settings).publish(self.topic, letters).raise_for_undelivered()
+        self._deliver(_producer(self._settings), letters)
+
+    def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
+        while letters:
+            report = producer.publish(self.topic, letters)
+            if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
+                return report.raise_for_undelivered()
+            # A record as large as its topic takes is too large with its origin: cut, or no batch would ever pass it.
+            letters = shrunk(letters, UndeliveredError(report))
+        return None
 
 
 @functools.lru_cache(maxsize=1)

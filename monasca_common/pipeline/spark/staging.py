@@ -7,6 +7,7 @@ attempt stages under its own number, and only those count that Spark names as ha
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _SECONDS = 60.0
+_ROWS = 5_000
 _COPY = f"COPY aggregate_staging (batch, attempt, staged, {', '.join(usage_table.STAGED)}) FROM STDIN"
 
 
@@ -78,7 +80,11 @@ def stage(partial_frame: DataFrame, ledger: Ledger, connection: str, batch: str)
 
 
 def _stage_by_driver(partial_frame: DataFrame, ledger: Ledger, batch: str) -> Staged:
+    """Some rows in a transaction each: one that is open while Spark computes would keep all others from writing."""
     rows = (tuple(row) for row in partial_frames.staged_frame(partial_frame).toLocalIterator())
-    now_ns = time.time_ns()
-    with ledger.writing() as connection:
-        return Staged((now_ns,), usage_table.stage(connection, batch, now_ns, now_ns // 1_000_000, rows))
+    now_ns, staged = time.time_ns(), 0
+    while some := list(itertools.islice(rows, _ROWS)):
+        with ledger.writing() as connection:
+            usage_table.stage(connection, batch, now_ns, now_ns // 1_000_000, some)
+        staged += len(some)
+    return Staged((now_ns,), staged)
