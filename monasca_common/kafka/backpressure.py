@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much may wait in memory, and which partitions are paused when it is too much.
 
-A bounded buffer comes first and pausing last, because a pause throws away what the client has prefetched.
+A bounded buffer comes first and pausing last, because a pause throws away what the client has prefetched: a reader of
+a backlog, whose partitions come in long runs, would fetch most of it twice, and wait for it in between.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _RESUME_BELOW = 0.5  # of a partition's share; so that it does not flap
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``stalled``: every partition has had its share; reading on is pointless until something is handled."""
+    """``stalled``: there is no room; reading on is pointless until something is handled, and before anything is
+    paused there should be time for that."""
 
     pause: frozenset[TopicPartition]
     resume: frozenset[TopicPartition]
@@ -25,14 +27,15 @@ class Decision:
 
 
 class Backpressure:
-    """Gives each assigned partition an equal share of ``max_messages`` and ``max_bytes``.
+    """Half of ``max_messages`` and ``max_bytes`` is for whoever comes first, half is shared equally.
 
-    A partition that is over its share is paused until it is below half of it, so that one whose handler is stuck
-    does not take the room of the others. Holds the set of what is paused; decides, and touches no consumer.
+    Once the first half is taken, a partition that is over its share is paused until it is below half of it, so that
+    one whose handler is stuck does not take the room of the others. Holds the set of what is paused; decides, and
+    touches no consumer.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self._max = Load(max_messages, max_bytes)
+        self._half = Load(max_messages // 2, max_bytes // 2)
         self.paused: frozenset[TopicPartition] = frozenset()
 
     def decide(
@@ -42,18 +45,17 @@ class Backpressure:
         blocked: Collection[TopicPartition] = (),
     ) -> Decision:
         """What to pause and resume now. ``blocked``: partitions over another limit, whatever their load."""
+        total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
+        stalled = bool(assigned) and self._over(total, 1.0)
         wanted = frozenset(
             partition
             for partition in assigned
             if partition in blocked
-            or self._over(
-                loads.get(partition, Load()), len(assigned), _RESUME_BELOW if partition in self.paused else 1.0
-            )
+            or (partition in self.paused and self._over(loads.get(partition, Load()), _RESUME_BELOW / len(assigned)))
+            or (stalled and self._over(loads.get(partition, Load()), 1.0 / len(assigned)))
         )
         return Decision(
-            pause=wanted - self.paused,
-            resume=(self.paused - wanted) & frozenset(assigned),
-            stalled=bool(assigned) and len(wanted) == len(assigned),
+            pause=wanted - self.paused, resume=(self.paused - wanted) & frozenset(assigned), stalled=stalled
         )
 
     def applied(self, decision: Decision) -> None:
@@ -64,6 +66,5 @@ class Backpressure:
         """They were revoked or lost; should they come back, they are not held."""
         self.paused -= frozenset(partitions)
 
-    def _over(self, load: Load, assigned: int, share: float) -> bool:
-        scale = share / assigned
-        return load.messages >= max(1.0, self._max.messages * scale) or load.bytes >= self._max.bytes * scale
+    def _over(self, load: Load, share: float) -> bool:
+        return load.messages >= max(1.0, self._half.messages * share) or load.bytes >= self._half.bytes * share

@@ -64,6 +64,7 @@ _COMMIT_SECONDS = 1.0  # between commits
 _COMMIT_PATIENCE_SECONDS = 5.0  # for the answer; the polling thread waits for it
 _STALL_SECONDS = 1.0  # a full buffer is given this long to drain before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
+_BUFFERED_BATCHES = 8  # where those are large: with two at work, two or three others are full
 _ASK_AGAIN_SECONDS = 1.0
 _HANDLERS_SHARE = 0.7  # of the time to stop or to give partitions up; the rest is for the commit
 
@@ -137,7 +138,8 @@ class Processor:
         if dead_letters is not None and self._outbox is not None:
             self._dead_letters = DeadLetterOffice(dead_letters, self._settings, self._clock, self._hooks, self._outbox)
         self._workers = Workers(self._lanes, threads, self._work, self._fail)
-        self._backpressure = Backpressure(_MAX_BUFFERED_MESSAGES, self._settings.buffer_bytes)
+        most = max(_MAX_BUFFERED_MESSAGES, self._settings.batch_size * _BUFFERED_BATCHES)
+        self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._committed: dict[TopicPartition, int] = {}
         self._next_commit = 0.0
         self._ending = Ending(self._clock, self._settings)

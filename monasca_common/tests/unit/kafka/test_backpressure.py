@@ -3,7 +3,7 @@ import threading
 
 from oslotest import base
 
-from monasca_common.kafka.backpressure import Backpressure
+from monasca_common.kafka.backpressure import Backpressure, Decision
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processing.lanes import Load
 from monasca_common.tests.unit.kafka.processor_case import IN, ProcessorCase
@@ -14,7 +14,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 class DecisionTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.backpressure = Backpressure(max_messages=100, max_bytes=1000)
+        self.backpressure = Backpressure(max_messages=200, max_bytes=2000)
 
     def decide(self, blocked=(), **loads):
         decision = self.backpressure.decide(
@@ -23,16 +23,17 @@ class DecisionTest(base.BaseTestCase):
         self.backpressure.applied(decision)
         return decision
 
+    def test_nothing_is_paused_while_half_of_the_room_is_free(self):
+        self.assertEqual(Decision(frozenset(), frozenset(), stalled=False), self.decide(a=(99, 999)))
+
     def test_a_partition_over_its_share_is_paused_and_the_other_reads_on(self):
-        decision = self.decide(a=(50, 0), b=(49, 0))
-        self.assertEqual({A}, decision.pause)
-        self.assertFalse(decision.stalled)
+        self.assertEqual({A}, self.decide(a=(60, 0), b=(40, 0)).pause)
 
     def test_bytes_count_as_well(self):
-        self.assertEqual({B}, self.decide(a=(1, 499), b=(1, 500)).pause)
+        self.assertEqual({B}, self.decide(a=(1, 499), b=(1, 501)).pause)
 
     def test_it_is_resumed_only_below_half_of_its_share(self):
-        self.decide(a=(50, 0))
+        self.decide(a=(100, 0))
         self.assertEqual(set(), self.decide(a=(25, 0)).resume)
         self.assertEqual({A}, self.decide(a=(24, 0)).resume)
 
@@ -40,13 +41,17 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual({A}, self.decide(blocked={A}).pause)
         self.assertEqual({A}, self.decide().resume)
 
-    def test_everything_over_its_share_is_a_stall(self):
-        self.assertTrue(self.decide(a=(50, 0), b=(50, 0)).stalled)
+    def test_a_full_half_is_a_stall(self):
+        self.assertTrue(self.decide(a=(60, 0), b=(40, 0)).stalled)
+
+    def test_all_partitions_together_stay_within_the_whole(self):
+        self.decide(a=(100, 0))
+        self.assertEqual({B}, self.decide(a=(100, 0), b=(50, 0)).pause)
 
     def test_a_partition_that_was_taken_away_is_not_held_when_it_comes_back(self):
-        self.decide(a=(50, 0))
+        self.decide(a=(100, 0))
         self.backpressure.forget([A])
-        self.assertEqual({A}, self.decide(a=(50, 0)).pause)
+        self.assertEqual({A}, self.decide(a=(100, 0)).pause)
 
 
 class ProcessingTest(ProcessorCase):
