@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -17,12 +19,15 @@ INSERT_SERIES = (
     "INSERT INTO series (id, tenant, region, name, dimensions) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 _COLUMNS = "series_id, time, value, value_meta, version"
-INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)"  # nosec B608
+_PLACES = "(?, ?, ?, ?, ?)"
+INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES {_PLACES}"  # nosec B608
+# Of one statement: a quarter less time than with one each, and Python's other threads run while it is at work.
+_MEASUREMENTS_AT_ONCE = 100
 
 # Rows with keys that exist already: the batch is staged, compared with what is there, and merged.
 CREATE_STAGED = f"CREATE TEMPORARY TABLE IF NOT EXISTS staged ({_COLUMNS})"
 EMPTY_STAGED = "DELETE FROM staged"
-INSERT_STAGED = "INSERT INTO staged VALUES (?, ?, ?, ?, ?)"
+INSERT_STAGED = f"INSERT INTO staged VALUES {_PLACES}"  # nosec B608
 COUNT_STAGED = """
     SELECT count(*), coalesce(sum(new.value IS NOT old.value OR new.value_meta IS NOT old.value_meta), 0)
     FROM staged AS new CROSS JOIN measurements AS old ON old.series_id = new.series_id AND old.time = new.time
@@ -70,6 +75,16 @@ INSERT_KEYED = {
 def series_row(series: Series) -> tuple[Any, ...]:
     dimensions = orjson.dumps(dict(series.dimensions), option=orjson.OPT_SORT_KEYS).decode()
     return (series.id, series.tenant, series.region, series.name, dimensions)
+
+
+def insert_measurements(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """With `INSERT_MEASUREMENT` or `INSERT_STAGED`."""
+    at_once = _MEASUREMENTS_AT_ONCE
+    several = f"{statement}{f', {_PLACES}' * (at_once - 1)}"
+    whole = len(rows) // at_once * at_once
+    for start in range(0, whole, at_once):
+        connection.execute(several, list(chain.from_iterable(rows[start : start + at_once])))
+    connection.executemany(statement, rows[whole:])
 
 
 def measurement_rows(values: Iterable[Measurement]) -> list[tuple[Any, ...]]:

@@ -170,7 +170,7 @@ class SqliteWriter(Writer):
         if not expect_new:
             return _merge(connection, measured), series
         try:
-            connection.executemany(statements.INSERT_MEASUREMENT, measured)
+            statements.insert_measurements(connection, statements.INSERT_MEASUREMENT, measured)
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise _KeyExists from None
@@ -276,7 +276,7 @@ def _merge(connection: sqlite3.Connection, measured: list[tuple[object, ...]]) -
     kept = reduced(measured)
     connection.execute(statements.CREATE_STAGED)
     connection.execute(statements.EMPTY_STAGED)
-    connection.executemany(statements.INSERT_STAGED, kept.rows)
+    statements.insert_measurements(connection, statements.INSERT_STAGED, kept.rows)
     existing, differing = connection.execute(statements.COUNT_STAGED).fetchone()
     connection.execute(statements.MERGE_STAGED)
     return _Counts(

@@ -28,7 +28,7 @@ class OptionsTest(ConfigurationTestCase):
         self.assertIn("enabled", text)
 
     def test_batches_are_large_unless_kafka_or_the_group_says_otherwise(self):
-        self.assertEqual(10_000, self.settings().groups[0].consumer.batch_size)
+        self.assertEqual(20_000, self.settings().groups[0].consumer.batch_size)
         self.assertEqual(7, self.settings("batch_size = 7").groups[0].consumer.batch_size)
         settings = self.settings("batch_size = 7", kafka_metrics="batch_size = 9")
         self.assertEqual([9, 7], [group.consumer.batch_size for group in settings.groups])

@@ -96,13 +96,13 @@ class ReloadTest(ServiceCase):
         self.assertEqual(77, self.plan.jobs[0][0].groups[0].consumer.batch_size)
 
     def test_what_is_refused_changes_nothing(self):
-        self.assertEqual(10_000, self.reload("batch_size = 77\nbatch_sise = 3"))
+        self.assertEqual(20_000, self.reload("batch_size = 77\nbatch_sise = 3"))
 
     def test_what_no_parser_can_read_changes_nothing(self):
-        self.assertEqual(10_000, self.reload("batch_size = 77\n[kafka"))
+        self.assertEqual(20_000, self.reload("batch_size = 77\n[kafka"))
 
     def test_other_processes_take_a_restart(self):
-        self.assertEqual(10_000, self.reload("batch_size = 77\n[kafka_logs]\nenabled = true"))
+        self.assertEqual(20_000, self.reload("batch_size = 77\n[kafka_logs]\nenabled = true"))
 
 
 class RespawnsTest(ServiceCase):
