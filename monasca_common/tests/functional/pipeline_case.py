@@ -29,9 +29,25 @@ from monasca_common.pipeline.topic_view import TopicView
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.producer_case import SECONDS
 from monasca_common.tests.unit.pipeline import reference
-from monasca_common.tests.unit.pipeline.pipeline_case import PUBLISHER, PipelineCase
+from monasca_common.tests.unit.pipeline.pipeline_case import (
+    PUBLISHER,
+    PipelineCase,
+    envelope,
+    pre_row,
+    shipped_row,
+    specifications,
+)
 
 PARTITIONS = 2
+NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+MINUTE_MS = 60_000
+CPU_ROWS = [
+    shipped_row("mem_total_all", aggregated_metric_name="cpu_sum", usage_fetch_operation="sum")
+    | {"metric_id": "cpu_sum"},
+    shipped_row("cpu_total_host", aggregated_metric_name="cpu_host", stages=2) | {"metric_id": "cpu_host"},
+]
+CPU_PRE_ROWS = [pre_row("cpu", "cpu_sum", "cpu_host")]
+
 SPARK = SparkSettings(master="local[2]", shuffle_partitions=2)
 # What outlives a test takes the folder for temporary files from before it.
 _TEMPORARY = tempfile.gettempdir()
@@ -77,8 +93,7 @@ class KafkaPipelineCase(PipelineCase):
         self.cluster.create_topic(self.dlq, 1)
         self.group = f"spark-{uuid.uuid4().hex[:12]}"
         self.connection = ConnectionSettings(self.cluster.bootstrap_servers)
-        self.producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
-        self.addCleanup(self.producer.close, 1)
+        self.producer = self.new_producer()
         self.url = self.new_database()
         self.ledger = Ledger(self.url)
 
@@ -91,6 +106,11 @@ class KafkaPipelineCase(PipelineCase):
         return url
 
     # Kafka
+
+    def new_producer(self):
+        producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
+        self.addCleanup(producer.close, 1)
+        return producer
 
     def publish(self, values, *, partition=None, topic=None):
         """Values (or records) round the partitions; (value, partition, offset) of each."""
@@ -124,16 +144,17 @@ class KafkaPipelineCase(PipelineCase):
         return found
 
     def outputs(self, specs, topic=None):
-        """What was published, in the log's order: (message id, envelope)."""
-        return [
-            (dict(message.headers())[MESSAGE_ID_HEADER], envelope)
+        """What was published, by version: (message id, envelope)."""
+        found = [
+            (dict(message.headers())[MESSAGE_ID_HEADER], whole)
             for message in self.read(topic or self.topic)
-            if (envelope := _envelope(message.value())) and envelope["metric"]["name"] in specs.outputs
+            if (whole := _envelope(message.value())) and whole["metric"]["name"] in specs.outputs
         ]
+        return sorted(found, key=lambda one: one[1]["creation_time"])
 
     def stored(self, specs, topic=None):
         """As a database has it that keys by (series, time), and where the greater version wins."""
-        return newest(envelope for _, envelope in self.outputs(specs, topic))
+        return newest(whole for _, whole in self.outputs(specs, topic))
 
     # The job
 
@@ -169,7 +190,18 @@ class KafkaPipelineCase(PipelineCase):
             if not (report.offsets or report.published.messages):
                 return total
 
+    def wait_until(self, condition, seconds=SECONDS):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            time.sleep(0.05)
+
     # The database
+
+    def double_rows(self):
+        """Keys that ``aggregate_usage`` has more than once; none, if all is well."""
+        key = "job, specification, window_start, group_id"
+        return self.scalars(f"SELECT count(*) FROM aggregate_usage GROUP BY {key} HAVING count(*) > 1")
 
     def scalars(self, statement):
         with self.ledger.reading() as connection:
@@ -177,6 +209,31 @@ class KafkaPipelineCase(PipelineCase):
 
     def next_offsets(self):
         return self.ledger.next_offsets(Source(self.group, self.topic, None))
+
+
+def cpu(minute, value, host="a", **facts):
+    """At so many minutes after noon."""
+    dimensions = {"hostname": host}
+    return envelope("cpu", NOON_MS + minute * MINUTE_MS, value, dimensions=dimensions, **facts)
+
+
+class CpuCase(KafkaPipelineCase):
+    """Two specifications of ``cpu``, of one stage and of two; it is ten to one unless a test says otherwise."""
+
+    def setUp(self):
+        super().setUp()
+        self.specs = specifications(CPU_PRE_ROWS, CPU_ROWS)
+        self.clock = SetClock(NOON_MS + 50 * MINUTE_MS)
+        self.sent = []
+
+    def job(self, specs=None, **changes):
+        return self.aggregation(specs or self.specs, clock=self.clock, **changes)
+
+    def send(self, *values, **where):
+        self.sent += self.publish(values, **where)
+
+    def assert_exact(self, rows=CPU_ROWS, pre_rows=CPU_PRE_ROWS):
+        self.assertEqual(expected(pre_rows, rows, self.sent), self.stored(specifications(pre_rows, rows)))
 
 
 def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
@@ -197,12 +254,12 @@ def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
 def newest(envelopes):
     """The newest version of each row: {(name, time, *dimensions): (value, count, first, last)}."""
     rows, versions = {}, {}
-    for envelope in envelopes:
-        metric = envelope["metric"]
+    for whole in envelopes:
+        metric = whole["metric"]
         key = (metric["name"], metric["timestamp"], *sorted(metric["dimensions"].items()))
         meta = metric["value_meta"]
-        if envelope["creation_time"] > versions.get(key, 0):
-            versions[key] = envelope["creation_time"]
+        if whole["creation_time"] > versions.get(key, 0):
+            versions[key] = whole["creation_time"]
             times = (meta["firstrecord_timestamp_string"], meta["lastrecord_timestamp_string"])
             rows[key] = (round(metric["value"], 6), meta["record_count"], *times)
     return rows
@@ -210,8 +267,8 @@ def newest(envelopes):
 
 def _envelope(value):
     try:
-        envelope = json.loads(value)
-        return envelope if isinstance(envelope["metric"]["name"], str) else None
+        whole = json.loads(value)
+        return whole if isinstance(whole["metric"]["name"], str) else None
     except (ValueError, KeyError, TypeError):
         return None
 
