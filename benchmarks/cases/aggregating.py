@@ -153,7 +153,7 @@ def _group(spark: SparkSession, consumer: ConsumerSettings, ranges: Sequence[Off
     host, tenant = f.col("metric.dimensions")["hostname"], f.col("meta.tenantId")
     value = f.col("metric.value")
     (
-        connector.ranges_frame(spark, consumer, ranges)
+        connector.ranges_frame(spark, consumer, ranges, headers=False)
         .select(envelope)
         .select("envelope.*")
         .groupBy(hour.alias("hour"), f.col("metric.name").alias("name"), host.alias("host"), tenant.alias("tenant"))

@@ -95,7 +95,9 @@ class Aggregation:
     def _batch(self, source: Source, ranges: Sequence[OffsetRange], behind: int) -> BatchReport:
         stream, counts, batch = self._settings.stream, Counts(self._spark), uuid.uuid4().hex
         fail_point("pipeline.before_staging")
-        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
+        records = connector.ranges_frame(
+            self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions, headers=False
+        )
         staged = self._computing.stage(records, batch, counts, self._office)
         fail_point("pipeline.after_staging")
         with self._ledger.advance(source, ranges) as connection:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,7 +110,9 @@ class Backfill:
 
     def _stage(self, ranges: Sequence[OffsetRange], batch: str, counts: Counts, windows: tuple[int, int]) -> Staged:
         stream = self._settings.stream
-        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
+        records = connector.ranges_frame(
+            self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions, headers=False
+        )
         return self._computing.stage(records, batch, counts, _passed_over, windows)
 
     def _replace(
@@ -138,7 +140,5 @@ class Backfill:
         return groups, len(periods)
 
 
-def _passed_over(rejected: Iterable[tuple[Mapping[str, object], Rejection]]) -> None:
+def _passed_over(_partition: int, _rejected: Mapping[int, Rejection]) -> None:
     """The stream has made dead letters of these."""
-    for _ in rejected:
-        pass

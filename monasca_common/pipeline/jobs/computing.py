@@ -16,7 +16,7 @@ from monasca_common.pipeline.outbox import Closing, Period
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.spark import partial_frames, staging
 from monasca_common.pipeline.spark.counts import Counts
-from monasca_common.pipeline.spark.partial_frames import Rejected
+from monasca_common.pipeline.spark.partial_frames import OnRejected
 from monasca_common.pipeline.spark.staging import Staged
 from monasca_common.pipeline.windows import TimeBounds
 
@@ -42,7 +42,7 @@ class Computing:
         records: DataFrame,
         batch: str,
         counts: Counts,
-        on_rejected: Rejected,
+        on_rejected: OnRejected,
         windows: tuple[int, int] | None = None,
     ) -> Staged:
         """``records``: rows of the connector. ``windows``: only those that start in this half-open range."""

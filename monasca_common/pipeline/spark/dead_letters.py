@@ -10,44 +10,45 @@ from __future__ import annotations
 import functools
 import pickle
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from monasca_common.kafka.dead_letter import DeadLetters, Failure, dead_letter
 from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
-from monasca_common.kafka.message import Message, Record
+from monasca_common.kafka.message import Record
 from monasca_common.kafka.plugins import PRODUCERS
 from monasca_common.kafka.processing.outbox import shrunk
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.pipeline.records import Rejection
 from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.spark.originals import originals
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterOffice:
-    """Travels to the executors, with the settings of a producer in it."""
+    """Travels to the executors, with the settings of a consumer and a producer in it."""
 
     topic: str
     group: str
-    _settings: bytes = field(repr=False)
+    _consumer: bytes = field(repr=False)
+    _producer: bytes = field(repr=False)
 
     @classmethod
     def of(cls, stream: StreamSettings) -> DeadLetterOffice:
         topic = DeadLetters().topic_for(stream.topic, stream.consumer.dead_letter_topic)
-        return cls(topic, stream.group, pickle.dumps(_portable(stream.producer)))
+        return cls(topic, stream.group, _pickled(stream.consumer), _pickled(stream.producer))
 
-    def __call__(self, rejected: Iterable[tuple[Mapping[str, Any], Rejection]]) -> None:
-        """``rejected``: rows of the connector. Raises `UndeliveredError`."""
+    def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
+        """``rejected`` by offset. Raises `UndeliveredError`, and what `originals` raises."""
         now_ms = time.time_ns() // 1_000_000
         letters = [
-            dead_letter(_message(row), Failure(NotAggregated(f"{why.kind}: {why.reason}"), 1, now_ms), self.group)
-            for row, why in rejected
+            dead_letter(message, Failure(_error(rejected[message.offset]), 1, now_ms), self.group)
+            for message in originals(pickle.loads(self._consumer), partition, rejected)
         ]
-        self._deliver(_producer(self._settings), letters)
+        self._deliver(_producer(self._producer), letters)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
         while letters:
@@ -59,6 +60,10 @@ class DeadLetterOffice:
         return None
 
 
+def _error(rejection: Rejection) -> NotAggregated:
+    return NotAggregated(f"{rejection.kind}: {rejection.reason}")
+
+
 @functools.lru_cache(maxsize=1)
 def _producer(settings: bytes) -> KafkaProducer:
     """One for each of the worker's processes, and for as long as it lives: every message is waited for."""
@@ -66,20 +71,7 @@ def _producer(settings: bytes) -> KafkaProducer:
     return entry_point(PRODUCERS, read.connection.driver, option="driver")(read)  # type: ignore[no-any-return]
 
 
-def _portable(settings: ProducerSettings) -> ProducerSettings:
+def _pickled(settings: ConsumerSettings | ProducerSettings) -> bytes:
     """Read-only views of dictionaries cannot be pickled."""
     connection = replace(settings.connection, security=dict(settings.connection.security))
-    return replace(settings, connection=connection, options=dict(settings.options))
-
-
-def _message(row: Mapping[str, Any]) -> Message:
-    headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
-    return Message(
-        topic=row["topic"],
-        partition=row["partition"],
-        offset=row["offset"],
-        timestamp_ms=round(row["timestamp"].timestamp() * 1000),
-        key=row["key"],
-        value=row["value"],
-        headers=headers,
-    )
+    return pickle.dumps(replace(settings, connection=connection, options=dict(settings.options)))

@@ -39,17 +39,17 @@ _STAGED = (  # the columns of `usage_table.STAGED`
 KEY = ("specification", "window_start", "group_values")
 
 Columns = tuple[tuple[str, str], ...]
-Rejected = Callable[[Iterable[tuple[Mapping[str, Any], Rejection]]], None]
+#: Called with a partition and, by offset, what is no record; when it returns, these are accounted for.
+OnRejected = Callable[[int, Mapping[int, Rejection]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What executors need for it. ``on_rejected`` is called with rows that are no records; when it returns, they are
-    accounted for."""
+    """What executors need for it."""
 
     specifications: bytes
     bounds: TimeBounds
-    on_rejected: Rejected
+    on_rejected: OnRejected
     on_counts: Callable[[int, int, int], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -57,9 +57,10 @@ class Decoding:
         accumulator = Accumulator()
         for batch in batches:
             records = reader.read(batch.column("value").to_pylist(), self.bounds)
-            accumulator.add(records, _numbers(batch, "partition"), _numbers(batch, "offset"))
-            if records.rejected:
-                self.on_rejected(_rejected(batch, records.rejected))
+            partitions, offsets = _numbers(batch, "partition"), _numbers(batch, "offset")
+            accumulator.add(records, partitions, offsets)
+            for partition, rejected in _by_partition(partitions, offsets, records.rejected).items():
+                self.on_rejected(partition, rejected)
             self.on_counts(batch.num_rows, len(records.indices), len(records.rejected))
         yield from _partial_batches(accumulator.partials())
 
@@ -68,13 +69,12 @@ def partials(
     frame: DataFrame,
     specifications: Specifications,
     bounds: TimeBounds,
-    on_rejected: Rejected,
+    on_rejected: OnRejected,
     on_counts: Callable[[int, int, int], None],
 ) -> DataFrame:
     """Rows of the connector to partials. Several tasks may each have one of a key."""
-    wanted = frame.select("topic", "partition", "offset", "timestamp", "key", "value", "headers")
     decoding = Decoding(pickle.dumps(specifications), bounds, on_rejected, on_counts)
-    return wanted.mapInArrow(decoding, _ddl(_PARTIALS))
+    return frame.select("partition", "offset", "value").mapInArrow(decoding, _ddl(_PARTIALS))
 
 
 def together(partial_frame: DataFrame, tasks: int) -> DataFrame:
@@ -126,11 +126,13 @@ def _numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
     return batch.column(name).to_numpy().tolist()  # type: ignore[no-any-return]
 
 
-def _rejected(
-    batch: pa.RecordBatch, rejected: Mapping[int, Rejection]
-) -> Iterator[tuple[Mapping[str, Any], Rejection]]:
+def _by_partition(
+    partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
+) -> dict[int, dict[int, Rejection]]:
+    found: dict[int, dict[int, Rejection]] = {}
     for index, rejection in rejected.items():
-        yield batch.slice(index, 1).to_pylist()[0], rejection
+        found.setdefault(partitions[index], {})[offsets[index]] = rejection
+    return found
 
 
 def _partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:
