@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import socket
 import struct
@@ -21,6 +22,9 @@ LOG = logging.getLogger(__name__)
 _FINISH_SECONDS = 5.0  # beyond what a request in flight may take by itself
 _KEEP_ALIVE_SECONDS = 75
 _WORKER_SILENT_SECONDS = 60
+# A request of 100 metrics makes a thousand objects that are part of no cycle: with Python's own thresholds the
+# collector comes by several times a request, which is a tenth of its time.
+_GC_THRESHOLDS = (50_000, 20, 100)
 
 
 class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
@@ -58,6 +62,8 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
     def load(self) -> WsgiApp:
         """Called by each worker, after the fork."""
         self._service = Service(self._conf)
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)
         return self._service.app
 
     def _when_ready(self, arbiter: Any) -> None:
