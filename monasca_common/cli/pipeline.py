@@ -97,6 +97,8 @@ class PipelineRun(_PipelineCommand):
         conf = cfg.ConfigOpts()
         log.register_options(conf)
         configuration.read(parsed_args, conf)
+        if not (conf.log_file or conf.log_dir):
+            conf.set_default("use_stderr", True)  # standard output is for what has come of it
         log.setup(conf, configuration.PROJECT)
         job = load_job(parsed_args.job, conf)
         stop = threading.Event()

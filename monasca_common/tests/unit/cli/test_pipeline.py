@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common pipeline``: what can be told before Spark is started."""
+
+import json
+
+import fixtures
+from testtools.matchers import Contains, StartsWith
+
+from monasca_common.cli.main import main
+from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.jobs.base import Job, Progress
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+KAFKA = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n[database]\nconnection = sqlite:////nowhere/x.sqlite\n"
+
+
+class PipelineCommandTest(ConfigurationTestCase):
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
+
+    def command(self, *arguments, text=KAFKA):
+        """Exit status, standard output and standard error."""
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            stream.truncate()
+        status = main(["pipeline", *arguments, "--config-file", self.path_of(text)])
+        told = []
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            told.append(stream.read())
+        return status, *told
+
+    def assert_refused(self, *arguments, says, text=KAFKA):
+        status, out, err = self.command(*arguments, text=text)
+        self.assertEqual((1, ""), (status, out))
+        last = err.splitlines()[-1]  # after what was logged
+        self.assertThat(last, StartsWith(f"monasca-common pipeline {arguments[0]}: "))
+        self.assertThat(last, Contains(says))
+
+    def test_list_names_the_jobs_each_with_a_line(self):
+        status, out, _ = self.command("list")
+        self.assertEqual(0, status)
+        self.assertThat(out, Contains("\naggregate  ") if not out.startswith("aggregate") else StartsWith("aggregate"))
+        named = json.loads(self.command("list", "--json")[1])
+        self.assertLessEqual({"aggregate", "backfill"}, set(named))
+
+    def test_an_unknown_job_is_told_with_those_that_are_known(self):
+        for verb in ("run", "submit"):
+            self.assert_refused(verb, "agregate", says="job=agregate is not known: use one of ")
+
+    def test_a_time_that_is_none_is_refused(self):
+        self.assert_refused("run", "aggregate", "--from", "yesterday", says="--from yesterday: ")
+
+    def test_aggregate_takes_no_range_and_says_who_does(self):
+        self.assert_refused("run", "aggregate", "--from", "2026-01-01T00:00:00Z", says="run the job backfill")
+
+    def test_a_configuration_without_brokers_is_told(self):
+        self.assert_refused("run", "aggregate", text="[database]\nconnection = sqlite://\n", says="bootstrap_servers")
+
+    def test_a_specification_that_breaks_a_rule_is_told(self):
+        text = f"{KAFKA}[pipeline_aggregate]\nslack_seconds = soon\n"
+        self.assert_refused("run", "aggregate", text=text, says="slack_seconds")
+
+    def test_a_database_that_is_away_is_told(self):
+        for arguments in (("run", "aggregate", "--once"), ("status",)):
+            self.assert_refused(*arguments, says="unable to open database file")
+
+    def test_a_machine_without_spark_is_told_how_to_install_it(self):
+        class Sparkless(Job):
+            def __init__(self, conf):
+                pass
+
+            def run(self, request, watcher):
+                raise SparkUnavailable("pyspark is not installed: install monasca-common[spark]")
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.base.job_class", lambda name: Sparkless))
+        self.assert_refused("run", "aggregate", says="install monasca-common[spark]")
+
+    def test_what_a_run_has_done_is_told_as_text_and_as_json(self):
+        class Done(Job):
+            def __init__(self, conf):
+                pass
+
+            def run(self, request, watcher):
+                watcher.tell(Progress(1, 6, 0.1))
+                return Progress(7, 0, 0.5, {"records": 5, "once": int(request.once)})
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.base.job_class", lambda name: Done))
+        status, out, err = self.command("run", "aggregate", "--once")
+        self.assertEqual(0, status)
+        self.assertThat(out, StartsWith("aggregate: 7 offsets done, 0 left\n"))
+        self.assertThat(err, Contains("aggregate: 1 offsets done, 6 left"))
+        told = json.loads(self.command("run", "aggregate", "--json")[1])
+        self.assertEqual(("aggregate", 7, {"records": 5, "once": 0}), (told["job"], told["done"], told["results"]))

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""librdkafka's options as the Java client of Spark's connector has them."""
+
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+from testtools.matchers import Contains
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.pipeline.spark.connector import client_options, java_security
+
+
+class SecurityTest(base.BaseTestCase):
+    def file(self, text):
+        folder = self.useFixture(fixtures.TempDir()).path
+        path = Path(folder, "x.pem")
+        path.write_text(text)
+        return str(path)
+
+    def login(self, mechanism, user="u", password="p", protocol="sasl_ssl"):
+        return java_security(
+            {
+                "security.protocol": protocol,
+                "sasl.mechanism": mechanism,
+                "sasl.username": user,
+                "sasl.password": password,
+            }
+        )
+
+    def test_nothing_is_plaintext(self):
+        self.assertEqual({"security.protocol": "PLAINTEXT"}, java_security({}))
+
+    def test_logins_name_the_module_of_their_mechanism(self):
+        for mechanism, module in {
+            "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+            "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+            "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+        }.items():
+            self.assertEqual(
+                {
+                    "security.protocol": "SASL_SSL",
+                    "sasl.mechanism": mechanism,
+                    "sasl.jaas.config": f'{module} required username="u" password="p";',
+                },
+                self.login(mechanism),
+            )
+
+    def test_a_password_cannot_leave_its_quotes(self):
+        line = self.login("PLAIN", password='a"b\\;c')["sasl.jaas.config"]
+        self.assertTrue(line.endswith('password="a\\"b\\\\;c";'), line)
+
+    def test_authorities_and_certificates_travel_as_text(self):
+        options = java_security(
+            {
+                "security.protocol": "ssl",
+                "ssl.ca.location": self.file("the authorities"),
+                "ssl.certificate.location": self.file("the certificate"),
+                "ssl.key.location": self.file("the key"),
+                "ssl.key.password": "secret",
+            }
+        )
+        self.assertEqual(
+            {
+                "security.protocol": "SSL",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.certificates": "the authorities",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": "the certificate",
+                "ssl.keystore.key": "the key",
+                "ssl.key.password": "secret",
+            },
+            options,
+        )
+
+    def test_a_file_that_cannot_be_read_is_named(self):
+        error = self.assertRaises(
+            ConfigurationError, java_security, {"security.protocol": "ssl", "ssl.ca.location": "/nowhere/ca.pem"}
+        )
+        self.assertThat(str(error), Contains("/nowhere/ca.pem cannot be read: No such file"))
+
+    def test_what_has_no_translation_is_refused_and_not_left_out(self):
+        error = self.assertRaises(
+            ConfigurationError, java_security, {"ssl.cipher.suites": "x", "ssl.crl.location": "y"}
+        )
+        self.assertThat(str(error), Contains("ssl.cipher.suites, ssl.crl.location"))
+
+    def test_a_session_reads_what_is_committed_unless_told_otherwise(self):
+        settings = ConsumerSettings(ConnectionSettings("a:1,b:2", client_id="me"), ("metrics",), "g")
+        self.assertEqual(
+            {
+                "kafka.bootstrap.servers": "a:1,b:2",
+                "kafka.client.id": "me",
+                "kafka.isolation.level": "read_committed",
+                "kafka.security.protocol": "PLAINTEXT",
+            },
+            client_options(settings),
+        )

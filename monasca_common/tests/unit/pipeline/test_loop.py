@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from unittest import mock
+
+import fixtures
+from oslotest import base
+
+from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, StagingLost
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.base import Request, Watcher
+from monasca_common.storage.errors import StorageUnavailable
+
+
+@dataclass
+class Report:
+    offsets: int = 0
+    behind: int = 0
+    counted: dict = field(default_factory=dict)
+
+    def results(self):
+        return self.counted
+
+
+class LoopTest(base.BaseTestCase):
+    """``self.stop`` never waits; it remembers for how long it should have."""
+
+    def setUp(self):
+        super().setUp()
+        self.rests, self.told = [], []
+        self.stop = threading.Event()
+        self.stop.wait = self.rests.append
+        self.is_stopped = False
+        spark_context = SimpleNamespace(isStopped=lambda: self.is_stopped)
+        self.spark = mock.Mock()
+        self.spark.sparkContext._jsc.sc.return_value = spark_context
+
+    def run_through(self, *outcomes, once=True):
+        """Each outcome is a report, or an error that a step raises."""
+        left = list(outcomes)
+
+        def step():
+            outcome = left.pop(0)
+            if not left and not once:
+                self.stop.set()
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        progress = loop.run(step, self.spark, 10.0, Request(once=once), Watcher(self.stop, self.told.append))
+        self.assertEqual([], left)
+        return progress
+
+    def test_once_ends_when_nothing_is_left_and_adds_up_what_was_counted(self):
+        progress = self.run_through(Report(5, 7, {"records": 4}), Report(7, 0, {"records": 6}))
+        self.assertEqual((12, 0, {"records": 10}), (progress.done, progress.left, progress.results))
+        self.assertEqual([7, 0], [each.left for each in self.told])
+
+    def test_a_failure_that_passes_is_waited_for_longer_and_longer(self):
+        self.useFixture(fixtures.MonkeyPatch("random.random", lambda: 0.0))
+        self.run_through(StorageUnavailable("away"), StagingLost("gone"), StorageUnavailable("away"), Report())
+        self.assertEqual([0.5, 1.0, 2.0], self.rests)
+
+    def test_once_five_failures_in_a_row_are_the_end(self):
+        error = StorageUnavailable("away")
+        self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 5))
+        self.run_through(*[error] * 4, Report(1, 1), *[error] * 4, Report())
+
+    def test_a_run_without_end_does_not_give_up(self):
+        self.assertEqual(3, self.run_through(*[StorageUnavailable("away")] * 20, Report(3), once=False).done)
+
+    def test_a_spark_that_has_stopped_does_not_come_back(self):
+        self.is_stopped = True
+        self.assertRaises(StorageUnavailable, self.run_through, StorageUnavailable("x"), once=False)
+
+    def test_what_does_not_pass_is_the_end_at_once(self):
+        self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
+
+    def test_who_was_fenced_reads_on_however_often(self):
+        self.assertEqual(1, self.run_through(*[Fenced("t", 0, 1, 2)] * 9, Report(1)).done)
+
+    def test_once_does_not_end_before_all_is_published(self):
+        left = Report(5, 0, {loop.UNDELIVERED: 2})
+        self.assertEqual(5, self.run_through(left, Report()).done)
+        self.assertRaises(NotPublished, self.run_through, *[left] * 5)
+
+    def test_the_error_of_a_task_is_told_and_not_sparks(self):
+        text = """An error occurred while calling o1.x.
+: org.apache.spark.SparkException: Job aborted: org.apache.PythonException: Traceback (most recent call last):
+  File "x.py", line 3, in y
+    raise Away("no route")
+some.errors.Away: no route
+
+\tat org.apache.spark.x"""
+        self.assertEqual("some.errors.Away: no route", loop.first_line(Exception(text)))
+        self.assertEqual("plain", loop.first_line(Exception("plain\nand more")))
+        self.assertEqual("ValueError", loop.first_line(ValueError()))
