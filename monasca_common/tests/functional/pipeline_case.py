@@ -10,6 +10,7 @@ import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import fixtures
@@ -51,7 +52,7 @@ CPU_PRE_ROWS = [pre_row("cpu", "cpu_sum", "cpu_host")]
 SPARK = SparkSettings(master="local[2]", shuffle_partitions=2)
 # What outlives a test takes the folder for temporary files from before it.
 _TEMPORARY = tempfile.gettempdir()
-_sessions = []
+_sessions: list[Any] = []
 
 
 class SharedSpark(fixtures.Fixture):
@@ -144,13 +145,13 @@ class KafkaPipelineCase(PipelineCase):
         return found
 
     def outputs(self, specs, topic=None):
-        """What was published, by version: (message id, envelope)."""
+        """What was published, by version and name (partitions come in any order): (message id, envelope)."""
         found = [
-            (dict(message.headers())[MESSAGE_ID_HEADER], whole)
+            (dict(message.headers())[MESSAGE_ID_HEADER], envelope)
             for message in self.read(topic or self.topic)
-            if (whole := _envelope(message.value())) and whole["metric"]["name"] in specs.outputs
+            if (envelope := _envelope(message.value())) and envelope["metric"]["name"] in specs.outputs
         ]
-        return sorted(found, key=lambda one: one[1]["creation_time"])
+        return sorted(found, key=lambda each: (each[1]["creation_time"], json.dumps(each[1]["metric"])))
 
     def stored(self, specs, topic=None):
         """As a database has it that keys by (series, time), and where the greater version wins."""

@@ -161,7 +161,7 @@ class CorrectionTest(CpuCase):
         with mock.patch.object(Outbox, "_close"):
             job.step()
         every = self.outputs(self.specs)
-        self.assertEqual(first, [one for one in every if one in first][: len(first)])
+        self.assertEqual([2] * len(first), [every.count(one) for one in first])
         self.assertEqual(3, len({message_id for message_id, _ in every}))
         self.assertEqual(3, len({json.dumps(one) for _, one in every}))
 
