@@ -50,9 +50,5 @@ def _of_partials() -> list[sa.Column[Any]]:
         sa.Column("sums", sa.Text, nullable=False),
         sa.Column("least", sa.Double, nullable=False),
         sa.Column("greatest", sa.Double, nullable=False),
-        *(
-            sa.Column(f"{end}_{name}", kind, nullable=False)
-            for end in ("oldest", "latest")
-            for name, kind in kinds
-        ),
+        *(sa.Column(f"{end}_{name}", kind, nullable=False) for end in ("oldest", "latest") for name, kind in kinds),
     ]
