@@ -20,7 +20,7 @@ from benchmarks.results import Results
 
 _OURS, _PEERS = "#2a6f97", "#b0b7bf"
 _PEER_MODULES = ("bare", "old", "arroyo")
-_PANELS = ("producing", "publishing", "consuming", "latency", "memory")
+_PANELS = ("producing", "publishing", "posting", "consuming", "persisting", "latency", "memory")
 
 
 def draw(results: Results, path: Path) -> None:
@@ -52,7 +52,7 @@ def _bars(axes: Axes, results: Results, section: Section, figure: str) -> None:
         [(spread.median - spread.low) * scale for spread in spreads],
         [(spread.high - spread.median) * scale for spread in spreads],
     ]
-    colours = [_PEERS if case.module.endswith(_PEER_MODULES) else _OURS for case in cases]
+    colours = [_PEERS if case.module.endswith(_PEER_MODULES) or "-bare" in case.name else _OURS for case in cases]
     axes.barh([case.title for case in cases], medians, xerr=reach, color=colours, ecolor="#555555", height=0.7)
     for place, (median, spread) in enumerate(zip(medians, spreads, strict=True)):
         label = f"  {median:.1f}" if figure == "p99_ms" else f"  {median:,.0f}"

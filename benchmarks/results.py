@@ -32,9 +32,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    date: str
-    quick: bool
+    """``measured``: when and how, by section; sections may be of different days."""
+
     machine: dict[str, str]
+    measured: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list[Figures]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
@@ -62,6 +63,16 @@ class Results:
             return Verdict(required, value, None, met=median <= required.limit)
         cpu = self.spread(required.peer, "cpu_us").median / self.spread(required.case, "cpu_us").median
         return Verdict(required, value, cpu, met=median >= required.limit)
+
+    def updated(self, newer: Results) -> Results:
+        """These, with the sections of ``newer`` in place of their older figures."""
+        return Results(
+            newer.machine,
+            self.measured | newer.measured,
+            self.versions | newer.versions,
+            self.runs | newer.runs,
+            self.failures | newer.failures,
+        )
 
     def write(self, path: Path) -> None:
         content = asdict(self)

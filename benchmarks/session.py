@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -40,6 +42,9 @@ class Session:
 
     def run(self, sections: Iterable[Section]) -> None:
         for section in sections:
+            length = "quick, too short for more than a first impression" if self._quick else "full"
+            load = f"load {os.getloadavg()[0]:.1f} before"
+            self._results.measured[section.name] = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {length}, {load}"
             if section.stores and section.reads:
                 self._persist(section)
             elif section.stores:

@@ -33,16 +33,14 @@ def restructured_text(results: Results) -> str:
 
 
 def _headline(results: Results) -> str:
-    facts = ", ".join(f"{name} {value}" for name, value in {**results.machine, **results.versions}.items())
-    length = "a quick run, too short for more than a first impression" if results.quick else "a full run"
-    return f"{results.date}, {length}; {facts}."
+    return ", ".join(f"{name} {value}" for name, value in {**results.machine, **results.versions}.items()) + "."
 
 
 def _tables(results: Results) -> Iterator[tuple[str, Sequence[str], list[Sequence[str]]]]:
     for section in SECTIONS:
         rows = [_row(results, case) for case in section.cases if case.name in results.runs]
         if rows:
-            yield section.title, _COLUMNS, rows
+            yield f"{section.title} ({results.measured[section.name]})", _COLUMNS, rows
     verdicts = [_verdict(verdict) for verdict in results.verdicts()]
     if verdicts:
         yield "What is required", _REQUIRED_COLUMNS, verdicts
