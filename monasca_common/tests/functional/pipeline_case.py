@@ -49,7 +49,9 @@ CPU_ROWS = [
 ]
 CPU_PRE_ROWS = [pre_row("cpu", "cpu_sum", "cpu_host")]
 
-SPARK = SparkSettings(master="local[2]", shuffle_partitions=2)
+# Of a JVM that lives for a minute the best compiler costs more than it saves.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK = SparkSettings(master="local[2]", shuffle_partitions=2, options={"spark.driver.extraJavaOptions": QUICK_JAVA})
 # What outlives a test takes the folder for temporary files from before it.
 _TEMPORARY = tempfile.gettempdir()
 _sessions: list[Any] = []

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A standalone cluster of Spark on this machine, from the wheel: a master and two workers, each with one executor."""
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import fixtures
+import pyspark
+
+from monasca_common.devbroker import ports
+from monasca_common.devbroker.java import find_java
+from monasca_common.devbroker.supervisor import Supervisor
+
+HOST = "127.0.0.1"
+_SECONDS = 90
+_DEPLOY = "org.apache.spark.deploy"
+
+
+class SparkCluster(fixtures.Fixture):
+    """``master``: its URL. Gone after the test, and with the process that started it, however that ends."""
+
+    def __init__(self, workers=2):
+        self._workers = workers
+
+    def _setUp(self):
+        home = Path(pyspark.__file__).parent
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        port, self._looking, *webs = ports.free_ports(2 + self._workers)
+        self.master = f"spark://{HOST}:{port}"
+        supervisor = Supervisor(remove=[folder])
+        self.addCleanup(supervisor.close)
+        # Without it executors are started with the jars of another Scala, and die.
+        environment = ["env", "SPARK_SCALA_VERSION=2.13", f"SPARK_HOME={home}"]
+        java = [find_java().path, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{home}/jars/*"]
+        start = [*environment, *java]
+        master = [f"{_DEPLOY}.master.Master", "--host", HOST, "--port", str(port), "--webui-port", str(self._looking)]
+        supervisor.start([*start, *master], log=folder / "master.log")
+        for number, web in enumerate(webs):
+            worker = [f"{_DEPLOY}.worker.Worker", "--host", HOST, "--cores", "1", "--memory", "1g"]
+            where = ["--webui-port", str(web), "--work-dir", str(folder / f"worker-{number}"), self.master]
+            supervisor.start([*start, *worker, *where], log=folder / f"worker-{number}.log")
+        deadline = time.monotonic() + _SECONDS
+        while self.state().get("aliveworkers") != self._workers:
+            if time.monotonic() > deadline:
+                logs = "\n".join(log.read_text()[-2000:] for log in folder.glob("*.log"))
+                raise AssertionError(f"Spark's workers do not register:\n{logs}")
+            time.sleep(0.2)
+
+    def state(self):
+        """What the master tells; nothing while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{self._looking}/json/", timeout=5) as answer:
+                return json.load(answer)
+        except (OSError, urllib.error.URLError):
+            return {}
+
+
+def options():
+    """Lines for ``[spark]``: small executors, and a driver that they find here."""
+    return "\n".join(
+        f"options = {option}"
+        for option in (
+            f"spark.driver.host={HOST}",
+            f"spark.driver.bindAddress={HOST}",
+            "spark.executor.memory=512m",
+            "spark.executor.cores=1",
+            f"spark.executorEnv.PATH={os.environ['PATH']}",
+        )
+    )

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job aggregate on a standalone cluster of two workers, of which one loses its executor on the way."""
+
+from monasca_common.tests.functional import spark_cluster
+from monasca_common.tests.functional.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.functional.spark_cluster import SparkCluster
+
+
+class ClusterTest(PipelineProcessCase):
+    def setUp(self):
+        super().setUp()
+        self.spark = self.useFixture(SparkCluster())
+        self.master = self.spark.master
+        self.configure(spark_cluster.options())
+
+    def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
+        self.send_some()
+        (self.deaths / "executor").touch()
+        self.assertEqual(0, self.start("--once", verb="submit").wait(300))
+        self.assertEqual([], list(self.deaths.iterdir()))
+        self.assert_clean()
+        state = self.spark.state()
+        self.assertEqual((2, 1), (state["aliveworkers"], len(state["completedapps"])))
+        # What the dead one had staged is not there any more, either.
+        self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
