@@ -17,7 +17,7 @@ from monasca_common.kafka.config import config_file, configuration
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.options import SecretLinesOpt, SecretOpt
 from monasca_common.pipeline.output import Publisher
-from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.settings import AggregateSettings, BackfillSettings, SparkSettings, StreamSettings
 from monasca_common.pipeline.specification import Specifications
 from monasca_common.pipeline.specification_reader import load
 from monasca_common.storage.options import storage_settings
@@ -138,7 +138,16 @@ _BACKFILL_OPTIONS = [
         min=600,
         max=30 * 86_400,
         help="How long before the time of an event its message may have been written: reading begins so much before "
-        "the range. All else is as [pipeline_aggregate] says.",
+        "the range, where it reads Kafka. All else is as [pipeline_aggregate] says.",
+    ),
+    cfg.StrOpt(
+        "source",
+        default="kafka",
+        choices=[
+            ("kafka", "what the topic still has"),
+            ("archive", "what [pipeline_archive] has archived of the topic, and from there on Kafka"),
+        ],
+        help="Where records are read from.",
     ),
 ]
 
@@ -190,12 +199,13 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
     )
 
 
-def backfill_margin_seconds(conf: cfg.ConfigOpts) -> int:
-    """Raises `ConfigurationError`."""
+def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
+    """What the job ``backfill`` has beside those of ``aggregate``. Raises `ConfigurationError`."""
     conf.register_opts(_BACKFILL_OPTIONS, group=BACKFILL_GROUP)
     config_file.check_parsed(conf)
     config_file.check_group(conf, BACKFILL_GROUP)
-    return int(GroupReader(conf, BACKFILL_GROUP)["margin_seconds"])
+    read = GroupReader(conf, BACKFILL_GROUP)
+    return BackfillSettings(read["margin_seconds"] * 1000, from_archive=read["source"] == "archive")
 
 
 def stream_settings(

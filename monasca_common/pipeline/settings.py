@@ -66,3 +66,11 @@ class AggregateSettings:
     emit: Literal["update", "final"] = "update"
     slack_seconds: int = 600
     retention_days: int = 45
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillSettings:
+    """``margin_ms``: how long before the time of an event its message may have been written."""
+
+    margin_ms: int
+    from_archive: bool = False

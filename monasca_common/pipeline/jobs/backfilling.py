@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline import outbox, usage_table
+from monasca_common.pipeline.archive.history import History
 from monasca_common.pipeline.errors import Fenced, RecordsLost
 from monasca_common.pipeline.jobs.computing import Computing
 from monasca_common.pipeline.jobs.ranges import share
@@ -47,7 +48,8 @@ class BackfillReport:
 
 
 class Backfill:
-    """``margin_ms``: how long before the time of an event its message may have been written."""
+    """``margin_ms``: how long before the time of an event its message may have been written, where Kafka alone is
+    read; ``history``: what the archive has is read from there, and the rest from Kafka."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Backfill:
         view: TopicView,
         ledger: Ledger,
         margin_ms: int,
+        history: History | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
@@ -63,8 +66,10 @@ class Backfill:
         self._view = view
         self._ledger = ledger
         self._margin_ms = margin_ms
+        self._history = history
+        self._clock = clock or SystemClock()
         self._most = settings.stream.max_offsets_per_trigger
-        self._computing = Computing(spark, settings, ledger, clock or SystemClock())
+        self._computing = Computing(spark, settings, ledger, self._clock)
 
     def run(
         self, from_ms: int, to_ms: int, tell: Callable[[int, int], None] = lambda done, left: None
@@ -77,7 +82,7 @@ class Backfill:
         stream = self._settings.stream
         source = Source(stream.group, stream.topic, self._view.topic_id())
         batch, counts, staged = uuid.uuid4().hex, Counts(self._spark), list[Staged]()
-        read, offsets = self._starts(source, windows[0]), 0
+        read, offsets = self._archived(batch, counts, staged, windows) or self._starts(source, windows[0]), 0
         while True:
             stands = self._ledger.next_offsets(source)
             read = {partition: read.get(partition, 0) for partition in stands}
@@ -96,6 +101,23 @@ class Backfill:
                 LOG.info("the stream has moved on meanwhile; what it has read since is computed as well")
                 continue
             return BackfillReport(offsets, counts.records, groups, periods)
+
+    def _archived(
+        self, batch: str, counts: Counts, staged: list[Staged], windows: tuple[int, int]
+    ) -> dict[int, int] | None:
+        """Stages what the archive has; where Kafka takes over."""
+        if self._history is None:
+            return None
+        records, next_offsets = self._history.records(*windows, self._clock.time_ms())
+        if records is not None:
+            staged.append(self._computing.stage(records, batch, counts, _passed_over, windows))
+        for partition, extent in self._view.extents().items():
+            if extent.first > next_offsets.get(partition, 0):
+                raise RecordsLost(
+                    f"{self._view.topic}/{partition}: the archive ends at offset {next_offsets.get(partition, 0)}, and "
+                    f"the log begins at {extent.first}: what was between them is lost"
+                )
+        return next_offsets
 
     def _starts(self, source: Source, from_ms: int) -> dict[int, int]:
         """Where to begin in each partition."""

@@ -133,7 +133,9 @@ class KafkaPipelineCase(PipelineCase):
         count = self.partitions if partitions is None else partitions
         options = {**self.cluster.direct_options(), "group.id": "look", "enable.partition.eof": True}
         reader = confluent_kafka.Consumer(options | {"fetch.queue.backoff.ms": 10})
-        reader.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(count)])
+        reader.assign(
+            [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in range(count)]
+        )
         found, ends, deadline = [], 0, time.monotonic() + SECONDS
         while ends < count:
             self.assertLess(time.monotonic(), deadline, "the end of the topic is not reached")

@@ -7,8 +7,13 @@ import sqlalchemy as sa
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.pipeline.archive.archiving import Archiving
+from monasca_common.pipeline.archive.history import History
+from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.errors import RecordsLost
 from monasca_common.pipeline.jobs.backfilling import Backfill
+from monasca_common.pipeline.ledger import Source
+from monasca_common.pipeline.topic_view import TopicView
 from monasca_common.tests.functional.pipeline_case import KafkaPipelineCase, SharedSpark, expected
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
@@ -97,3 +102,44 @@ class BackfillTest(KafkaPipelineCase):
         error = self.assertRaises(RecordsLost, self.backfill().run, FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertIn(f"{self.topic}/0", str(error))
         self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
+
+    def test_what_kafka_has_no_longer_comes_from_the_archive(self):
+        messages = self.publish(self.records(0, range(1, 20)) + self.records(1, range(4)))
+        history = self.archived()
+        ends = {TopicPartition(self.topic, number): extent.end for number, extent in self.view.extents().items()}
+        messages += self.publish(self.records(0, range(100, 105)))
+        right = self.published()
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), right)
+        self.cluster.admin.delete_records(ends)
+        self.spoil()
+        self.assertRaises(RecordsLost, self.backfill().run, FIRST_MS, FIRST_MS + HOUR_MS)
+
+        report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
+
+        self.assertEqual(24, report.records)
+        self.assertEqual([24, 11], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
+        self.assertEqual(right, self.published())
+
+    def test_what_neither_has_is_refused(self):
+        self.publish(self.records(0, range(20)), partition=0)
+        history = self.archived()
+        self.publish(self.records(0, range(20)), partition=0)
+        self.until_quiet(self.stream_job)
+        self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 30})
+        error = self.assertRaises(RecordsLost, self.backfill(history=history).run, FIRST_MS, FIRST_MS + HOUR_MS)
+        self.assertIn("archive ends at offset 20", str(error))
+        self.assertEqual([40], self.scalars("SELECT record_count FROM aggregate_usage"))
+
+    @property
+    def view(self):
+        return self.stream_job._view
+
+    def archived(self):
+        """All that the topic has by now, and how a backfill reads it."""
+        stream = self.stream(group_id=f"archive-{self.group}")
+        spark = self.useFixture(SharedSpark()).session
+        location = str(self.folder / "archive")
+        with TopicView(stream.consumer) as view:
+            Archiving(spark, ArchiveSettings((stream,), location), stream, view, self.ledger).step()
+            source = Source(stream.group, stream.topic, view.topic_id())
+        return History(spark, location, source, self.ledger, 0)
