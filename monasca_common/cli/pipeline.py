@@ -22,7 +22,7 @@ from monasca_common.storage.errors import StorageError
 _REMEDY = "install monasca-common[spark]"
 
 
-class _PipelineCommand(Command):
+class PipelineCommand(Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         configuration.add_arguments(parser)
@@ -59,7 +59,7 @@ class _PipelineCommand(Command):
         self.app.stdout.flush()
 
 
-class PipelineList(_PipelineCommand):
+class PipelineList(PipelineCommand):
     """Name the jobs that are installed."""
 
     def act(self, parsed_args: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ class PipelineList(_PipelineCommand):
         return 0
 
 
-class PipelineRun(_PipelineCommand):
+class PipelineRun(PipelineCommand):
     """Run a job on Spark until SIGTERM, or once.
 
     The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the batch that is under
@@ -114,7 +114,7 @@ class PipelineRun(_PipelineCommand):
         return 0
 
 
-class PipelineSubmit(_PipelineCommand):
+class PipelineSubmit(PipelineCommand):
     """Run a job by spark-submit, on the master that [spark] names.
 
     The driver runs on this machine. What `pipeline run` does beside that, and its exit status, are the same.
@@ -144,7 +144,7 @@ class PipelineSubmit(_PipelineCommand):
         return session.submit(settings, main.__file__, arguments)
 
 
-class PipelineStatus(_PipelineCommand):
+class PipelineStatus(PipelineCommand):
     """Tell how far each job is: its offsets, how far behind it is, and what is yet to be published."""
 
     def act(self, parsed_args: argparse.Namespace) -> int:

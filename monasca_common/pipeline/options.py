@@ -16,10 +16,13 @@ from monasca_common.kafka import options as kafka_options
 from monasca_common.kafka.config import config_file, configuration
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.options import SecretLinesOpt, SecretOpt
+from monasca_common.pipeline import specification_table
+from monasca_common.pipeline.ledger import Ledger
 from monasca_common.pipeline.output import Publisher
 from monasca_common.pipeline.settings import AggregateSettings, BackfillSettings, SparkSettings, StreamSettings
 from monasca_common.pipeline.specification import Specifications
 from monasca_common.pipeline.specification_reader import load
+from monasca_common.pipeline.specification_reader import read as read_specifications
 from monasca_common.storage.options import storage_settings
 
 SPARK_GROUP = "spark"
@@ -95,6 +98,15 @@ def stream_options(*, trigger_seconds: float = 10.0) -> list[cfg.Opt]:
 
 _AGGREGATE_OPTIONS = [
     *stream_options(),
+    cfg.StrOpt(
+        "specifications",
+        default="files",
+        choices=[
+            ("files", "those of transform_specs and pre_transform_specs"),
+            ("database", "those that `monasca-common pipeline specifications load` has put there"),
+        ],
+        help="Where specifications are. They are read when the job starts.",
+    ),
     cfg.StrOpt(
         "transform_specs",
         help="File of JSON lines: how each metric id is aggregated. Unset: the specifications that are shipped.",
@@ -190,13 +202,18 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
         raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
     return AggregateSettings(
         stream=stream,
-        specifications=_specifications(read),
+        specifications=_specifications(read, stream.connection),
         publisher=Publisher("aggregate", read["tenant"], read["region"]),
         output_topic=read["output_topic"],
         emit=read["emit"],
         slack_seconds=read["slack_seconds"],
         retention_days=read["retention_days"],
     )
+
+
+def aggregate_connection(conf: cfg.ConfigOpts) -> str:
+    """The database of ``aggregate``. Raises `ConfigurationError`."""
+    return stream_settings(conf, AGGREGATE_GROUP, _AGGREGATE_OPTIONS, _AGGREGATE_CONSUMER).connection
 
 
 def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
@@ -243,7 +260,9 @@ def consumer_options(group: str, defaults: Mapping[str, Any]) -> list[cfg.Opt]:
     return options
 
 
-def _specifications(read: GroupReader) -> Specifications:
+def _specifications(read: GroupReader, connection: str) -> Specifications:
+    if read["specifications"] == "database":
+        return read_specifications(*specification_table.stored(Ledger(connection)))
     try:
         return load(_path(read["pre_transform_specs"]), _path(read["transform_specs"]))
     except OSError as error:

@@ -17,7 +17,7 @@ from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.tables import kafka_offset
 
 #: The newest file in migrations/versions, which a test compares it with.
-REVISION = "0003"
+REVISION = "0004"
 SELECT_REVISION = "SELECT version_num FROM alembic_version"
 _REMEDY = "run `monasca-common db upgrade` with the configuration of this service"
 _UPGRADE_LOCK = 0x6D6F6E61736361  # of PostgreSQL's advisory locks: "monasca"

@@ -189,3 +189,13 @@ archive_file = sa.Table(
     sa.PrimaryKeyConstraint("consumer_group", "topic", "hour", "name"),
     sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
 )
+
+# Rows of specifications, for those who keep them here and not in files.
+aggregate_specification = sa.Table(
+    "aggregate_specification",
+    metadata,
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("row", sa.Integer, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint("kind", "row"),
+)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common pipeline specifications check | load``: what is aggregated, looked over before a job meets it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from monasca_common.cli import configuration
+from monasca_common.cli.pipeline import PipelineCommand
+from monasca_common.kafka.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from monasca_common.pipeline import Rows, Specifications
+
+
+class SpecificationsCheck(PipelineCommand):
+    """Tell whether specifications are accepted, and what is allowed but hardly meant.
+
+    Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is told.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        for name, what in (
+            ("pre-transforms", "which records metrics are made of"),
+            ("transforms", "how they are made"),
+        ):
+            parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"file of JSON lines: {what}")
+        return parser
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.pipeline import read
+
+        return self.tell(read(*self.given(parsed_args)), as_json=parsed_args.json)
+
+    def given(self, parsed_args: argparse.Namespace) -> tuple[Rows, Rows]:
+        from monasca_common.pipeline import Rows
+        from monasca_common.pipeline.specification_reader import SHIPPED
+
+        files = (
+            parsed_args.pre_transforms or SHIPPED / "pre_transform_specs.jsonl",
+            parsed_args.transforms or SHIPPED / "transform_specs.jsonl",
+        )
+        try:
+            pre_transforms, transforms = (Rows.of_file(file) for file in files)
+        except OSError as error:
+            raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from None
+        return pre_transforms, transforms
+
+    def tell(self, found: Specifications, *, as_json: bool) -> int:
+        counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}
+        if as_json:
+            self.print(json.dumps({**counts, "warnings": found.warnings}))
+            return 0
+        self.print(f"{counts['pre_transforms']} pre-transforms, {counts['transforms']} transforms")
+        for warning in found.warnings:
+            self.print(f"warning: {warning}")
+        return 0
+
+
+class SpecificationsLoad(SpecificationsCheck):
+    """Put specifications into the database, in the place of all that are there.
+
+    For [pipeline_aggregate] specifications = database. A job that runs goes on with those that it has read.
+    """
+
+    def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.pipeline import specification_table
+        from monasca_common.pipeline.ledger import Ledger
+        from monasca_common.pipeline.options import aggregate_connection
+
+        ledger = Ledger(aggregate_connection(configuration.read(parsed_args)))
+        ledger.check()
+        return self.tell(specification_table.store(ledger, *self.given(parsed_args)), as_json=parsed_args.json)
