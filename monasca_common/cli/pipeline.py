@@ -155,7 +155,7 @@ class PipelineStatus(PipelineCommand):
             self.print(json.dumps([dataclasses.asdict(each) for each in found]))
             return 0
         for each in found:
-            self.print(f"{each.job}: group {each.group}, {each.behind:,} offsets behind, {each.due} periods to publish")
+            self.print(f"{each.job}: group {each.group}, {each.behind:,} offsets behind, {each.due:,} {each.waiting}")
             for partition in each.partitions:
                 self.print(
                     f"  {each.topic}/{partition.partition}  stored below {partition.next_offset:,} of {partition.end:,}"

@@ -112,7 +112,8 @@ class Archiving:
     def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> BatchReport:
         stream, batch = self._stream, uuid.uuid4().hex
         records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
-        files = HourFiles(self._settings.location, stream.topic, batch, self._settings.compression)
+        folder = layout.staging_folder(stream.topic, batch)
+        files = HourFiles(self._settings.location, stream.topic, batch, folder, self._settings.compression)
         staged = files.stage(records)
         fail_point("archive.after_write")
         with self._ledger.advance(source, ranges) as connection:

@@ -50,6 +50,12 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     return [(ARCHIVE_GROUP, archive), *replay_options.list_opts()]
 
 
+def has_archive(conf: cfg.ConfigOpts) -> bool:
+    """Whether it is said where the archive is."""
+    conf.register_opts([LOCATION], group=ARCHIVE_GROUP)
+    return bool(GroupReader(conf, ARCHIVE_GROUP).secret("location"))
+
+
 def archive_settings(conf: cfg.ConfigOpts) -> ArchiveSettings:
     """What the job ``archive`` is made from. Raises `ConfigurationError`."""
     together = stream_settings(conf, ARCHIVE_GROUP, _ARCHIVE_OPTIONS, _CONSUMER)

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.event_time import event_times
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
@@ -44,11 +43,12 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class HourFiles:
-    """Travels to the executors."""
+    """Travels to the executors. ``folder``: of the batch, where nobody looks."""
 
     location: str = field(repr=False)
     topic: str
     batch: str
+    folder: str
     compression: Compression
 
     def stage(self, records: DataFrame) -> Staged:
@@ -73,7 +73,7 @@ class HourFiles:
 
         context = TaskContext.get()
         assert context is not None
-        folder = f"{layout.staging_folder(self.topic, self.batch)}/{context.taskAttemptId()}"
+        folder = f"{self.folder}/{context.taskAttemptId()}"
         with contextlib.closing(HourWriters(Store(self.location), folder, self.topic, self.compression)) as writers:
             for batch in batches:
                 writers.add(batch)
