@@ -7,6 +7,7 @@ replace a row. So a repeated batch writes nothing, where ``ON CONFLICT DO UPDATE
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -91,9 +92,18 @@ def _taken(connection: BoundedConnection, source: str, bounds: tuple[int, int]) 
 
 
 def _reduced(rows: list[MeasurementRow]) -> Reduced:
-    if len(set(map(itemgetter(0, 1), rows))) == len(rows):
+    """Only rows whose key is there several times are compared: few are, and it costs a microsecond each."""
+    keys = list(map(itemgetter(0, 1), rows))
+    if len(set(keys)) == len(rows):
         return Reduced(rows, 0, 0)
-    return reduced((*row[:3], row[3] and encoding.jsonb_text(row[3]), row[4]) for row in rows)
+    several = {key for key, count in Counter(keys).items() if count > 1}
+    alone = [row for key, row in zip(keys, rows, strict=True) if key not in several]
+    kept = reduced(
+        (*row[:3], row[3] and encoding.jsonb_text(row[3]), row[4])
+        for key, row in zip(keys, rows, strict=True)
+        if key in several
+    )
+    return Reduced(alone + kept.rows, kept.repeated, kept.conflicting)
 
 
 def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]]) -> int:
