@@ -10,7 +10,7 @@ import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
 import fixtures
@@ -85,17 +85,19 @@ class KafkaPipelineCase(PipelineCase):
 
     database = "sqlite"
     partitions = PARTITIONS
+    cluster_settings: ClassVar[dict[str, Any]] = {}
 
     def setUp(self):
         super().setUp()
-        self.fixture = self.useFixture(SharedKafkaCluster())
+        self.fixture = self.useFixture(SharedKafkaCluster(**self.cluster_settings))
         self.cluster = self.fixture.cluster
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.topic = self.fixture.topic(self.partitions)
         self.dlq = f"{self.topic}.dlq"
         self.cluster.create_topic(self.dlq, 1)
         self.group = f"spark-{uuid.uuid4().hex[:12]}"
-        self.connection = ConnectionSettings(self.cluster.bootstrap_servers)
+        options = dict(self.client_options())
+        self.connection = ConnectionSettings(options.pop("bootstrap.servers"), security=options)
         self.producer = self.new_producer()
         self.url = self.new_database()
         self.ledger = Ledger(self.url)
@@ -109,6 +111,9 @@ class KafkaPipelineCase(PipelineCase):
         return url
 
     # Kafka
+
+    def client_options(self):
+        return self.cluster.client_options()
 
     def new_producer(self):
         producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))

@@ -5,6 +5,7 @@ it. Each guarantee has its mutant: with it switched off, the same check is red."
 import contextlib
 import json
 import threading
+from typing import Any, ClassVar
 from unittest import mock
 
 import sqlalchemy as sa
@@ -119,6 +120,22 @@ class RangesTest(StreamCase):
         self.assertEqual(at, self.next_offsets()[0])
         self.assertRaises(RecordsLost, self.run_on(job))  # nor does it pass
 
+    def test_records_that_go_while_they_are_read_are_not_passed_over(self):
+        job = self.job()
+        job.step()
+        self.send(*(cpu(1, 1) for _ in range(10)), partition=0)
+        extents = job._view.extents
+
+        def outdated():
+            found = extents()
+            self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 5})
+            return found
+
+        with mock.patch.object(job._view, "extents", outdated):
+            self.assertRaises(loop.passing_errors(), job.step)
+        self.assertEqual({0: 0, 1: 0}, self.next_offsets())
+        self.assertRaises(RecordsLost, job.step)
+
     def test_a_topic_that_was_deleted_and_made_again_stops_the_job(self):
         self.send(cpu(1, 1))
         job = self.job()
@@ -130,6 +147,22 @@ class RangesTest(StreamCase):
         error = self.assertRaises(TopicMismatch, job.step)
         self.assertThat(str(error), Contains("offsets reset"))
         self.assertRaises(TopicMismatch, self.job().step)
+
+
+class SecurityTest(StreamCase):
+    cluster_settings: ClassVar[dict[str, Any]] = {"tls": True, "sasl": True}
+
+    def test_sparks_client_logs_in_and_trusts_as_ours_does(self):
+        self.send(cpu(1, 1), cpu(2, 2))
+        self.publish([b"no record"])
+        self.until_quiet(self.job())
+        self.assert_exact()
+        self.assertEqual(1, len(self.read(self.dlq, 1)))
+
+
+class MutualTlsTest(SecurityTest):
+    def client_options(self):
+        return self.cluster.mutual_tls_options()
 
 
 class ChangesTest(StreamCase):

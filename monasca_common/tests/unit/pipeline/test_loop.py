@@ -17,7 +17,7 @@ from monasca_common.storage.errors import StorageUnavailable
 class Report:
     offsets: int = 0
     behind: int = 0
-    counted: dict = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)
 
     def results(self):
         return self.counted
