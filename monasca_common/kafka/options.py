@@ -24,7 +24,7 @@ _LONE_DOLLAR = re.compile(r"(?<!\\)\$")
 
 
 class _LiteralDollars:
-    """A secret in a file must double its ``$``.
+    """A secret, or whatever else means its ``$``, must double it in a file.
 
     oslo.config would replace ``$name`` by an option of that name, silently, or raise an error that quotes it.
     """
@@ -35,6 +35,10 @@ class _LiteralDollars:
             if _LONE_DOLLAR.search(text.replace("$$", "")):
                 raise ValueError("a $ in it must be written $$")
         return value, location
+
+
+class LiteralOpt(_LiteralDollars, cfg.StrOpt):
+    """Text in which every ``$`` is meant."""
 
 
 class SecretOpt(_LiteralDollars, cfg.StrOpt):

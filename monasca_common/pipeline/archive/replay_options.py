@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from oslo_config import cfg
 
 from monasca_common.kafka.config import config_file, configuration
+from monasca_common.kafka.options import LiteralOpt
 from monasca_common.pipeline.archive.options import ARCHIVE_GROUP, LOCATION
 from monasca_common.pipeline.archive.settings import KafkaTarget, ReplaySettings, StorageTarget
 from monasca_common.pipeline.options import GroupReader
@@ -19,12 +20,12 @@ REPLAY_GROUP = "pipeline_replay"
 
 _OPTIONS = [
     cfg.StrOpt("topic", default="metrics", help="The archived topic that is replayed."),
-    cfg.StrOpt(
+    LiteralOpt(
         "name",
         help="Which messages: a regular expression of the whole name of a metric or an alarm, or of an event's type. "
         "Unset: all, those that nobody can read included. Write $$ for each $.",
     ),
-    cfg.StrOpt("tenant", help="Which messages: the same of the tenant (project id). Unset: all."),
+    LiteralOpt("tenant", help="Which messages: the same of the tenant (project id). Unset: all."),
     cfg.StrOpt(
         "to",
         default="kafka",
@@ -63,12 +64,13 @@ def replay_settings(conf: cfg.ConfigOpts) -> ReplaySettings:
     location = of_archive.secret("location")
     if not location:
         raise of_archive.error("location", "is not set: name the archive that is to be replayed")
+    kind = Kind(read["kind"])
     return ReplaySettings(
         location=location,
         topic=read["topic"],
         name=_pattern(read, "name"),
         tenant=_pattern(read, "tenant"),
-        target=_to_kafka(conf, read) if read["to"] == "kafka" else _to_storage(conf, read),
+        target=_to_kafka(conf, read) if read["to"] == "kafka" else _to_storage(conf, kind),
     )
 
 
@@ -83,10 +85,10 @@ def _to_kafka(conf: cfg.ConfigOpts, read: GroupReader) -> KafkaTarget:
     return KafkaTarget(read["output_topic"], producer)
 
 
-def _to_storage(conf: cfg.ConfigOpts, read: GroupReader) -> StorageTarget:
+def _to_storage(conf: cfg.ConfigOpts, kind: Kind) -> StorageTarget:
     settings = storage_settings(conf)
     check_dialect(settings)
-    return StorageTarget(Kind(read["kind"]), settings)
+    return StorageTarget(kind, settings)
 
 
 def _pattern(read: GroupReader, name: str) -> re.Pattern[str] | None:

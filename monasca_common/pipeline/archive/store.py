@@ -142,6 +142,8 @@ def _open(location: str) -> tuple[fs.FileSystem, str]:
         raise ConfigurationError(
             f"the archive's location, a URI of {scheme!r}, cannot be opened: {_told(error)}"
         ) from None
+    if not base.strip("/"):
+        raise ConfigurationError("the archive's location is a URI without a bucket or folder: name one")
     return files, base.rstrip("/")
 
 

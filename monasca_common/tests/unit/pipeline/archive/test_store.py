@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
+
+
+class StoreTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.store = Store(str(self.folder))
+
+    def put(self, path, data=b"data"):
+        with self.store.writing(path) as stream:
+            stream.write(data)
+
+    def test_a_file_is_placed_once_and_again(self):
+        self.put("_staging/a")
+        self.store.place("_staging/a", "x/y/b")
+        self.store.place("_staging/a", "x/y/b")
+        self.assertEqual(b"data", (self.folder / "x/y/b").read_bytes())
+        self.assertEqual({}, self.store.files("_staging"))
+
+    def test_a_file_that_is_nowhere_is_told(self):
+        error = self.assertRaises(ArchiveDamaged, self.store.place, "_staging/a", "b")
+        self.assertIn(f"{self.folder}/b", str(error))
+
+    def test_what_is_listed(self):
+        self.put("t/one", b"1")
+        self.put("t/f/two", b"22")
+        self.assertEqual({"one": 1}, self.store.files("t"))
+        self.assertEqual(["f"], self.store.folders("t"))
+        self.assertEqual(({}, []), (self.store.files("none"), self.store.folders("none")))
+        self.assertEqual((2, None), (self.store.size("t/f/two"), self.store.size("none")))
+        self.assertEqual((b"22", None), (self.store.read_small("t/f/two"), self.store.read_small("none")))
+
+    def test_to_remove_what_is_gone_is_no_error(self):
+        self.put("t/one")
+        for _ in range(2):
+            self.store.remove_file("t/one")
+            self.store.remove_folder("t")
+        self.assertEqual([], list(self.folder.iterdir()))
+
+    def test_errors_name_the_path(self):
+        (self.folder / "in-the-way").write_text("")
+        error = self.assertRaises(ArchiveUnavailable, self.put, "in-the-way/file")
+        self.assertIn("in-the-way", str(error))
+
+    def test_a_uri_is_a_location_as_well(self):
+        self.put("one")
+        self.assertEqual(4, Store(f"file://{self.folder}").size("one"))
+
+    def test_what_can_be_no_location_is_refused_without_its_password(self):
+        for location in ("relative/path", "nowhere://user:secret@host/x", "s3://"):
+            error = self.assertRaises(ConfigurationError, Store, location)
+            self.assertNotIn("secret", str(error))
