@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job aggregate on a standalone cluster of two workers, its driver and its executors killed again and again.
+
+``MONASCA_STRESS_PIPELINE_KILLS``: how often, 20 unless it says otherwise; ``MONASCA_STRESS_SEED`` repeats the lots that
+were drawn, though not what they hit.
+"""
+
+import contextlib
+import os
+import random
+import subprocess
+
+from testtools.content import text_content
+
+from monasca_common.tests.functional import spark_cluster
+from monasca_common.tests.functional.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.functional.spark_cluster import SparkCluster
+
+KILLS = int(os.environ.get("MONASCA_STRESS_PIPELINE_KILLS", "20"))
+SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
+# A driver needs some seconds to begin; then a batch takes one or two.
+LONGEST_LIFE_SECONDS = 40.0
+POINTS = (
+    "pipeline.before_staging",
+    "pipeline.after_staging",
+    "pipeline.inside_transaction",
+    "pipeline.after_commit",
+    "pipeline.before_publishing",
+    "pipeline.before_clearing",
+)
+
+
+class KillsTest(PipelineProcessCase):
+    def setUp(self):
+        super().setUp()
+        self.chance = random.Random(SEED)
+        self.master = self.useFixture(SparkCluster()).master
+        # However often executors die, the application goes on with others.
+        self.configure(f"{spark_cluster.options()}\noptions = spark.deploy.maxExecutorRetries=-1")
+
+    def test_wherever_drivers_and_executors_die_everything_is_counted_and_published_once(self):
+        self.addDetail("seed", text_content(SEED))
+        deaths = {"executor": self.kill_an_executor, "driver": self.kill_the_driver, "point": self.kill_at_a_point}
+        for _ in range(KILLS):
+            self.send_some(200)
+            deaths[self.chance.choice(sorted(deaths))]()
+        self.send_some()
+        self.assertEqual(0, self.run_once())
+        self.assert_clean()
+
+    def kill_an_executor(self):
+        """Once it has staged, and before it has told so; somebody else does its work."""
+        (self.deaths / "executor").touch()
+        self.assertEqual(0, self.run_once())
+
+    def kill_the_driver(self):
+        """Whatever it is doing, and with its JVM."""
+        process = self.start()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(self.chance.uniform(0, LONGEST_LIFE_SECONDS))
+        self.kill_all(process)
+        process.wait()
+
+    def kill_at_a_point(self):
+        point = self.chance.choice(POINTS)
+        self.assertEqual(-9, self.run_once(fail_points=f"{point}=kill"), point)
