@@ -15,7 +15,7 @@ from monasca_common.pipeline.jobs.status import served
 from monasca_common.pipeline.jobs.wiring import open_outbox
 from monasca_common.pipeline.ledger import Ledger
 from monasca_common.pipeline.options import aggregate_settings, spark_settings
-from monasca_common.pipeline.spark.session import open_session
+from monasca_common.pipeline.spark.session import close_session, open_session
 from monasca_common.pipeline.topic_view import TopicView
 
 
@@ -40,6 +40,6 @@ class AggregateJob(Job):
             outbox = stack.enter_context(open_outbox(settings, ledger, view))
             told = stack.enter_context(served("aggregate", stream.status_host, stream.status_port, watcher))
             spark = open_session(self._spark, "monasca-aggregate")
-            stack.callback(spark.stop)
+            stack.callback(close_session, spark)
             aggregation = Aggregation(spark, settings, view, ledger, outbox)
             return loop.run(aggregation.step, spark, stream.trigger_seconds, request, told)

@@ -15,7 +15,7 @@ from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
 from monasca_common.pipeline.jobs.status import served
 from monasca_common.pipeline.ledger import Ledger
 from monasca_common.pipeline.options import spark_settings
-from monasca_common.pipeline.spark.session import check_installed, open_session
+from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
 from monasca_common.pipeline.topic_view import TopicView
 
 
@@ -42,7 +42,7 @@ class ArchiveJob(Job):
                 view.check_topics(view.topic)
             told = stack.enter_context(served("archive", first.status_host, first.status_port, watcher))
             spark = open_session(self._spark, "monasca-archive")
-            stack.callback(spark.stop)
+            stack.callback(close_session, spark)
             topics = [
                 Archiving(spark, settings, stream, view, ledger)
                 for stream, view in zip(settings.streams, views, strict=True)

@@ -17,7 +17,7 @@ from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
 from monasca_common.pipeline.jobs.wiring import open_outbox
 from monasca_common.pipeline.ledger import Ledger, Source
 from monasca_common.pipeline.options import aggregate_settings, backfill_settings, spark_settings
-from monasca_common.pipeline.spark.session import open_session
+from monasca_common.pipeline.spark.session import close_session, open_session
 from monasca_common.pipeline.topic_view import TopicView
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class BackfillJob(Job):
             view = stack.enter_context(TopicView(settings.stream.consumer))
             outbox = stack.enter_context(open_outbox(settings, ledger, view))
             spark = open_session(self._spark, "monasca-backfill")
-            stack.callback(spark.stop)
+            stack.callback(close_session, spark)
             history = self._history(spark, view) if self._archive is not None else None
             backfill = Backfill(spark, settings, view, ledger, self._backfill.margin_ms, history)
             report = backfill.run(

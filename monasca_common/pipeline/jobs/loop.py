@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from monasca_common.kafka.errors import TransportError, UndeliveredError
 from monasca_common.kafka.retry import RetryPolicy
-from monasca_common.pipeline.errors import ArchiveUnavailable, Fenced, NotPublished, StagingLost
+from monasca_common.pipeline.errors import ArchiveUnavailable, Fenced, NotPublished, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs.base import Progress, Request, Watcher
+from monasca_common.pipeline.spark.session import has_ended
 from monasca_common.storage.errors import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def run(
             continue
         except passing_errors() as error:
             failures += 1
-            if spark.sparkContext._jsc.sc().isStopped() or (request.once and RETRIES.exhausted(failures)):
+            if has_ended(spark):
+                raise SparkUnavailable(f"Spark has ended under the job, start it again: {first_line(error)}") from error
+            if request.once and RETRIES.exhausted(failures):
                 raise
             rest = RETRIES.delay(failures, random.random())
             LOG.error("a batch failed and is computed again in %.1f s: %s", rest, first_line(error))
@@ -86,7 +89,7 @@ def passing_errors() -> tuple[type[Exception], ...]:
     from pyspark.errors import PySparkException
 
     ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
-    return (*ours, PySparkException, Py4JError)
+    return (*ours, PySparkException, Py4JError, ConnectionError)  # the last: of a Spark that has died
 
 
 def first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from monasca_common.pipeline.archive.settings import KafkaTarget, StorageTarget
 from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
 from monasca_common.pipeline.options import spark_settings
 from monasca_common.pipeline.spark import worker_producer
-from monasca_common.pipeline.spark.session import check_installed, open_session
+from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import DRIVERS
 
@@ -53,7 +53,7 @@ class ReplayJob(Job):
                 tasks = 1
             progress = Replay(spark, archive, send, tasks=tasks).run(watcher)
         finally:
-            spark.stop()
+            close_session(spark)
         if not request.execute:
             LOG.warning("nothing was sent: these are the messages that --execute would send")
         return progress

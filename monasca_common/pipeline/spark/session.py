@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -44,6 +45,24 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
     session.sparkContext.setLogLevel("WARN")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection
     return session
+
+
+def close_session(session: SparkSession) -> None:
+    """Where Spark has died under its driver, there is nothing left to stop, and no error to be told instead of that."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError, OSError):
+        session.stop()
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether Spark has been stopped or has died: it does not come back within this process."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return bool(session.sparkContext._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
 
 
 def configuration(settings: SparkSettings) -> dict[str, str]:

@@ -7,7 +7,7 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
-from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, StagingLost
+from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.base import Request, Watcher
 from monasca_common.storage.errors import StorageUnavailable
@@ -72,7 +72,12 @@ class LoopTest(base.BaseTestCase):
 
     def test_a_spark_that_has_stopped_does_not_come_back(self):
         self.is_stopped = True
-        self.assertRaises(StorageUnavailable, self.run_through, StorageUnavailable("x"), once=False)
+        self.assertRaises(SparkUnavailable, self.run_through, StorageUnavailable("x"), once=False)
+
+    def test_a_spark_that_has_died_is_told_so(self):
+        self.spark.sparkContext._jsc.sc.side_effect = ConnectionRefusedError(111, "Connection refused")
+        error = self.assertRaises(SparkUnavailable, self.run_through, ConnectionRefusedError("gone"), once=False)
+        self.assertEqual("Spark has ended under the job, start it again: gone", str(error))
 
     def test_what_does_not_pass_is_the_end_at_once(self):
         self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
