@@ -205,6 +205,18 @@ SECTIONS = (
         repeats=3,
         quick_repeats=1,
     ),
+    Section(
+        "archiving",
+        "A backlog in 4 partitions to Parquet by Spark, two cores; Kafka and database on the same",
+        (
+            Case("archive-bare", "the records copied, nothing looked into", "archiving", *_SPARK, threads=2),
+            Case("archive", "archive, by the hour of each record's own time", "archiving", *_SPARK, threads=2),
+        ),
+        reads=True,
+        stores=True,
+        repeats=3,
+        quick_repeats=1,
+    ),
 )
 
 REQUIRED = (
@@ -227,4 +239,5 @@ REQUIRED = (
     Required("persist-sqlite", "rate", 0.7, "persist-sqlite-bare"),
     Required("aggregate-5", "rate", 1, "aggregate-bare"),
     Required("aggregate-26", "rate", 0.4, "aggregate-bare"),
+    Required("archive", "rate", 0.8, "archive-bare"),
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
 from benchmarks.process_tree import PeakMemory
+from benchmarks.spark_ranges import parts
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
@@ -129,8 +130,7 @@ def _aggregation(
 def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
     with TopicView(consumer) as view:
         extents = view.extents()
-    tenth = [OffsetRange(number, 0, extent.end // 10) for number, extent in extents.items()]
-    rest = [OffsetRange(number, extent.end // 10, extent.end) for number, extent in extents.items()]
+    tenth, rest = parts(extents)
     _group(spark, consumer, tenth)
     with PeakMemory() as memory, Stopwatch() as watch:
         _group(spark, consumer, rest)

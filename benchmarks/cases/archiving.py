@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A backlog of metrics from Kafka to Parquet, two cores: by the job `archive`, or copied by a bare Spark job.
+
+The copy has the same columns and compression; it neither looks into the records nor files them by hour. Both do a
+tenth of the backlog first, which is not measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.job import Figures, Job, Stopwatch, main
+from benchmarks.librdkafka import versions
+from benchmarks.process_tree import PeakMemory
+from benchmarks.spark_ranges import parts
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.pipeline.archive.archiving import Archiving
+from monasca_common.pipeline.archive.settings import ArchiveSettings
+from monasca_common.pipeline.ledger import Ledger, OffsetRange
+from monasca_common.pipeline.settings import SparkSettings, StreamSettings
+from monasca_common.pipeline.spark import connector
+from monasca_common.pipeline.spark.session import open_session
+from monasca_common.pipeline.topic_view import TopicView
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def run(job: Job) -> Figures:
+    spark = open_session(SparkSettings(master=f"local[{job.threads}]", shuffle_partitions=job.threads), "benchmark")
+    consumer = ConsumerSettings(ConnectionSettings(job.servers), (job.topic,), job.group)
+    try:
+        with tempfile.TemporaryDirectory() as folder, TopicView(consumer) as view:
+            if job.case.endswith("-bare"):
+                return _bare(spark, consumer, view, Path(folder))
+            return _ours(job, spark, consumer, view, Path(folder))
+    finally:
+        spark.stop()
+
+
+def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings, view: TopicView, folder: Path) -> Figures:
+    def archiving(most: int) -> Archiving:
+        stream = StreamSettings(
+            consumer, ProducerSettings(consumer.connection), job.database, max_offsets_per_trigger=most
+        )
+        return Archiving(spark, ArchiveSettings((stream,), str(folder)), stream, view, Ledger(job.database))
+
+    warmed = archiving(job.messages // 10).step().offsets
+    whole = archiving(job.messages)
+    with PeakMemory() as memory, Stopwatch() as watch:
+        report = whole.step()
+    assert report.records == report.offsets and report.undated == 0
+    return _figures(report.offsets, warmed + report.offsets, watch, memory)
+
+
+def _bare(spark: SparkSession, consumer: ConsumerSettings, view: TopicView, folder: Path) -> Figures:
+    tenth, rest = parts(view.extents())
+    _copy(spark, consumer, tenth, folder / "tenth")
+    with PeakMemory() as memory, Stopwatch() as watch:
+        _copy(spark, consumer, rest, folder / "rest")
+    return _figures(sum(each.span for each in rest), sum(each.end for each in rest), watch, memory)
+
+
+def _copy(spark: SparkSession, consumer: ConsumerSettings, ranges: list[OffsetRange], folder: Path) -> None:
+    records = connector.ranges_frame(spark, consumer, ranges).select(*_COLUMNS)
+    records.write.option("compression", "zstd").parquet(str(folder))
+
+
+def _figures(messages: int, read: int, watch: Stopwatch, memory: PeakMemory) -> Figures:
+    return Figures(
+        messages,
+        watch.seconds,
+        memory.cpu_seconds,
+        next_offsets=read,
+        resident_mb=memory.peak_mb,
+        versions=versions(),
+    )
+
+
+if __name__ == "__main__":
+    main(run)
