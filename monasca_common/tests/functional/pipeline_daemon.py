@@ -35,8 +35,7 @@ def spring(name):
         os.kill(_EXECUTOR if taken.startswith("executor") else os.getpid(), signal.SIGKILL)
 
 
-failpoints.arm(POINT, "raise")  # or nobody would look at all
-failpoints._spring = spring
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # and not in a test's process, which reads the names above
+    failpoints.arm(POINT, "raise")  # or nobody would look at all
+    failpoints._spring = spring
     daemon.manager()
