@@ -59,8 +59,9 @@ def has_ended(session: SparkSession) -> bool:
     """Whether Spark has been stopped or has died: it does not come back within this process."""
     from py4j.protocol import Py4JError
 
+    java_context = session.sparkContext._jsc  # none of a context that was stopped here
     try:
-        return bool(session.sparkContext._jsc.sc().isStopped())
+        return java_context is None or bool(java_context.sc().isStopped())
     except (Py4JError, OSError):
         return True
 

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 
+from testtools.matchers import StartsWith
+
 from monasca_common.tests.functional.pipeline_process_case import SECONDS, PipelineProcessCase
 
 
@@ -22,6 +24,12 @@ class CrashTest(PipelineProcessCase):
         self.send_some()
 
     def test_killed_before_it_has_committed_it_counts_and_publishes_everything_once(self):
+        # Spark itself, under the job, which says so and ends: whoever supervises it starts another.
+        self.send_some()
+        (self.deaths / "executor").touch()
+        self.assertEqual(1, self.run_once())
+        told = self.log.read_text().splitlines()[-1]
+        self.assertThat(told, StartsWith("monasca-common pipeline run: Spark has ended under the job, start it again"))
         self.die_at("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction")
         self.assertEqual(0, self.run_once())
         self.assert_clean()
