@@ -15,6 +15,7 @@
     ├── ArchiveDamaged          a file that the manifest names is gone
     ├── ReplayFailed            some of it was not sent: to repeat it adds nothing twice
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
+    ├── BackfillStopped         it was asked to stop before it was done
     └── NotAggregated           a record that counts nowhere; it becomes a dead letter, which says why
 """
 
@@ -97,6 +98,10 @@ class ReplayFailed(PipelineError):
 
 class SparkUnavailable(PipelineError):
     """The message says what to install."""
+
+
+class BackfillStopped(PipelineError):
+    """Nothing was replaced: run it again."""
 
 
 class NotAggregated(PipelineError):

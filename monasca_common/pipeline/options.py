@@ -203,7 +203,7 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
     return AggregateSettings(
         stream=stream,
         specifications=_specifications(read, stream.connection),
-        publisher=Publisher("aggregate", read["tenant"], read["region"]),
+        publisher=Publisher(stream.name, read["tenant"], read["region"]),
         output_topic=read["output_topic"],
         emit=read["emit"],
         slack_seconds=read["slack_seconds"],

@@ -44,6 +44,11 @@ class StreamSettings:
     status_port: int | None = None
 
     @property
+    def name(self) -> str:
+        """Under which its state is kept: another group, or another topic, begins anew."""
+        return f"{self.group}/{self.topic}"
+
+    @property
     def topic(self) -> str:
         return self.consumer.topics[0]
 

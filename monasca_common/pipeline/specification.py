@@ -129,6 +129,7 @@ class Specifications:
 def specification_id(transform: Transform, feeding: tuple[PreTransform, ...]) -> str:
     """``mem_total_all@`` and 12 hexadecimal digits."""
     shape = (
+        transform.period,
         transform.group_by,
         sorted((kept.column, kept.pattern.pattern, kept.include) for kept in transform.filters),
         sorted(

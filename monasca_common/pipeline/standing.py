@@ -52,7 +52,7 @@ def standings(conf: cfg.ConfigOpts) -> list[Standing]:
     return found
 
 
-def _standing(job: str, stream: StreamSettings, due: Callable[[Ledger, str, Source], int], waiting: str) -> Standing:
+def _standing(job: str, stream: StreamSettings, due: Callable[[Ledger, Source], int], waiting: str) -> Standing:
     ledger = Ledger(stream.connection)
     ledger.check()
     with TopicView(stream.consumer) as view:
@@ -64,16 +64,17 @@ def _standing(job: str, stream: StreamSettings, due: Callable[[Ledger, str, Sour
         for partition, extent in sorted(extents.items())
     )
     behind = sum(each.end - each.next_offset for each in partitions)
-    return Standing(job, stream.group, stream.topic, behind, due(ledger, job, source), partitions, waiting)
+    return Standing(job, stream.group, stream.topic, behind, due(ledger, source), partitions, waiting)
 
 
-def _due(ledger: Ledger, job: str, _: Source) -> int:
+def _due(ledger: Ledger, source: Source) -> int:
     table = aggregate_period.c
+    job = f"{source.group}/{source.topic}"
     with ledger.reading() as connection:
         query = sa.select(sa.func.count()).where(table.job == job, table.version > table.published)
         return int(connection.scalar(query) or 0)
 
 
-def _committed(ledger: Ledger, _: str, source: Source) -> int:
+def _committed(ledger: Ledger, source: Source) -> int:
     with ledger.reading() as connection:
         return len(manifest.find(connection, source, manifest.State.COMMITTED))

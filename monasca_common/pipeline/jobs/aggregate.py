@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
 from oslo_config import cfg
 
@@ -17,6 +18,8 @@ from monasca_common.pipeline.ledger import Ledger
 from monasca_common.pipeline.options import aggregate_settings, spark_settings
 from monasca_common.pipeline.spark.session import close_session, open_session
 from monasca_common.pipeline.topic_view import TopicView
+
+LOG = logging.getLogger(__name__)
 
 
 class AggregateJob(Job):
@@ -33,6 +36,8 @@ class AggregateJob(Job):
                 "compute a past time again"
             )
         settings, stream = self._settings, self._settings.stream
+        for warning in settings.specifications.warnings:
+            LOG.warning("specifications: %s", warning)
         ledger = Ledger(stream.connection)
         ledger.check()
         with contextlib.ExitStack() as stack:

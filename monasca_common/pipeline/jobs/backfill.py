@@ -48,11 +48,7 @@ class BackfillJob(Job):
             stack.callback(close_session, spark)
             history = self._history(spark, view) if self._archive is not None else None
             backfill = Backfill(spark, settings, view, ledger, self._backfill.margin_ms, history)
-            report = backfill.run(
-                request.from_ms,
-                request.to_ms,
-                lambda done, left: watcher.tell(Progress(done, left, clock.monotonic() - began)),
-            )
+            report = backfill.run(request.from_ms, request.to_ms, watcher)
             published = outbox.publish(clock.time_ms())
         results = {"records": report.records, "groups": report.groups, "periods": report.periods}
         results |= {"published_messages": published.messages, "undelivered_messages": published.undelivered}

@@ -9,9 +9,11 @@ since is computed as well, and the offsets are tried again.
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,8 +21,9 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline import outbox, usage_table
 from monasca_common.pipeline.archive.history import History
-from monasca_common.pipeline.errors import Fenced, RecordsLost
-from monasca_common.pipeline.jobs.computing import Computing
+from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
+from monasca_common.pipeline.jobs.base import Progress, Watcher
+from monasca_common.pipeline.jobs.computing import DAY_MS, Computing
 from monasca_common.pipeline.jobs.ranges import share
 from monasca_common.pipeline.ledger import Ledger, OffsetRange, Source
 from monasca_common.pipeline.records import Rejection
@@ -71,28 +74,32 @@ class Backfill:
         self._most = settings.stream.max_offsets_per_trigger
         self._computing = Computing(spark, settings, ledger, self._clock)
 
-    def run(
-        self, from_ms: int, to_ms: int, tell: Callable[[int, int], None] = lambda done, left: None
-    ) -> BackfillReport:
-        """All windows that have a part in [from_ms, to_ms). ``tell`` hears of offsets: read, and left.
+    def run(self, from_ms: int, to_ms: int, watcher: Watcher | None = None) -> BackfillReport:
+        """All windows that have a part in [from_ms, to_ms).
 
-        Raises `RecordsLost` where the log no longer reaches back so far.
+        Raises `RecordsLost` where the log, or retention, no longer reaches back so far, and `BackfillStopped`.
         """
+        watcher = watcher or Watcher()
         windows = (from_ms // WINDOW_MS * WINDOW_MS, -(-to_ms // WINDOW_MS) * WINDOW_MS)
         stream = self._settings.stream
         source = Source(stream.group, stream.topic, self._view.topic_id())
         batch, counts, staged = uuid.uuid4().hex, Counts(self._spark), list[Staged]()
-        read, offsets = self._archived(batch, counts, staged, windows) or self._starts(source, windows[0]), 0
+        self._check_range(source, windows[0])
+        read = self._archived(source, batch, counts, staged, windows) or self._starts(source, windows[0])
+        offsets = 0
         while True:
             stands = self._ledger.next_offsets(source)
-            read = {partition: read.get(partition, 0) for partition in stands}
+            # What the stream has not reached yet it will count itself.
+            read = {partition: min(read.get(partition, 0), end) for partition, end in stands.items()}
             shares = share({partition: end - read[partition] for partition, end in stands.items()}, self._most)
             ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
             if ranges:
                 staged.append(self._stage(ranges, batch, counts, windows))
                 offsets += sum(shares.values())
                 read |= {each.partition: each.end for each in ranges}
-                tell(offsets, sum(stands.values()) - sum(read.values()))
+                watcher.tell(Progress(offsets, sum(stands.values()) - sum(read.values()), 0.0))
+                if watcher.stop.is_set():
+                    raise BackfillStopped("it was stopped before everything was read: nothing is replaced")
                 continue
             fail_point("backfill.after_staging")
             try:
@@ -102,15 +109,27 @@ class Backfill:
                 continue
             return BackfillReport(offsets, counts.records, groups, periods)
 
+    def _check_range(self, source: Source, from_ms: int) -> None:
+        days = self._settings.retention_days
+        if from_ms < self._clock.time_ms() - days * DAY_MS:
+            raise RecordsLost(f"the range begins before the {days} days of retention_days: backfill a later time")
+        if not self._ledger.next_offsets(source):
+            raise RecordsLost(f"{source.group} has read nothing of {source.topic} yet: run the job aggregate first")
+
     def _archived(
-        self, batch: str, counts: Counts, staged: list[Staged], windows: tuple[int, int]
+        self, source: Source, batch: str, counts: Counts, staged: list[Staged], windows: tuple[int, int]
     ) -> dict[int, int] | None:
-        """Stages what the archive has; where Kafka takes over."""
+        """Stages what the archive has of what the stream has counted; where Kafka takes over."""
         if self._history is None:
             return None
+        stands = self._ledger.next_offsets(source)
         records, next_offsets = self._history.records(*windows, self._clock.time_ms())
         if records is not None:
-            staged.append(self._computing.stage(records, batch, counts, _passed_over, windows))
+            counted = [
+                (records["partition"] == partition) & (records["offset"] < end) for partition, end in stands.items()
+            ]
+            known = records.where(functools.reduce(operator.or_, counted))
+            staged.append(self._computing.stage(known, batch, counts, _passed_over, windows))
         for partition, extent in self._view.extents().items():
             if extent.first > next_offsets.get(partition, 0):
                 raise RecordsLost(

@@ -23,7 +23,7 @@ from monasca_common.pipeline.windows import TimeBounds
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 
 
 class Computing:
@@ -47,7 +47,7 @@ class Computing:
     ) -> Staged:
         """``records``: rows of the connector. ``windows``: only those that start in this half-open range."""
         settings = self._settings
-        bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * _DAY_MS)
+        bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
         partials = partial_frames.partials(records, settings.specifications, bounds, on_rejected, counts.adder())
         if windows is not None:
             start = partials["window_start"]

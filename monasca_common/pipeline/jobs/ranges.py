@@ -48,7 +48,8 @@ def _starts(view: TopicView, ledger: Ledger, source: Source, extents: Mapping[in
 
 def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
     where = f"{source.topic}/{partition}"
-    remedy = f"`monasca-common offsets reset` moves {source.group} to what is left, once that is accepted"
+    command = f"monasca-common offsets reset --group {source.group} --topic {source.topic} --to-earliest"
+    remedy = f"`{command}` moves to what is left, once that is accepted"
     if start < extent.first:
         raise RecordsLost(
             f"{where}: offset {start} is to be read next, but the log begins at {extent.first}: retention has removed "

@@ -10,11 +10,12 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.pipeline.archive.archiving import Archiving
 from monasca_common.pipeline.archive.history import History
 from monasca_common.pipeline.archive.settings import ArchiveSettings
-from monasca_common.pipeline.errors import RecordsLost
+from monasca_common.pipeline.errors import BackfillStopped, RecordsLost
 from monasca_common.pipeline.jobs.backfilling import Backfill
+from monasca_common.pipeline.jobs.base import Watcher
 from monasca_common.pipeline.ledger import Source
 from monasca_common.pipeline.topic_view import TopicView
-from monasca_common.tests.functional.pipeline_case import KafkaPipelineCase, SharedSpark, expected
+from monasca_common.tests.functional.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
 HOUR_MS = 3_600_000
@@ -55,10 +56,10 @@ class BackfillTest(KafkaPipelineCase):
         self.spoil()
         told = []
 
-        report = self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS, lambda *progress: told.append(progress))
+        report = self.backfill().run(FIRST_MS, FIRST_MS + HOUR_MS, Watcher(tell=told.append))
 
         self.assertGreaterEqual(report.offsets, 34)
-        self.assertEqual((report.offsets, 0), told[-1])
+        self.assertEqual((report.offsets, 0), (told[-1].done, told[-1].left))
         self.assertEqual((34, 1, 1), (report.records, report.groups, report.periods))
         self.assertEqual([29, 12], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
@@ -83,6 +84,41 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual((2, 1), (report.groups, report.periods))
         self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
+
+    def test_what_the_stream_has_not_reached_is_left_to_it(self):
+        messages = self.publish(self.records(0, range(20)))
+        self.until_quiet(self.stream_job)
+        history = None
+        for values in (range(100, 107), range(200, 207)):
+            messages += self.publish(self.records(0, values))
+            report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
+            self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"), report)
+            history = self.archived()
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
+
+    def test_a_range_that_begins_where_the_stream_has_not_been_is_left_to_it(self):
+        self.publish(self.records(0, range(20)))
+        self.until_quiet(self.stream_job)
+        with mock.patch.object(self.view, "at_time", lambda _: dict.fromkeys(range(self.partitions), 1000)):
+            report = self.backfill().run(FIRST_MS + HOUR_MS, FIRST_MS + 2 * HOUR_MS)
+        self.assertEqual((0, 0), (report.offsets, report.groups))
+        self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
+
+    def test_asked_to_stop_it_replaces_nothing(self):
+        self.publish(self.records(0, range(20)))
+        self.until_quiet(self.stream_job)
+        self.spoil()
+        watcher = Watcher()
+        watcher.stop.set()
+        self.assertRaises(BackfillStopped, self.backfill().run, FIRST_MS, FIRST_MS + HOUR_MS, watcher)
+        self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
+
+    def test_a_range_before_retention_and_a_stream_that_never_ran_are_refused(self):
+        self.publish(self.records(0, range(20)))
+        error = self.assertRaises(RecordsLost, self.backfill().run, FIRST_MS, FIRST_MS + HOUR_MS)
+        self.assertIn("run the job aggregate first", str(error))
+        error = self.assertRaises(RecordsLost, self.backfill(clock=SetClock(10**15)).run, FIRST_MS, FIRST_MS + HOUR_MS)
+        self.assertIn("retention_days", str(error))
 
     def test_a_crash_within_changes_nothing(self):
         self.publish(self.records(0, range(20)))
