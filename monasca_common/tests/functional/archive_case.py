@@ -131,8 +131,9 @@ class ArchiveCase(KafkaPipelineCase):
     def archive(self, **selection):
         return Archive(str(self.location), self.topic, Selection(**selection))
 
-    def to_kafka(self, topic, **selection):
-        settings = worker_producer.portable(self.stream().producer)
+    def to_kafka(self, topic, *, publish_timeout_seconds=10.0, **selection):
+        producer = replace(self.stream().producer, publish_timeout_seconds=publish_timeout_seconds)
+        settings = worker_producer.portable(producer)
         return sending.ToKafka(self.archive(**selection), topic, settings)
 
     def to_storage(self, url, *, kind=Kind.METRICS, retention_days=36_500, **selection):

@@ -13,7 +13,7 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.retry import RetryPolicy
-from monasca_common.pipeline.archive import reading, replaying, sending
+from monasca_common.pipeline.archive import reading, sending
 from monasca_common.pipeline.archive.sending import Counting
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.standing import standings
@@ -105,9 +105,8 @@ class ReplayToKafkaTest(ArchiveCase):
         self.publish([metric(number) for number in range(12)])
         self.archiving().step()
         quickly = RetryPolicy(attempts=2, backoff_seconds=0.01, max_backoff_seconds=0.01)
-        with mock.patch.object(replaying, "RETRIES", quickly):
-            send = self.to_kafka("no-such-topic")
-            error = self.assertRaises(ReplayFailed, self.replay, send, retries=quickly)
+        send = self.to_kafka("no-such-topic", publish_timeout_seconds=0.5)
+        error = self.assertRaises(ReplayFailed, self.replay, send, retries=quickly)
         self.assertIn("run the replay again", str(error))
 
 
@@ -180,6 +179,20 @@ class ReplayToStorageTest(ArchiveCase):
         self.assertEqual((60 - before, before), (results["stored"], results["repeated"]))
         self.assertEqual(60, len(self.rows_of(url)))
 
+
+class NewKeys(sending.ToStorage):
+    """Where it works, on the executor, ids are not kept."""
+
+    def __call__(self, path):
+        with mock.patch.object(sending, "_row_key", lambda message: random.randbytes(8)):
+            return super().__call__(path)
+
+
+class ReplayToPostgresqlTest(ReplayToStorageTest):
+    database = "postgresql"
+
+
+class WhatBecomesOfRowsTest(ArchiveCase):
     def test_what_is_no_row_or_too_old_is_counted_and_the_rest_stored(self):
         self.publish([metric(1), b"no json", envelopes.metric(0, creation_time=1)])
         self.archiving().step()
@@ -203,18 +216,6 @@ class ReplayToStorageTest(ArchiveCase):
         kept = self.to_storage(url, kind=Kind.LOGS)
         send = NewKeys(kept.archive, kept.kind, kept.storage)
         self.assertEqual([6, 6], [self.replay(send).results["stored"] for _ in range(2)])
-
-
-class NewKeys(sending.ToStorage):
-    """Where it works, on the executor, ids are not kept."""
-
-    def __call__(self, path):
-        with mock.patch.object(sending, "_row_key", lambda message: random.randbytes(8)):
-            return super().__call__(path)
-
-
-class ReplayToPostgresqlTest(ReplayToStorageTest):
-    database = "postgresql"
 
 
 class CommandTest(ArchiveCase):
