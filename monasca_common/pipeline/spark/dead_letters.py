@@ -7,24 +7,21 @@ twice sends them twice, under the same ids.
 
 from __future__ import annotations
 
-import functools
 import pickle
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from monasca_common.kafka.dead_letter import DeadLetters, Failure, dead_letter
-from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.plugins import PRODUCERS
 from monasca_common.kafka.processing.outbox import shrunk
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.pipeline.records import Rejection
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark.originals import originals
+from monasca_common.pipeline.spark.worker_producer import portable, worker_producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class DeadLetterOffice:
     @classmethod
     def of(cls, stream: StreamSettings) -> DeadLetterOffice:
         topic = DeadLetters().topic_for(stream.topic, stream.consumer.dead_letter_topic)
-        return cls(topic, stream.group, _pickled(stream.consumer), _pickled(stream.producer))
+        return cls(topic, stream.group, portable(stream.consumer), portable(stream.producer))
 
     def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
         """``rejected`` by offset. Raises `UndeliveredError`, and what `originals` raises."""
@@ -48,7 +45,7 @@ class DeadLetterOffice:
             dead_letter(message, Failure(_error(rejected[message.offset]), 1, now_ms), self.group)
             for message in originals(pickle.loads(self._consumer), partition, rejected)
         ]
-        self._deliver(_producer(self._producer), letters)
+        self._deliver(worker_producer(self._producer), letters)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
         while letters:
@@ -62,16 +59,3 @@ class DeadLetterOffice:
 
 def _error(rejection: Rejection) -> NotAggregated:
     return NotAggregated(f"{rejection.kind}: {rejection.reason}")
-
-
-@functools.lru_cache(maxsize=1)
-def _producer(settings: bytes) -> KafkaProducer:
-    """One for each of the worker's processes, and for as long as it lives: every message is waited for."""
-    read: ProducerSettings = pickle.loads(settings)
-    return entry_point(PRODUCERS, read.connection.driver, option="driver")(read)  # type: ignore[no-any-return]
-
-
-def _pickled(settings: ConsumerSettings | ProducerSettings) -> bytes:
-    """Read-only views of dictionaries cannot be pickled."""
-    connection = replace(settings.connection, security=dict(settings.connection.security))
-    return pickle.dumps(replace(settings, connection=connection, options=dict(settings.options)))

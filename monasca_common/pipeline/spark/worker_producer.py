@@ -10,7 +10,7 @@ from dataclasses import replace
 from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.plugins import PRODUCERS
 from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 
 
 @functools.lru_cache(maxsize=1)
@@ -23,7 +23,7 @@ def worker_producer(settings: bytes) -> KafkaProducer:
     return entry_point(PRODUCERS, read.connection.driver, option="driver")(read)  # type: ignore[no-any-return]
 
 
-def portable(settings: ProducerSettings) -> bytes:
+def portable(settings: ConsumerSettings | ProducerSettings) -> bytes:
     """For executors. Read-only views of dictionaries cannot be pickled."""
     connection = replace(settings.connection, security=dict(settings.connection.security))
     return pickle.dumps(replace(settings, connection=connection, options=dict(settings.options)))
