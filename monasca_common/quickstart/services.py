@@ -57,6 +57,8 @@ topic_check_seconds = {topic_check_seconds}
 [spark]
 master = local[2]
 shuffle_partitions = 2
+# For a program that lives for one batch little is compiled well, and sooner.
+options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 
 [pipeline_aggregate]
 topic_check_seconds = {topic_check_seconds}
