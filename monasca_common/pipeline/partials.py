@@ -119,7 +119,7 @@ class Partial:
         )
 
     def as_row(self) -> tuple[int | float | tuple[float, ...], ...]:
-        """Flat, in the order of `ROW_FIELDS`."""
+        """Flat: the fields in their order, each `Reading` in its own."""
         return (self.count, self.sums, self.least, self.greatest, *self.oldest, *self.latest)
 
     @classmethod
@@ -127,13 +127,6 @@ class Partial:
         """The opposite. ``sums`` may be a mere concatenation of several rows' sums, as a database makes it."""
         count, sums, least, greatest, *readings = row
         return cls(count, exact_sum(sums), least, greatest, Reading(*readings[:4]), Reading(*readings[4:]))  # type: ignore
-
-
-ROW_FIELDS = (
-    *("record_count", "sums", "least", "greatest"),
-    *(f"oldest_{name}" for name in Reading._fields),
-    *(f"latest_{name}" for name in Reading._fields),
-)
 
 
 def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, Partial]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -45,7 +46,9 @@ def standings(conf: cfg.ConfigOpts) -> list[Standing]:
 
     Raises `ConfigurationError`, and the errors of Kafka and of storage.
     """
-    found = [_standing("aggregate", aggregate_settings(conf).stream, _due, "periods to publish")]
+    aggregate = aggregate_settings(conf)
+    due = functools.partial(_due, aggregate.publisher.job)
+    found = [_standing("aggregate", aggregate.stream, due, "periods to publish")]
     if has_archive(conf):
         streams = archive_settings(conf).streams
         found += [_standing("archive", stream, _committed, "files to put in place") for stream in streams]
@@ -67,9 +70,8 @@ def _standing(job: str, stream: StreamSettings, due: Callable[[Ledger, Source], 
     return Standing(job, stream.group, stream.topic, behind, due(ledger, source), partitions, waiting)
 
 
-def _due(ledger: Ledger, source: Source) -> int:
+def _due(job: str, ledger: Ledger, _: Source) -> int:
     table = aggregate_period.c
-    job = f"{source.group}/{source.topic}"
     with ledger.reading() as connection:
         query = sa.select(sa.func.count()).where(table.job == job, table.version > table.published)
         return int(connection.scalar(query) or 0)

@@ -32,7 +32,6 @@ class RealKafka:
     def __init__(self, cluster: KafkaCluster) -> None:
         self.bootstrap_servers = cluster.bootstrap_servers
         self._proxy: KafkaProxy = cluster.proxy
-        self._held_back = 0
 
     def lose_answers(self, seconds: float) -> None:
         self._proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=3))

@@ -20,8 +20,6 @@ _LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-# Columns of the connector's rows.
-COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
 def ranges_frame(
@@ -32,9 +30,9 @@ def ranges_frame(
     min_partitions: int = 0,
     headers: bool = True,
 ) -> DataFrame:
-    """The records of these ranges, with the connector's `COLUMNS` (without ``headers``, the last, it reads faster).
+    """The records of these ranges: topic, partition, offset, timestamp, key, value and headers.
 
-    What is no longer in the log fails the query.
+    Without ``headers`` it reads faster. What is no longer in the log fails the query.
     """
     topic = settings.topics[0]
     wanted = sorted(ranges)

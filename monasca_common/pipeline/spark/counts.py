@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 class Adder:
     """Travels to the executors."""
 
-    messages: Accumulator[int]
     records: Accumulator[int]
     rejected: Accumulator[int]
 
-    def __call__(self, messages: int, records: int, rejected: int) -> None:
-        self.messages.add(messages)
+    def __call__(self, records: int, rejected: int) -> None:
         self.records.add(records)
         self.rejected.add(rejected)
 
@@ -29,12 +27,7 @@ class Counts:
     """Read by the driver, after the batch."""
 
     def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
-        self._messages, self._records, self._rejected = (context.accumulator(0) for _ in range(3))
-
-    @property
-    def messages(self) -> int:
-        return int(self._messages.value)
+        self._records, self._rejected = spark.sparkContext.accumulator(0), spark.sparkContext.accumulator(0)
 
     @property
     def records(self) -> int:
@@ -47,4 +40,4 @@ class Counts:
 
     def adder(self) -> Adder:
         """What executors call."""
-        return Adder(self._messages, self._records, self._rejected)
+        return Adder(self._records, self._rejected)

@@ -50,7 +50,7 @@ class Decoding:
     specifications: bytes
     bounds: TimeBounds
     on_rejected: OnRejected
-    on_counts: Callable[[int, int, int], None]
+    on_counts: Callable[[int, int], None]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = _reader(self.specifications)
@@ -61,7 +61,7 @@ class Decoding:
             accumulator.add(records, partitions, offsets)
             for partition, rejected in _by_partition(partitions, offsets, records.rejected).items():
                 self.on_rejected(partition, rejected)
-            self.on_counts(batch.num_rows, len(records.indices), len(records.rejected))
+            self.on_counts(len(records.indices), len(records.rejected))
         yield from _partial_batches(accumulator.partials())
 
 
@@ -70,7 +70,7 @@ def partials(
     specifications: Specifications,
     bounds: TimeBounds,
     on_rejected: OnRejected,
-    on_counts: Callable[[int, int, int], None],
+    on_counts: Callable[[int, int], None],
 ) -> DataFrame:
     """Rows of the connector to partials. Several tasks may each have one of a key."""
     decoding = Decoding(pickle.dumps(specifications), bounds, on_rejected, on_counts)
