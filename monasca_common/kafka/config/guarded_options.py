@@ -74,6 +74,7 @@ _REFUSED_OF_CONSUMERS = {
     "queued.max.messages.kbytes": _use("buffer_bytes"),
 }
 
+_TOPICS = "topic."  # librdkafka takes the options of topics with and without it
 _OTHER_NAMES = {
     "request.required.acks": "acks",
     "delivery.timeout.ms": "message.timeout.ms",
@@ -98,6 +99,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 def refusal(option: str, name: str) -> str | None:
     """Why ``name`` may not stand in ``option`` (``producer_options`` or ``consumer_options``); ``None`` if it may."""
+    name = name.removeprefix(_TOPICS)
     if name.endswith("_cb") or name.startswith("on_"):
         return _CALLBACK
     return REFUSED[option].get(_OTHER_NAMES.get(name, name))

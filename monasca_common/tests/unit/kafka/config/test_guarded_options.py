@@ -88,6 +88,12 @@ class GuardedOptionsTest(base.BaseTestCase):
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:
             self.assert_refused(line, "consumer_options")
 
+    def test_librdkafkas_prefix_for_options_of_topics_is_no_way_around(self):
+        for line in UNDOING_PRODUCERS + UNDOING_BOTH:
+            self.assert_refused(f"topic.{line}", "producer_options")
+        for line in UNDOING_CONSUMERS + UNDOING_BOTH:
+            self.assert_refused(f"topic.{line}", "consumer_options")
+
     def test_each_refusal_says_what_to_do(self):
         for option, refused in guarded_options.REFUSED.items():
             for name in refused:
