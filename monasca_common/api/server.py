@@ -8,9 +8,11 @@ import gc
 import logging
 import socket
 import struct
+from types import FrameType
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.gthread import ThreadWorker
 from oslo_config import cfg
 
 from monasca_common.api.limits import SPARE_THREADS, WsgiApp
@@ -25,6 +27,17 @@ _WORKER_SILENT_SECONDS = 60
 # A request of 100 metrics makes a thousand objects that are part of no cycle: with Python's own thresholds the
 # collector comes by several times a request, which is a tenth of its time.
 _GC_THRESHOLDS = (50_000, 20, 100)
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]  # it has no annotations
+    """Ends in its loop at every signal, never within a signal's handler."""
+
+    def handle_quit(self, signum: int, frame: FrameType | None) -> None:
+        """At Ctrl-C: end at once, without the time that requests in flight have at a stop."""
+        # gunicorn's own takes the lock of the pool of threads, for which it waits for ever where the signal came
+        # while this same thread held it: whenever a client sends something or hangs up.
+        self.cfg.set("graceful_timeout", 0)
+        self.handle_exit(signum, frame)
 
 
 class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
@@ -45,7 +58,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
         for name, value in {
             "bind": f"{host}:{settings.port}",
             "workers": settings.workers,
-            "worker_class": "gthread",
+            "worker_class": Worker,
             "threads": threads,
             # Connections that wait for a thread cost a socket each; those beyond are left to the listen queue.
             "worker_connections": max(1000, 20 * threads),
