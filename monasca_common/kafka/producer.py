@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import threading
 import weakref
@@ -33,6 +34,8 @@ from monasca_common.kafka.producing.routes import OpenTransport, Routes
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transaction import Transaction
 from monasca_common.kafka.transport.base import ANY_PARTITION
+
+LOG = logging.getLogger(__name__)
 
 _HELP_EVERY = 0x1FF  # a sender collects acknowledgements once in 512 messages
 _CLOSE_GRACE_SECONDS = 0.5
@@ -115,14 +118,18 @@ class KafkaProducer:
             attached = self._ledger.attach(own) if own else {}
             fresh = [pending for pending in pendings if pending not in attached] if attached else pendings
             size = sum([pending.size for pending in fresh])
-            entered = self._ledger.enter(fresh, size)
-            if entered:
-                self._routes.launch(topic, fresh)
+            try:
+                entered = self._ledger.enter(fresh, size)
+                if entered:
+                    self._routes.launch(topic, fresh)
+            except BaseException:  # Ctrl-C: there will be no report, so that flush and close must tell
+                self._ledger.disown(latch, fresh)
+                raise
         try:
             if not entered:
                 self._launch_with_room(topic, fresh, size, deadline)
             self._pump.wait(latch, deadline - self._clock.monotonic())
-        except BaseException:  # Ctrl-C: there will be no report, so that flush and close must tell
+        except BaseException:
             self._ledger.disown(latch, fresh)
             raise
         if attached:
@@ -212,15 +219,15 @@ class KafkaProducer:
         self._check_open("send")
         self._ledger.tick()
         pending, own = self._drafts.one(topic, record, key)
+        watchers = () if on_delivery is None else (self._pump.listen(on_delivery),)
         # An own id can be attached to, and then its settling must be looked at: () is not None.
-        pending.watchers = None if on_delivery is None else (self._pump.listen(on_delivery),)
-        if own and pending.watchers is None:
-            pending.watchers = ()
+        pending.watchers = watchers if watchers or own else None
         if not own or not self._ledger.attach((pending,)):
             patience = 0.0 if self._pump.in_listener() else self.settings.publish_timeout_seconds
             if not self._admit((pending,), pending.size, self._clock.monotonic() + patience):
-                self._ledger.withdraw(pending)
-                raise self._queue_full(1, pending.size)
+                full = self._queue_full(1, pending.size)
+                self._ledger.withdraw(pending, full, own=watchers)
+                raise full
             self._routes.launch(topic, (pending,))
         if self._pump.idle:
             self._pump.wake()
@@ -295,7 +302,13 @@ class KafkaProducer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        told = self._final is not None
+        report = self.close()
+        if not (report.ok or told):  # nobody gets this report
+            left, unknown = len(report.failed) + len(report.unknown), len(report.unknown)
+            LOG.error(
+                "a producer was closed with %d messages that are not delivered (%d of them unknown)", left, unknown
+            )
 
     # Into the book
 
@@ -308,13 +321,17 @@ class KafkaProducer:
             bulk = self._drafts.plain_bulk(topic, records, key, route)
             if bulk is None or not self._ledger.enter_bulk(bulk):
                 return None
-            self._routes.launch_bulk(route, bulk)
+            try:
+                self._routes.launch_bulk(route, bulk)
+            except BaseException:
+                self._ledger.disown(bulk.latch, self._ledger.break_up(bulk))
+                raise
         return bulk
 
     def _outcome(self, bulk: Bulk, deadline: float) -> DeliveryReport:
         try:
             self._pump.wait(bulk.latch, deadline - self._clock.monotonic())
-        except BaseException:  # Ctrl-C: there will be no report, so that flush and close must tell
+        except BaseException:
             self._ledger.disown(bulk.latch, self._ledger.break_up(bulk))
             raise
         if bulk.delivered:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.delivery import Delivery, Outcome, classify
-from monasca_common.kafka.errors import DeliveryError, DeliveryTimeout, TransportError
+from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryError, DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.transport.base import RawMessage
 
@@ -33,8 +33,6 @@ _SILENT_SECONDS = 35.0
 # Undelivered messages that hold no room of the budget (their listener was told, or their caller was interrupted)
 # are kept for the next flush, up to this many.
 _KEPT_WITHOUT_ROOM = 10_000
-
-
 _DELIVERED = Outcome.DELIVERED  # an enumeration's members are slow to look up
 
 
@@ -68,6 +66,18 @@ class Latch:
     @property
     def open(self) -> bool:
         return self.left <= 0
+
+
+class Sends:
+    """Has a flush tell of a send that attached to a message of somebody else."""
+
+    __slots__ = ("_ledger",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def settled(self, pending: Pending) -> None:
+        self._ledger.tell_by_flush(pending)
 
 
 class Pending:
@@ -180,6 +190,7 @@ class Ledger:
         self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self._undelivered: list[Pending] = []  # sends that no flush has told of yet; they keep their room
         self._also_undelivered: deque[Pending] = deque(maxlen=_KEPT_WITHOUT_ROOM)
+        self._sends = Sends(self)
         self._trouble_at = float("-inf")
 
     def tick(self) -> None:
@@ -288,14 +299,22 @@ class Ledger:
             for pending in own:
                 first = self.own_ids.setdefault((pending.topic, pending.message_id or b""), pending)
                 if first is not pending:
-                    first.watchers = (*(first.watchers or ()), *(pending.watchers or ()))
+                    watchers = (*(first.watchers or ()), *(pending.watchers or ()))
+                    if not _awaited(pending) and (_awaited(first) or first not in self.outstanding):
+                        watchers = (*watchers, self._sends)  # whoever is told of the first, it is not this sender
+                    first.watchers = watchers
                     attached[pending] = first
         return attached
 
-    def withdraw(self, pending: Pending) -> None:
-        """Undo `attach` for a message that found no room and will not be sent."""
+    def withdraw(self, pending: Pending, error: DeliveryError, own: Sequence[Watcher] = ()) -> None:
+        """It was attached to, perhaps, but never entered: those who did hear that it is not sent; ``own`` do not."""
         with self.serving:
             self.own_ids.pop((pending.topic, pending.message_id or b""), None)
+            pending.error = error
+            pending.outcome = Outcome.FAILED
+            for watcher in pending.watchers or ():
+                if watcher not in own:
+                    watcher.settled(pending)
 
     # Outcomes
 
@@ -390,10 +409,17 @@ class Ledger:
         with self.serving:
             for pending in pendings:
                 pending.watchers = tuple(watcher for watcher in pending.watchers or () if watcher is not latch)
-                if pending.outcome is _DELIVERED:
-                    self.delivered += 1
-                elif pending.outcome is not None:
-                    self._also_undelivered.append(pending)
+                if pending.outcome is None and pending not in self.outstanding:
+                    self.withdraw(pending, DeliveryAbandoned("interrupted while it waited for room; it was not sent"))
+                if pending.outcome is not None:
+                    self.tell_by_flush(pending)
+
+    def tell_by_flush(self, pending: Pending) -> None:
+        """A flush tells of this one, which is settled and holds no room."""
+        if pending.outcome is _DELIVERED:
+            self.delivered += 1
+        else:
+            self._also_undelivered.append(pending)
 
     def untold(self) -> tuple[list[Pending], int, Latch]:
         """The sends no flush has told of, now watched: those undelivered or on their way, and the number delivered."""

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever cuts a call short, somebody is told what became of each message."""
+
+import dataclasses
+import math
+import threading
+
+import fixtures
+
+from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryTimeout, QueueFull
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.transport.memory import Fail, LoseAnswer
+from monasca_common.tests.unit.kafka.producer_case import AWAY, ProducerCase
+
+
+class InterruptedTest(ProducerCase):
+    """Ctrl-C while messages are handed to the client: there is no report, so a flush and the close tell of them."""
+
+    def interrupted(self, records):
+        """A producer whose publish of these was interrupted when the first was handed over."""
+        producer = self.warm_producer()
+        self.addCleanup(self.close, producer)
+        route = producer._routes.ready["t"]
+        handed_over = []
+
+        def produce(*arguments):
+            if handed_over:
+                raise KeyboardInterrupt
+            handed_over.append(arguments)
+            route.transport.produce(*arguments)
+
+        producer._routes.ready["t"] = dataclasses.replace(route, produce=produce)
+        self.assertRaises(KeyboardInterrupt, producer.publish, "t", records)
+        producer._routes.ready["t"] = route
+        return producer
+
+    def close(self, producer):
+        """The report of its close, for which virtual time passes."""
+        reports = []
+        thread = threading.Thread(target=lambda: reports.append(producer.close(0)), daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self.clock.advance(1)
+            thread.join(0.005)
+        return reports[0]
+
+    def test_a_close_tells_of_a_plain_bulk(self):
+        report = self.close(self.interrupted([b"a", b"b"]))
+        self.assertEqual(2, report.delivered_count + len(report.unknown))
+
+    def test_a_close_tells_of_records(self):
+        report = self.close(self.interrupted([Record(b"a"), Record(b"b")]))
+        self.assertEqual(2, report.delivered_count + len(report.unknown))
+
+    def test_a_flush_tells_first_and_the_close_then_does_not(self):
+        producer = self.interrupted([b"a", b"b"])
+        report = producer.flush(0)
+        self.assertEqual(2, report.delivered_count + len(report.unknown))
+        self.assertEqual(0, len(self.close(producer).unknown))
+
+
+class LeftTest(ProducerCase):
+    """Nobody gets the report of a close that leaving a block makes."""
+
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka.producer"))
+
+    def test_leaving_a_block_logs_how_many_sends_were_not_delivered(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        with self.producer() as producer:
+            producer.send("t", b"payload")
+            producer.send("t", b"payload")
+        self.assertIn("closed with 1 messages that are not delivered (0 of them unknown)", self.log.output)
+        self.assertNotIn("payload", self.log.output)
+
+    def test_what_a_close_has_told_is_not_logged(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        with self.producer() as producer:
+            producer.send("t", b"payload")
+            self.assertEqual(1, len(producer.close().failed))
+        self.assertEqual("", self.log.output)
+
+
+class AttachedTest(ProducerCase):
+    """Several callers hand over a message under one id of theirs; the first alone is sent."""
+
+    RECORD = Record(b"v", message_id=b"mine")
+
+    def setUp(self):
+        super().setUp()
+        self.broker.inject("produce", LoseAnswer(math.inf), count=None)
+        self.crowded = self.warm_producer(budget_messages=1)
+        self.occupant = self.crowded.publish("t", [b"first"], **AWAY)
+
+    def in_thread(self, call):
+        """A thread in ``call``, and what it returned or raised."""
+        ended = []
+
+        def run():
+            try:
+                ended.append(call())
+            except QueueFull as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread, ended
+
+    def waiting_for_room(self, call):
+        thread, ended = self.in_thread(call)
+        while not self.crowded._ledger.waiting_for_room:
+            thread.join(0.001)
+        return thread, ended
+
+    def meanwhile(self, call):
+        """What ``call`` returned, beside somebody who waits for room and goes on waiting."""
+        thread, ended = self.in_thread(call)
+        self.time_passes(thread, step_seconds=0.005)
+        return ended[0]
+
+    def time_passes(self, thread, step_seconds=1):
+        while thread.is_alive():
+            self.clock.advance(step_seconds)
+            thread.join(0.001)
+
+    def test_a_publish_hears_that_the_send_it_attached_to_found_no_room(self):
+        sending, ended = self.waiting_for_room(lambda: self.crowded.send("t", self.RECORD))
+        attached = self.meanwhile(lambda: self.crowded.publish("t", [self.RECORD], **AWAY))
+        self.assertIsInstance(attached.unknown[0].error, DeliveryTimeout)
+        self.time_passes(sending)
+        self.assertIsInstance(ended[0], QueueFull)
+        self.assertIsInstance(self.crowded.retry(attached, **AWAY).failed[0].error, QueueFull)
+
+    def test_a_flush_tells_of_a_send_that_attached_to_one_that_found_no_room(self):
+        sending, _ = self.waiting_for_room(lambda: self.crowded.send("t", self.RECORD))
+        self.meanwhile(lambda: self.crowded.send("t", self.RECORD))
+        self.time_passes(sending)
+        self.assertEqual([b"mine"], [delivery.message_id for delivery in self.crowded.flush(0).failed])
+
+    def test_a_flush_tells_of_a_send_that_attached_to_a_publish(self):
+        publishing, ended = self.waiting_for_room(lambda: self.crowded.publish("t", [self.RECORD], timeout=5))
+        self.meanwhile(lambda: self.crowded.send("t", self.RECORD))
+        self.time_passes(publishing)
+        self.assertIsInstance(ended[0].failed[0].error, QueueFull)
+        self.assertEqual([b"mine"], [delivery.message_id for delivery in self.crowded.flush(0).failed])
+
+    def test_an_interrupt_while_there_is_no_room_is_told_and_leaves_the_id_free(self):
+        pump = self.crowded._pump
+        wait, pump.wait = pump.wait, interrupt
+        self.assertRaises(KeyboardInterrupt, self.crowded.publish, "t", [self.RECORD])
+        pump.wait = wait
+        self.assertIsInstance(self.crowded.flush(0).failed[0].error, DeliveryAbandoned)
+        self.assertIsInstance(self.crowded.publish("t", [self.RECORD], **AWAY).failed[0].error, QueueFull)
+
+
+def interrupt(*_arguments):
+    raise KeyboardInterrupt
