@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +10,6 @@ from monasca_common.kafka.consuming.assignment import Assignment
 from monasca_common.kafka.errors import FatalError, MessagingError, OffsetOutOfRange, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport
-
-LOG = logging.getLogger(__name__)
 
 REPEAT_SECONDS = 1.0
 _OUT_OF_RANGE = "_AUTO_OFFSET_RESET"  # what librdkafka calls it with auto.offset.reset=error
@@ -31,9 +28,8 @@ class PollErrors:
         self.fatal: TransportError | None = None  # the client is finished and delivers nothing any more
 
     def heard(self, error: TransportError) -> None:
-        """A client-wide error. What passes by itself is only logged; what needs somebody is in the next batch."""
+        """A client-wide error. What passes by itself is health's; what needs somebody is in the next batch."""
         self.last_client_error = error
-        LOG.warning("the consumer's client: %s", error)
         if not isinstance(error, RetriableError):
             self._tell(error, error.name)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,12 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCallbacks
+from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.faults import translate
 from monasca_common.kafka.transport.librdkafka_options import connection_options, consumer_options
 from monasca_common.kafka.transport.refused_options import make_client
+
+LOG = logging.getLogger(__name__)
 
 # confluent-kafka 2.16 lets one thread at a time into a consumer, where librdkafka takes any: a commit by another
 # thread would wait until a poll is over, and a held commit would hold the polls. Who presents the same identity
@@ -65,7 +69,9 @@ class ConfluentConsumer(ConsumerTransport):
         self._admin_lock = threading.Lock()
         self._guard = ForkGuard("KafkaConsumer")
         options = {**consumer_options(settings), "error_cb": self._heard}
-        self._client = make_client("consumer_options", lambda: Consumer(options))
+        self._log = ClientLog(LOG, self.clock)
+        self._client_id = settings.connection.client_id
+        self._client = make_client("consumer_options", lambda: Consumer(options, logger=self._log))
         self._guard.pin(self._client)
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
@@ -217,8 +223,10 @@ class ConfluentConsumer(ConsumerTransport):
             return self._admin
 
     def _heard(self, error: KafkaError) -> None:
+        fault = translate(error)
+        self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
         if self.on_error is not None:
-            self.on_error(translate(error))
+            self.on_error(fault)
 
     @contextmanager
     def _calling(self) -> Iterator[None]:

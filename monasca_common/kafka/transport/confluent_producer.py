@@ -17,6 +17,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ProducerTransport
+from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.faults import translate
 from monasca_common.kafka.transport.librdkafka_options import connection_options, producer_options
 from monasca_common.kafka.transport.refused_options import make_client
@@ -36,7 +37,8 @@ class ConfluentProducer(ProducerTransport):
         options["batch.size"] = batch_bytes
         # Always: a wrong password shows nowhere else.
         options["error_cb"] = self._heard
-        self._client = make_client("producer_options", lambda: Producer(options, logger=LOG))
+        self._log = ClientLog(LOG, self.clock)
+        self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
         self.produce = self._client.produce  # type: ignore[method-assign]  # no Python frame between `send` and C
 
     def produce(self, *arguments: Any) -> None:
@@ -72,7 +74,7 @@ class ConfluentProducer(ProducerTransport):
 
     def _heard(self, error: KafkaError) -> None:
         fault = translate(error)
-        LOG.warning("Kafka client %s: %s", self._settings.connection.client_id, fault)
+        self._log.log(logging.WARNING, "Kafka client %s: %s", self._settings.connection.client_id, fault)
         self._on_error(fault)
 
     def purge(self) -> None:

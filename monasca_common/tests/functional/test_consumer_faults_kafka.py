@@ -10,6 +10,11 @@ import threading
 import time
 from typing import Any, ClassVar
 
+import fixtures
+from oslotest import base
+
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -19,7 +24,9 @@ from monasca_common.kafka.errors import (
     MisuseError,
 )
 from monasca_common.kafka.message import Batch, TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.admin import Permission
+from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 from monasca_common.tests.functional.consumer_case import QUICK_GROUPS, SECONDS, ConsumerCase, Recorder
 
 # A program of its own: what is tested is how a process ends.
@@ -97,6 +104,21 @@ class TestProcesses(ConsumerCase):
         signal.setitimer(signal.ITIMER_REAL, 0)
         self.assertEqual(set(range(5000)), {int(value or b"") for value in values})
         self.assertGreater(interrupts, 0)
+
+
+class TestBrokersAway(base.BaseTestCase):
+    def test_a_client_that_tries_again_and_again_says_so_once_and_not_on_standard_error(self):
+        servers = f"127.0.0.1:{free_ports(1)[0]}"
+        settings = ConsumerSettings(ConnectionSettings(servers), ("away",), "test-group", topic_check_seconds=0.0)
+        log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+        consumer = KafkaConsumer(settings, ConfluentConsumer(settings))
+        self.addCleanup(consumer.close, 0)
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            consumer.poll(timeout=0.1)
+        lines = [line for line in log.output.splitlines() if servers in line]
+        self.assertEqual(1, len([line for line in lines if line.startswith("FAIL")]), lines)
+        self.assertEqual(1, len([line for line in lines if "_TRANSPORT" in line]), lines)
 
 
 class TestMisuse(ConsumerCase):

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+
+import fixtures
+from oslotest import base
+
+from monasca_common.kafka.transport.client_log import REPEAT_SECONDS, ClientLog
+from monasca_common.kafka.transport.memory import VirtualClock
+
+
+class ClientLogTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.output = self.useFixture(fixtures.FakeLogger("client", format="%(message)s"))
+        self.log = ClientLog(logging.getLogger("client"), self.clock)
+
+    @property
+    def lines(self):
+        return self.output.output.splitlines()
+
+    def complain(self, milliseconds=0):
+        self.log.log(logging.ERROR, "%s [%s]: refused after %dms", "FAIL", "b:9092", milliseconds)
+
+    def test_a_complaint_is_passed_on_once_however_long_it_took(self):
+        for milliseconds in range(20):
+            self.complain(milliseconds)
+        self.assertEqual(["FAIL [b:9092]: refused after 0ms"], self.lines)
+
+    def test_other_complaints_are_not_held_back_by_it(self):
+        self.complain()
+        self.log.log(logging.ERROR, "FAIL [b:9093]: 100 % refused")
+        self.assertEqual(["FAIL [b:9092]: refused after 0ms", "FAIL [b:9093]: 100 % refused"], self.lines)
+
+    def test_one_that_lasts_is_repeated_with_how_often_it_came(self):
+        for _ in range(3):
+            self.complain()
+        self.clock.advance(REPEAT_SECONDS)
+        self.complain()
+        self.assertEqual("FAIL [b:9092]: refused after 0ms (and 2 times since this was logged last)", self.lines[1])
