@@ -30,4 +30,4 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
-        return lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        return lock.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))

@@ -28,7 +28,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
-from monasca_common.kafka.offsets import Progress
+from monasca_common.kafka.offsets import Progress, check_offsets
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import ConsumerTransport
 
@@ -213,6 +213,7 @@ class KafkaConsumer:
         for partition, at in what.items():
             tp = TopicPartition(*partition)
             progress[tp] = at if isinstance(at, Progress) else Progress(self._assignment.epoch(tp) or _NOT_OWNED, at)
+        check_offsets({tp: at.next_offset for tp, at in progress.items()})
         return progress
 
     def _refusal(self, partition: TopicPartition, at: Progress) -> MessagingError | None:

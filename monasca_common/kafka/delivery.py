@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 # Refused for what the message is, not for when or by whom it was sent: sending it again is useless.
-_PERMANENT = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "INVALID_MSG"})
+_PERMANENT = frozenset({"INVALID_RECORD", "INVALID_MSG"})
+# Said of a whole batch for one of its messages: at fault are those whose time is the caller's.
+_FOR_ITS_TIME = "INVALID_TIMESTAMP"
 
 
 class Outcome(Enum):
@@ -129,16 +131,18 @@ class DeliveryReport:
         )
 
 
-def classify(cause: TransportError, *, trouble: bool) -> tuple[Outcome, DeliveryError]:
+def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) -> tuple[Outcome, DeliveryError]:
     """The outcome of a message that the client gave back with ``cause``.
 
     ``trouble``: a connection error was seen since it was queued, so that an attempt before the one that was
     rejected may have been written. Only what is *surely* not in the log is failed; codes not listed are unknown.
+    ``own_time``: its timestamp is the caller's.
     """
     if cause.name in _PURGED:
         return Outcome.UNKNOWN, DeliveryAbandoned("given up by the producer before an answer came")
     if cause.name == "_UNKNOWN_PARTITION":
         return Outcome.FAILED, DeliveryRefused(cause, permanent=False)
     if cause.from_broker and not trouble:
-        return Outcome.FAILED, DeliveryRefused(cause, permanent=cause.name in _PERMANENT)
+        permanent = cause.name in _PERMANENT or (cause.name == _FOR_ITS_TIME and own_time)
+        return Outcome.FAILED, DeliveryRefused(cause, permanent=permanent)
     return Outcome.UNKNOWN, DeliveryRefused(cause, permanent=False)

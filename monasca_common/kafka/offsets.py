@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from monasca_common.kafka.errors import MisuseError
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
+
+_MAX_OFFSET = 2**63 - 1
 
 
 class Progress(NamedTuple):
@@ -17,6 +20,13 @@ class Progress(NamedTuple):
 
     epoch: int
     next_offset: int
+
+
+def check_offsets(offsets: Mapping[TopicPartition, object]) -> None:
+    """Raise `MisuseError` for what is no offset: negative numbers are commands to the client, such as "the end"."""
+    for (topic, number), offset in offsets.items():
+        if not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
+            raise MisuseError(f"{offset!r} is no offset of {topic}/{number}: next offsets are whole numbers from 0 on")
 
 
 class OffsetTracker:

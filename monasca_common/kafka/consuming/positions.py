@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from monasca_common.kafka.consuming.assignment import Assignment
 from monasca_common.kafka.errors import MisuseError, TransportError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.offsets import check_offsets
 from monasca_common.kafka.transport.base import ConsumerTransport
 
 ANSWER_SECONDS = 5.0
@@ -25,7 +26,8 @@ class Positions:
         self._assignment = assignment
 
     def move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read on from these offsets. Raises `MisuseError` for a partition that is not owned."""
+        """Read on from these offsets. Raises `MisuseError` for a partition that is not owned, and for no offset."""
+        check_offsets(positions)
         strangers = [tp for tp in positions if self._assignment.epoch(tp) is None]
         if strangers:
             named = ", ".join(f"{tp.topic}/{tp.partition}" for tp in strangers)

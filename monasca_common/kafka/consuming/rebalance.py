@@ -12,6 +12,7 @@ from monasca_common.kafka.consuming.assignment import Assignment
 from monasca_common.kafka.consuming.start_positions import StartPositions
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.offsets import check_offsets
 from monasca_common.kafka.transport.base import BEGINNING, ConsumerTransport
 
 LOG = logging.getLogger(__name__)
@@ -33,7 +34,8 @@ class RebalanceListener:
         """Partitions were given. Return where to start those of which the caller knows better than the group's
         commits (a database does): the next offset to read of each.
 
-        While it raises, the partitions deliver nothing and it is asked again: a start is never guessed.
+        While it raises, or returns what is no offset, the partitions deliver nothing and it is asked again: a start
+        is never guessed.
         """
         return None
 
@@ -165,7 +167,10 @@ class Rebalancer:
     def _ask(self, what: str, *arguments: object) -> Any:
         self.callback = what
         try:
-            return getattr(self.listener, what)(*arguments)
+            answer = getattr(self.listener, what)(*arguments)
+            if what == "assigned":
+                check_offsets(answer or {})
+            return answer
         except MessagingError as error:
             # Of our own kind, so said on purpose: the next poll tells it, and no more than once a second.
             self.listener_failures += 1

@@ -80,8 +80,10 @@ class Drafts:
         if not isinstance(key, bytes | None) or not isinstance(full.value, bytes | None):
             _wrong_type("a key and a value are bytes or None", full.value if isinstance(key, bytes | None) else key)
         own = message_id is not None
+        if not isinstance(message_id, bytes | None):
+            _wrong_type("a message id is bytes or None", message_id)
         size = PLAIN_OVERHEAD_BYTES + len(full.value or b"") + len(key or b"") + len(message_id or b"")
-        size += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in full.headers)
+        size += sum(_HEADER_BYTES + len(name.encode()) + len(value or b"") for name, value in full.headers)
         message_id = message_id if own else self._new_id(topic)
         return self._pending(Pending(), topic, full, key, message_id, size), own
 
@@ -132,6 +134,8 @@ def _with_headers(record: Record, common: Headers) -> tuple[Record, bytes | None
     """The record with the bulk's headers before its own, and its own id, which may also come as a header."""
     message_id = record.message_id
     headers = (*common, *record.headers)
+    for header in headers:
+        _check_header(header)
     carried = [value for name, value in headers if name == MESSAGE_ID_HEADER]
     if carried:
         message_id = message_id if message_id is not None else carried[0]
@@ -146,6 +150,20 @@ def _check_topic_and_key(topic: Any, key: Any) -> None:
         _wrong_type("a topic is a str", topic)
     if not isinstance(key, bytes | None):
         _wrong_type("a key is bytes or None", key)
+
+
+def _check_header(header: Any) -> None:
+    rule = "a header is a tuple of its name, a str, and bytes or None"
+    if not isinstance(header, tuple) or len(header) != 2:
+        _wrong_type(rule, header)
+    name, value = header
+    if not isinstance(name, str) or not isinstance(value, bytes | None):
+        _wrong_type(rule, value if isinstance(name, str) else name)
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise WrongType("the name of a header is text in UTF-8: it has a lone surrogate") from None
 
 
 def _wrong_type(rule: str, given: object) -> NoReturn:

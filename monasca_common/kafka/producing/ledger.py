@@ -2,7 +2,6 @@
 """The producer's book: every message that is on its way, the room it takes, and what became of it.
 
 Two locks, because one costs as much as the rest of `send`, which therefore takes neither:
-
 - ``serving`` is held by whoever serves the client, so every delivery callback runs under it; whatever else
   settles messages or hangs a watcher on them takes it as well;
 - ``entry`` orders those who reserve room.
@@ -70,8 +69,6 @@ class Latch:
 
 class Sends:
     """Has a flush tell of a send that attached to a message of somebody else."""
-
-    __slots__ = ("_ledger",)
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -146,6 +143,9 @@ class Pending:
                 ledger.opened.append(latch)
         if ledger.waiting_for_room:
             ledger.offer_room()
+
+    def has_own_time(self) -> bool:
+        return isinstance(self.record, Record) and self.record.timestamp_ms is not None
 
     def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
         """What is known of it now."""
@@ -333,7 +333,7 @@ class Ledger:
             self._settle(pending, _DELIVERED)
         else:
             trouble = self._trouble_at >= pending.queued_at - _SILENT_SECONDS
-            outcome, pending.error = classify(error, trouble=trouble)
+            outcome, pending.error = classify(error, trouble=trouble, own_time=pending.has_own_time())
             self._settle(pending, outcome)
 
     def settle_delivered(self, bulk: Bulk) -> None:

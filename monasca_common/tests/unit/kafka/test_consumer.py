@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What contract and functional tests cannot arrange: rebalances in the midst of a poll, errors on demand."""
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from oslotest import base
 
 from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consuming.poll_errors import REPEAT_SECONDS
 from monasca_common.kafka.consuming.rebalance import RETRY_SECONDS, RebalanceListener
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
     FatalError,
     MessagingError,
+    MisuseError,
     RetriableError,
     TransportError,
 )
@@ -292,6 +294,39 @@ class TestStarts(ConsumerCase):
         self.clock.advance(RETRY_SECONDS)
         consumer.poll(timeout=0)
         self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
+
+
+class TestNoOffsets(ConsumerCase):
+    """Negative numbers are commands to the client: -1 goes to the end, and skips everything before it."""
+
+    NO_OFFSETS: ClassVar[tuple[Any, ...]] = (-1, -1001, "5", 5.0, None, 2**63)
+
+    def test_a_listener_that_returns_one_is_asked_again(self):
+        answers = [*({A: offset} for offset in self.NO_OFFSETS), {A: 30}]
+
+        class Database(RebalanceListener):
+            def assigned(self, partitions):
+                return answers.pop(0)
+
+        self.script(assign(A))
+        consumer = self.consumer(listener=Database())
+        for offset in self.NO_OFFSETS:
+            [error] = consumer.poll(timeout=0).errors
+            self.assertIn(f"{offset!r} is no offset of metrics/0", str(error))
+            self.assertIsNone(consumer.position(A))
+            self.clock.advance(REPEAT_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual(30, consumer.position(A))
+
+    def test_none_is_committed_not_even_beside_an_offset_and_none_is_sought(self):
+        self.script(assign(A, B))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for offset in self.NO_OFFSETS:
+            self.assertRaises(MisuseError, consumer.commit, {A: offset, B: 7})
+            self.assertRaises(MisuseError, consumer.next_offsets, {A: offset, B: 7})
+            self.assertRaises(MisuseError, consumer.seek, A, offset)
+        self.assertNotIn(("commit", {B: 7}), self.transport.calls)
 
 
 class TestGoingBack(ConsumerCase):
