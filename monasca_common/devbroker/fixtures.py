@@ -50,6 +50,7 @@ class SharedKafkaCluster(Fixture):
     """One cluster for all the tests of this process that ask for the same settings, started by the first of them.
 
     After each test its nodes run and its proxy has no fault. Topics and groups stay: take new names (`topic`).
+    A process keeps two clusters at most, those asked for last: a test that shares three would lose the first.
     """
 
     def __init__(self, nodes: int = 1, **settings: Any) -> None:
@@ -80,20 +81,25 @@ class SharedKafkaCluster(Fixture):
         self.cluster.admin.wait_for_brokers(len(self.cluster.nodes), timeout=60)
 
 
-_clusters: dict[str, KafkaCluster] = {}
+# An idle node takes 300 MB and 3 % of a core: with ten for each of three processes there is little left for tests.
+_KEPT_CLUSTERS = 2
+_clusters: dict[str, KafkaCluster] = {}  # the one asked for last comes last
 _starting = threading.Lock()
 
 
 def _shared(nodes: int, settings: dict[str, Any]) -> KafkaCluster:
     key = repr((nodes, sorted(settings.items())))
     with _starting:
-        if key not in _clusters:
+        cluster = _clusters.pop(key, None)
+        if cluster is None:
+            while len(_clusters) >= _KEPT_CLUSTERS:
+                _clusters.pop(next(iter(_clusters))).stop()
             cluster = KafkaCluster(nodes, **settings)
             with EnvironmentVariable("HOME", _HOME), MonkeyPatch("tempfile.tempdir", _TEMPORARY):
                 cluster.start()
             atexit.register(cluster.stop)
-            _clusters[key] = cluster
-        return _clusters[key]
+        _clusters[key] = cluster
+        return cluster
 
 
 def _new_topic(cluster: KafkaCluster, partitions: int, **settings: Any) -> str:
