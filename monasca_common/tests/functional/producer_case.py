@@ -28,7 +28,7 @@ class Logged:
 
 
 class ProducerCase(base.BaseTestCase):
-    """Tests over a real broker, which all tests of the module share; each takes topics of its own."""
+    """Tests over a real broker, which the tests of a process share; each takes topics of its own."""
 
     nodes = 1
     cluster_settings = {"proxied": True}  # noqa: RUF012  # oslotest's own style: nobody changes it

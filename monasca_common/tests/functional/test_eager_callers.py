@@ -8,7 +8,7 @@ from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.tests.functional.producer_case import SECONDS, ProducerCase
 
 CALLERS = 12
-LINGER_MS = 300
+LINGER_MS = 1000
 
 
 class TestEagerCallers(ProducerCase):
