@@ -21,7 +21,7 @@ A check counts as one. The exit status is 0 when nothing failed. With CI=true a 
   --help   this text
 
 Environment:
-  CONCURRENCY       test processes at once (default 2)
+  CONCURRENCY       test processes at once (default 2; functional ones, which mostly wait, 3)
   OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
   PYTHON            the Python to make .venv with (default python3.11, else python3)
 
@@ -75,11 +75,11 @@ results="$(mktemp -d)"
 trap 'rm -rf "$results"' EXIT
 
 run_suite() {
-    local name="$1" seconds="$2" status=0
+    local name="$1" processes="$2" seconds="$3" status=0
     say "$name tests"
     mkdir "$results/$name"
     OS_TEST_TIMEOUT="${OS_TEST_TIMEOUT:-$seconds}" OS_TEST_PATH="./monasca_common/tests/$name" \
-        stestr --repo-url "$results/$name" run --concurrency "${CONCURRENCY:-2}" --suppress-attachments || status=$?
+        stestr --repo-url "$results/$name" run --concurrency "${CONCURRENCY:-$processes}" --suppress-attachments || status=$?
     stestr --repo-url "$results/$name" last --subunit > "$results/$name.subunit" 2>/dev/null || true
     echo "$status" > "$results/$name.status"
 }
@@ -97,9 +97,9 @@ if [[ "$only_unit" == false ]]; then
     check "reno" reno lint
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
 fi
-run_suite unit 60
+run_suite unit 2 60
 if [[ "$only_unit" == false ]]; then
-    run_suite functional 300
+    run_suite functional 3 300
 fi
 say "result"
 python tools/count_tests.py "$results" --passed "$passed_checks" --failed "$failed_checks"
