@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import methodcaller
 from typing import Any, NamedTuple
 
+LOG = logging.getLogger(__name__)
+
 Headers = tuple[tuple[str, bytes | None], ...]
+
+# Raises, as `raw.headers()` written out does not always, when the client sets an error and returns a result as well.
+_HEADERS_OF = methodcaller("headers")
 
 MESSAGE_ID_HEADER = "message-id"
 
@@ -103,7 +110,7 @@ class PartitionBatch:
 
     @cached_property
     def headers(self) -> list[Headers]:
-        return [tuple(raw.headers() or ()) for raw in self._raw]
+        return [_headers(raw) for raw in self._raw]
 
     def message(self, index: int) -> Message:
         raw = self._raw[index]
@@ -115,7 +122,7 @@ class PartitionBatch:
             timestamp_ms=None if kind == 0 else at,
             key=raw.key(),
             value=raw.value(),
-            headers=tuple(raw.headers() or ()),
+            headers=_headers(raw),
         )
 
     def slice(self, start: int, stop: int) -> PartitionBatch:
@@ -142,6 +149,22 @@ class PartitionBatch:
 
     def __iter__(self) -> Iterator[Message]:
         return map(self.message, range(len(self._raw)))
+
+
+def _headers(raw: Any) -> Headers:
+    """Those of a message of the client. None where a name is no UTF-8: the client's own list then has a hole, and
+    whoever looks into that crashes."""
+    try:
+        return tuple(_HEADERS_OF(raw) or ())
+    except SystemError:
+        raw.set_headers([])
+        LOG.warning(
+            "the headers of %s/%d/%d are left out: the name of one is not UTF-8",
+            raw.topic(),
+            raw.partition(),
+            raw.offset(),
+        )
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,63 @@ with KafkaConsumer(settings, ConfluentConsumer(settings)) as consumer:
 """
 
 
+# What other clients can write and this one refuses to: librdkafka itself takes any bytes for a header's name.
+WRITING = """
+import ctypes, glob, os, sys
+import confluent_kafka
+
+servers, topic = (argument.encode() for argument in sys.argv[1:])
+[library] = glob.glob(os.path.join(os.path.dirname(confluent_kafka.__file__), "..", "confluent_kafka.libs", "librdkafka*"))
+rdkafka = ctypes.CDLL(library)
+rdkafka.rd_kafka_conf_new.restype = rdkafka.rd_kafka_new.restype = ctypes.c_void_p
+error = ctypes.create_string_buffer(512)
+conf = ctypes.c_void_p(rdkafka.rd_kafka_conf_new())
+rdkafka.rd_kafka_conf_set(conf, b"bootstrap.servers", servers, error, 512)
+client = ctypes.c_void_p(rdkafka.rd_kafka_new(0, conf, error, 512))
+TOPIC, VALUE, FLAGS, HEADER, END, COPY = 1, 4, 7, 9, 0, 2
+for name in (b"message-id", b"\\xff\\xfe", b"message-id"):
+    rdkafka.rd_kafka_producev(
+        client, TOPIC, ctypes.c_char_p(topic), FLAGS, COPY, VALUE, ctypes.c_char_p(b"v"), ctypes.c_size_t(1),
+        HEADER, ctypes.c_char_p(name), ctypes.c_char_p(b"x"), ctypes.c_ssize_t(1), END,
+    )
+sys.exit(rdkafka.rd_kafka_flush(client, 10000))
+"""
+
+# Its warning aside, it should be as if the message had no headers, however often these are asked for.
+READING = """
+import sys
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+
+servers, topic, group = sys.argv[1:]
+settings = ConsumerSettings(ConnectionSettings(servers), (topic,), group)
+with KafkaConsumer(settings, ConfluentConsumer(settings)) as consumer:
+    ids = []
+    while len(ids) < 3:
+        batch = consumer.poll()
+        for _ in range(50):
+            again = [message.message_id.decode().replace(topic, "topic") for message in batch]
+        assert [len(headers) for part in batch.partitions for headers in part.headers] == [
+            len(message.headers) for message in batch
+        ]
+        ids += again
+print(ids)
+"""
+
+
+class TestForeignMessages(ConsumerCase):
+    def run_program(self, program, *arguments):
+        command = [sys.executable, "-c", textwrap.dedent(program), self.cluster.bootstrap_servers, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def test_a_header_whose_name_is_no_text_crashes_nobody(self):
+        topic = self.fixture.topic()
+        self.assertEqual(0, self.run_program(WRITING, topic).returncode)
+        run = self.run_program(READING, topic, self.group)
+        self.assertEqual("['x', 'topic/0/1', 'x']\n", run.stdout, f"{run.returncode} {run.stderr}")
+
+
 class TestProcesses(ConsumerCase):
     def test_a_child_refuses_the_consumer_and_exits_cleanly(self):
         topic = self.fixture.topic()
