@@ -17,6 +17,7 @@ from monasca_common.devbroker.fetch import KAFKA_VERSION
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DEFAULT_PORT = 9092
+_LAST_PORT = 65533  # three nodes take the two after it as well
 _WATCH_SECONDS = 0.5
 USER = "monasca"
 
@@ -178,7 +179,6 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65533:
-        raise argparse.ArgumentTypeError(f"{port} is no port: give 1 to 65533, or 0 for a free one")
-    return port
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is no port: give 1 to {_LAST_PORT}, or 0 for a free one")
+    return int(text)

@@ -219,7 +219,9 @@ class KafkaCluster:
             client, internal, controller, mutual_tls, proxy = (next(free) for _ in range(5))
             public = (proxy if self._proxied else client) if self._port is None else self._port + index
             if not ports.is_free(public):
-                raise PortTaken(f"somebody listens on {HOST}:{public} already: choose another port, or none")
+                raise PortTaken(
+                    f"somebody listens on {HOST}:{public} already: choose another port, or 0 for a free one"
+                )
             client = client if self._proxied else public
             chosen.append(NodePorts(client, internal, controller, mutual_tls, advertised=public))
         return tuple(chosen)

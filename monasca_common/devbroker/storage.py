@@ -39,6 +39,14 @@ class Storage:
 
     def prepare(self) -> None:
         """Make the folders; refuse a folder that was made for a cluster of another kind."""
+        try:
+            self._prepare()
+        except OSError as error:
+            raise InvalidCluster(
+                f"{self.folder} cannot hold the data ({error.strerror}): name a folder that this user may write to"
+            ) from error
+
+    def _prepare(self) -> None:
         purpose = self._purpose()
         note = self.folder / "cluster.json"
         if note.is_file():

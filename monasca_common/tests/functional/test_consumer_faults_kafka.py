@@ -64,7 +64,8 @@ import ctypes, glob, os, sys
 import confluent_kafka
 
 servers, topic = (argument.encode() for argument in sys.argv[1:])
-[library] = glob.glob(os.path.join(os.path.dirname(confluent_kafka.__file__), "..", "confluent_kafka.libs", "librdkafka*"))
+packages = os.path.dirname(os.path.dirname(confluent_kafka.__file__))
+[library] = glob.glob(os.path.join(packages, "confluent_kafka.libs", "librdkafka*"))
 rdkafka = ctypes.CDLL(library)
 rdkafka.rd_kafka_conf_new.restype = rdkafka.rd_kafka_new.restype = ctypes.c_void_p
 error = ctypes.create_string_buffer(512)
