@@ -49,7 +49,7 @@ class SecurityOptions:
         if self.security_protocol == "SASL_PLAINTEXT" and not self.allow_insecure_credentials:
             raise self._error(
                 "security_protocol",
-                "SASL_PLAINTEXT sends credentials over connections without TLS",
+                "is SASL_PLAINTEXT, which sends credentials over connections without TLS",
                 "use SASL_SSL, or set allow_insecure_credentials=true where the network is trusted",
             )
         return {name.replace("_", "."): value for name, value in given.items()}
