@@ -105,7 +105,7 @@ class SecurityTest(ConfigurationTestCase):
 
         said = self.refused(producer_settings, conf)
 
-        self.assertIn("security_protocol in group [kafka] SASL_PLAINTEXT sends credentials", said)
+        self.assertIn("security_protocol in group [kafka] is SASL_PLAINTEXT, which sends credentials", said)
         self.assertNotIn("hush", said)
 
     def test_credentials_without_tls_are_sent_if_an_option_says_so(self):
