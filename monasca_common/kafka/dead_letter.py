@@ -69,7 +69,7 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
     """
     kept = tuple(header for header in message.headers if header[0] != MESSAGE_ID_HEADER)
     timestamp = "" if message.timestamp_ms is None else str(message.timestamp_ms)
-    text = str(failure.error)[:_MAX_ERROR_TEXT]
+    text = _text(failure.error)[:_MAX_ERROR_TEXT]
     origin: Headers = (
         (ORIGIN_MESSAGE_ID, message.message_id),
         (ORIGIN_TOPIC, message.topic.encode()),
@@ -108,6 +108,13 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
         return replace(letter, value=value[: len(value) - excess], headers=letter.headers + note)
     provenance = tuple(header for header in letter.headers if header[0].startswith("dead-letter-"))
     return replace(letter, value=b"", key=None, headers=(*provenance, *note, (KEY_AND_HEADERS_DROPPED, b"1")))
+
+
+def _text(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception as second:  # it is a user's class: its flaw must not keep the letter from being written
+        return f"its text cannot be had: {type(second).__name__}"
 
 
 def _class_name(error: Exception) -> str:

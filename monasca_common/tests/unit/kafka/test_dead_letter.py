@@ -45,6 +45,14 @@ class LetterTest(base.BaseTestCase):
             dict(letter.headers[2:]),
         )
 
+    def test_an_error_that_cannot_tell_its_text_has_a_letter_nevertheless(self):
+        class Mute(Exception):
+            def __str__(self):
+                raise LookupError("no text")
+
+        letter = dl.dead_letter(MESSAGE, dl.Failure(Mute(), attempts=1, first_failed_ms=1), "group")
+        self.assertEqual(b"its text cannot be had: LookupError", dict(letter.headers)[dl.ERROR_TEXT])
+
     def test_a_shrunk_letter_fits_and_keeps_its_origin(self):
         letter = dl.dead_letter(MESSAGE, FAILURE, "group")
         big = Record(b"x" * 1000, letter.key, letter.headers)
