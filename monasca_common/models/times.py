@@ -11,7 +11,7 @@ from monasca_common.models.limits import LATEST_MS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-_ISO_8601 = re.compile(
+ISO_8601 = re.compile(
     r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d(?::\d\d)?)(?:[.,](\d{1,9}))?(?:Z?([+-]\d\d):?(\d\d)|Z)?", re.ASCII
 )
 
@@ -37,7 +37,7 @@ def from_ms_or_iso(value: Any) -> int:
             return from_ms(value)
         except ValueError:
             raise ValueError(NOT_A_DATE) from None
-    match = _ISO_8601.fullmatch(value)
+    match = ISO_8601.fullmatch(value)
     if match is None:
         raise ValueError(NOT_A_DATE)
     date, time, fraction, hours, minutes = match.groups()

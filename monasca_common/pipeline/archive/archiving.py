@@ -113,7 +113,7 @@ class Archiving:
         stream, batch = self._stream, uuid.uuid4().hex
         records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         folder = layout.staging_folder(stream.topic, batch)
-        files = HourFiles(self._settings.location, stream.topic, batch, folder, self._settings.compression)
+        files = HourFiles(self._store, stream.topic, batch, folder, self._settings.compression)
         staged = files.stage(records)
         fail_point("archive.after_write")
         with self._ledger.advance(source, ranges) as connection:
@@ -124,6 +124,7 @@ class Archiving:
             fail_point("archive.inside_transaction")
         fail_point("archive.before_rename")
         self._place(source, staged.files)
+        self._store.remove_folder(folder)
         self._view.commit({each.partition: each.end for each in ranges})
         return _report(ranges, staged)
 
@@ -138,11 +139,8 @@ class Archiving:
         for file in files:
             self._store.place(file.staged, file.path)
             fail_point("archive.half_renamed")
-        batches = sorted({file.batch for file in files})
         with self._ledger.writing() as connection:
-            manifest.set_placed(connection, source, batches)
-        for batch in batches:
-            self._store.remove_folder(layout.staging_folder(source.topic, batch))
+            manifest.set_placed(connection, source, sorted({file.batch for file in files}))
 
     def _recover(self, source: Source) -> None:
         """Finish what is committed, remove what is not: by a crash, or by a batch that failed."""
@@ -154,6 +152,8 @@ class Archiving:
             for batch in sorted(orphans - {file.batch for file in committed}):
                 self._store.remove_folder(layout.staging_folder(source.topic, batch))
         self._place(source, committed)
+        for batch in {file.batch for file in committed}:
+            self._store.remove_folder(layout.staging_folder(source.topic, batch))
         self._expiry.finish(source)
 
 

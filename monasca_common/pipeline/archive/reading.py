@@ -62,12 +62,28 @@ def _files(store: Store, folder: str, hour_ms: int) -> Iterator[FoundFile]:
             yield FoundFile(f"{folder}/{name}", hour_ms, offsets, size_bytes)
 
 
-def count_records(store: Store, path: str) -> int:
-    """All of a file, from its footer."""
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Of a file with at least one record. ``first`` and ``last``: the least and the greatest offset."""
+
+    records: int
+    first: int
+    last: int
+    size_bytes: int
+
+
+def content(store: Store, path: str) -> Content:
+    """As its footer tells. Raises `ArchiveUnavailable`."""
     import pyarrow.parquet as pq
 
-    with store.reading(path) as opened:
-        return int(pq.ParquetFile(opened).metadata.num_rows)
+    with store.reading(path) as opened, store.translated(path):
+        footer = pq.ParquetFile(opened).metadata
+        groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+        columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+        offsets = [column.statistics for column in columns if column.path_in_schema == "offset"]
+        return Content(
+            footer.num_rows, min(each.min for each in offsets), max(each.max for each in offsets), opened.size()
+        )
 
 
 def read(

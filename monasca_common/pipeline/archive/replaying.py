@@ -36,7 +36,7 @@ class _Count:
     location: str
 
     def __call__(self, path: str) -> int:
-        return reading.count_records(Store(self.location), path)
+        return reading.content(Store(self.location), path).records
 
 
 class Replay:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file system that an archive is on, the same for driver and executors: a folder, or a URI that pyarrow opens.
 
-``file``, ``s3``, ``gs``, ``abfs`` and ``hdfs`` (which needs libhdfs and Hadoop's class path). Spark itself never opens
-it, so no connector of Hadoop's is needed for it. `Store.place` is what makes a file visible. A folder and HDFS rename:
-at once, or not. An object store copies and removes: the copy is complete as soon as it is there at all, and whoever
-dies in between does both again.
+``file``, ``s3``, ``gs``, ``abfs`` and ``hdfs`` (which needs libhdfs and Hadoop's class path). Spark writes to it by its
+own connector, under `Store.spark_uri`. `Store.place` is what makes a file visible. A folder and HDFS rename: at once,
+or not. An object store copies and removes: the copy is complete as soon as it is there at all, and whoever dies in
+between does both again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ import contextlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
 if TYPE_CHECKING:
     from pyarrow import fs
+
+
+# What Hadoop calls a scheme, and whether a login may come before its host.
+_HADOOP_SCHEMES = {"s3": ("s3a", True), "gs": ("gs", True)}
 
 
 class Store:
@@ -39,6 +44,21 @@ class Store:
             with self._files.open_output_stream(full) as stream:
                 yield stream
             self._sync(full)
+
+    def sync(self, path: str) -> None:
+        """A file that another process has written: on its disk from now on."""
+        full = self._full(path)
+        with _translated(full):
+            self._sync(full)
+
+    def spark_uri(self, path: str) -> str:
+        """The same place in Hadoop's words. Logins within the location are not told: Spark finds its own."""
+        if self._is_local:
+            return f"file://{self._full(path)}"
+        told = urlsplit(self.location)
+        scheme, login = _HADOOP_SCHEMES.get(told.scheme, (told.scheme, False))
+        host = told.netloc.rpartition("@")[2] if login else told.netloc
+        return f"{scheme}://{host}{told.path.rstrip('/')}/{path}"
 
     def reading(self, path: str) -> Any:
         """A file to read at any place of it."""
@@ -93,6 +113,15 @@ class Store:
 
         return {info.base_name: info.size for info in self._listed(path) if info.type == fs.FileType.File}
 
+    def files_below(self, path: str) -> list[str]:
+        """Paths of those in a folder, which need not exist, and in all that are in it."""
+        from pyarrow import fs
+
+        found = self._listed(path, recursive=True)
+        return sorted(
+            f"{path}{info.path.removeprefix(self._full(path))}" for info in found if info.type == fs.FileType.File
+        )
+
     def remove_file(self, path: str) -> None:
         """One that is gone is no error."""
         full = self._full(path)
@@ -105,12 +134,13 @@ class Store:
         with _translated(full), contextlib.suppress(FileNotFoundError):
             self._files.delete_dir(full)
 
-    def _listed(self, path: str) -> list[Any]:
+    def _listed(self, path: str, *, recursive: bool = False) -> list[Any]:
         from pyarrow import fs
 
         full = self._full(path)
+        selector = fs.FileSelector(full, allow_not_found=True, recursive=recursive)
         with _translated(full):
-            return self._files.get_file_info(fs.FileSelector(full, allow_not_found=True))  # type: ignore[no-any-return]
+            return self._files.get_file_info(selector)  # type: ignore[no-any-return]
 
     def _full(self, path: str) -> str:
         return f"{self._base}/{path}"

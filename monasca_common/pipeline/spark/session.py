@@ -76,6 +76,9 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         # A batch's frames are small, and planned the same way again and again: what adapting finds out costs more.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        # The archive: times as every reader knows them, and no sort of what comes nearly in order of its hours.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
+        "spark.sql.maxConcurrentOutputFileWriters": "32",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _SECRETS,

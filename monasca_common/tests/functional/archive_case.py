@@ -113,7 +113,7 @@ class ArchiveCase(KafkaPipelineCase):
         return sorted(found)
 
     def staged_files(self):
-        return sorted(path.name for path in self.location.glob("_staging/*/*/*"))
+        return sorted(path.name for path in self.location.glob("_staging/**/*.parquet"))
 
     def assert_archived_once(self, sent):
         """``sent``: what `publish` returned."""

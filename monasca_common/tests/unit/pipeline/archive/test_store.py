@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive import store
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
@@ -39,6 +41,12 @@ class StoreTest(base.BaseTestCase):
         self.assertEqual((2, None), (self.store.size("t/f/two"), self.store.size("none")))
         self.assertEqual((b"22", None), (self.store.read_small("t/f/two"), self.store.read_small("none")))
 
+    def test_files_below_a_folder_are_told_by_their_paths(self):
+        for path in ("t/one", "t/f/two", "u/three"):
+            self.put(path)
+        self.assertEqual(["t/f/two", "t/one"], self.store.files_below("t"))
+        self.assertEqual([], self.store.files_below("none"))
+
     def test_to_remove_what_is_gone_is_no_error(self):
         self.put("t/one")
         for _ in range(2):
@@ -59,3 +67,16 @@ class StoreTest(base.BaseTestCase):
         for location in ("relative/path", "nowhere://user:secret@host/x", "s3://"):
             error = self.assertRaises(ConfigurationError, Store, location)
             self.assertNotIn("secret", str(error))
+
+    def test_spark_is_told_the_same_place_without_logins(self):
+        self.assertEqual(f"file://{self.folder}/a/b", self.store.spark_uri("a/b"))
+        self.assertEqual(f"file://{self.folder}/a", Store(f"file://{self.folder}").spark_uri("a"))
+        with mock.patch.object(store, "_open", return_value=(mock.Mock(type_name="s3"), "bucket/x")):
+            for location, uri in (
+                ("s3://bucket/x", "s3a://bucket/x/a"),
+                ("s3://user:secret@bucket/x/?region=eu", "s3a://bucket/x/a"),
+                ("gs://anonymous@bucket/x", "gs://bucket/x/a"),
+                ("abfss://box@account.dfs.core.windows.net/x", "abfss://box@account.dfs.core.windows.net/x/a"),
+                ("hdfs://name:8020/x", "hdfs://name:8020/x/a"),
+            ):
+                self.assertEqual(uri, Store(location).spark_uri("a"))
