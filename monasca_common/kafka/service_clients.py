@@ -99,8 +99,13 @@ class ServiceProducer:
             return
         with self._lock:
             promised, self._promised = self._promised, []
-        for earlier in promised:
-            report = self._producer.retry(earlier, timeout=timeout)
+        for position, earlier in enumerate(promised):
+            try:
+                report = self._producer.retry(earlier, timeout=timeout)
+            except BaseException:  # Ctrl-C does not end a promise: close still has to keep it, or to tell
+                with self._lock:
+                    self._promised += promised[position:]
+                raise
             hopeless = [delivery for delivery in report.failed if delivery.error and delivery.error.permanent]
             if hopeless:
                 LOG.error("%d messages that were left queued are refused: %s", len(hopeless), hopeless[0].error)

@@ -77,6 +77,23 @@ class ServiceProducerTest(FactoryTestCase):
 
         self.assertEqual([(None, b"one")], self.log())
 
+    def test_a_promise_outlives_an_interrupt(self):
+        self.memory.broker.inject("produce", Fail("POLICY_VIOLATION", seconds=0.1))
+        producer = self.producer()
+        producer.publish(TOPIC, ["one"], timeout=0.01)
+        retry = producer._producer.retry
+
+        def interrupted(report, timeout):
+            producer._producer.retry = retry
+            raise KeyboardInterrupt
+
+        producer._producer.retry = interrupted
+        self.assertRaises(KeyboardInterrupt, producer.publish, TOPIC, ["two"])
+
+        producer.close(5)
+
+        self.assertEqual([(None, b"one")], self.log())
+
     def test_options_of_librdkafka_are_taken_by_their_names(self):
         producer = self.producer(**{"queue.buffering.max.messages": 1000, "linger.ms": 20, "compression.type": "zstd"})
 
