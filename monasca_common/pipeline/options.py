@@ -19,7 +19,13 @@ from monasca_common.kafka.options import SecretLinesOpt, SecretOpt
 from monasca_common.pipeline import specification_table
 from monasca_common.pipeline.ledger import Ledger
 from monasca_common.pipeline.output import Publisher
-from monasca_common.pipeline.settings import AggregateSettings, BackfillSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.settings import (
+    AggregateSettings,
+    BackfillSettings,
+    SparkSettings,
+    StatusSettings,
+    StreamSettings,
+)
 from monasca_common.pipeline.specification import Specifications
 from monasca_common.pipeline.specification_reader import load
 from monasca_common.pipeline.specification_reader import read as read_specifications
@@ -58,6 +64,18 @@ SPARK_OPTIONS = [
 ]
 
 
+def status_options() -> list[cfg.Opt]:
+    """Of every job."""
+    return [
+        cfg.StrOpt(
+            "status_host",
+            default="127.0.0.1",
+            help="The address at which /metrics answers; 0.0.0.0 for every one of this machine. It asks nobody's name.",
+        ),
+        cfg.PortOpt("status_port", help="The port at which /metrics (Prometheus) answers. Unset: nowhere."),
+    ]
+
+
 def stream_options(*, trigger_seconds: float = 10.0) -> list[cfg.Opt]:
     """Of every job that follows a topic."""
     return [
@@ -87,12 +105,7 @@ def stream_options(*, trigger_seconds: float = 10.0) -> list[cfg.Opt]:
             max=100_000,
             help="Tasks in which a batch is read, at least; partitions of the topic are cut. 0: one for each of them.",
         ),
-        cfg.StrOpt(
-            "status_host",
-            default="127.0.0.1",
-            help="The address at which /metrics answers; 0.0.0.0 for every one of this machine. It asks nobody's name.",
-        ),
-        cfg.PortOpt("status_port", help="The port at which /metrics (Prometheus) answers. Unset: nowhere."),
+        *status_options(),
     ]
 
 
@@ -141,6 +154,16 @@ _AGGREGATE_OPTIONS = [
         max=36_525,
         help="How long what is known of a period is kept, by its own time. Records that are older become dead letters.",
     ),
+    cfg.IntOpt(
+        "duplicates_lookback",
+        default=0,
+        min=0,
+        max=1_000_000_000,
+        help="Count a message id once: of each batch the records are left out that have their id in common with an "
+        "earlier record of the batch, or with one of so many offsets below it, of each partition. Each batch reads "
+        "its own records once more, and all of these offsets: twice the processor time, where they are a fifth of the "
+        "batch, 2.4 times, where they are as many. 0: what is in the topic twice counts twice.",
+    ),
 ]
 
 _BACKFILL_OPTIONS = [
@@ -161,6 +184,7 @@ _BACKFILL_OPTIONS = [
         ],
         help="Where records are read from.",
     ),
+    *status_options(),
 ]
 
 _AGGREGATE_CONSUMER = {"topic": ["metrics"], "group_id": "spark-aggregate"}
@@ -169,12 +193,14 @@ _AGGREGATE_CONSUMER = {"topic": ["metrics"], "group_id": "spark-aggregate"}
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Every group with its options, for oslo.config's generator of sample files."""
     from monasca_common.pipeline.archive import options as archive  # which is made of what is here
+    from monasca_common.pipeline.archive.replay_options import REPLAY_GROUP
 
     return [
         (SPARK_GROUP, SPARK_OPTIONS),
         (AGGREGATE_GROUP, [*_AGGREGATE_OPTIONS, *consumer_options(AGGREGATE_GROUP, _AGGREGATE_CONSUMER)]),
         (BACKFILL_GROUP, _BACKFILL_OPTIONS),
         *archive.list_opts(),
+        (REPLAY_GROUP, status_options()),
     ]
 
 
@@ -208,6 +234,7 @@ def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
         emit=read["emit"],
         slack_seconds=read["slack_seconds"],
         retention_days=read["retention_days"],
+        duplicates_lookback=read["duplicates_lookback"],
     )
 
 
@@ -223,6 +250,14 @@ def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
     config_file.check_group(conf, BACKFILL_GROUP)
     read = GroupReader(conf, BACKFILL_GROUP)
     return BackfillSettings(read["margin_seconds"] * 1000, from_archive=read["source"] == "archive")
+
+
+def status_settings(conf: cfg.ConfigOpts, group: str) -> StatusSettings:
+    """Where a job that comes to an end tells how far it is. Raises `ConfigurationError`."""
+    conf.register_opts(status_options(), group=group)
+    config_file.check_parsed(conf)
+    read = GroupReader(conf, group)
+    return StatusSettings(read["status_host"], read["status_port"])
 
 
 def stream_settings(

@@ -61,7 +61,8 @@ class StreamSettings:
 class AggregateSettings:
     """``emit``: publish a period whenever it changes (marked provisional while it is open), or once it is over.
 
-    ``slack_seconds``: how long after its end a period stays open for what is late.
+    ``slack_seconds``: how long after its end a period stays open for what is late. ``duplicates_lookback``: how many
+    offsets of each partition are searched for an earlier copy of a message; 0: none, and copies count.
     """
 
     stream: StreamSettings
@@ -71,6 +72,15 @@ class AggregateSettings:
     emit: Literal["update", "final"] = "update"
     slack_seconds: int = 600
     retention_days: int = 45
+    duplicates_lookback: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """Where /metrics answers; without a port nowhere."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

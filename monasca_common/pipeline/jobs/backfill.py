@@ -14,9 +14,16 @@ from monasca_common.pipeline.archive.history import History
 from monasca_common.pipeline.archive.options import archive_settings
 from monasca_common.pipeline.jobs.backfilling import Backfill
 from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
+from monasca_common.pipeline.jobs.status import served
 from monasca_common.pipeline.jobs.wiring import open_outbox
 from monasca_common.pipeline.ledger import Ledger, Source
-from monasca_common.pipeline.options import aggregate_settings, backfill_settings, spark_settings
+from monasca_common.pipeline.options import (
+    BACKFILL_GROUP,
+    aggregate_settings,
+    backfill_settings,
+    spark_settings,
+    status_settings,
+)
 from monasca_common.pipeline.spark.session import close_session, open_session
 from monasca_common.pipeline.topic_view import TopicView
 
@@ -31,6 +38,7 @@ class BackfillJob(Job):
         self._settings = aggregate_settings(conf)
         self._spark = spark_settings(conf)
         self._backfill = backfill_settings(conf)
+        self._status = status_settings(conf, BACKFILL_GROUP)
         self._archive = archive_settings(conf) if self._backfill.from_archive else None
 
     def run(self, request: Request, watcher: Watcher) -> Progress:
@@ -44,17 +52,24 @@ class BackfillJob(Job):
         with contextlib.ExitStack() as stack:
             view = stack.enter_context(TopicView(settings.stream.consumer))
             outbox = stack.enter_context(open_outbox(settings, ledger, view))
+            told = stack.enter_context(served("backfill", self._status.host, self._status.port, watcher))
             spark = open_session(self._spark, "monasca-backfill")
             stack.callback(close_session, spark)
             history = self._history(spark, view) if self._archive is not None else None
             backfill = Backfill(spark, settings, view, ledger, self._backfill.margin_ms, history)
-            report = backfill.run(request.from_ms, request.to_ms, watcher)
+            report = backfill.run(request.from_ms, request.to_ms, told)
             published = outbox.publish(clock.time_ms())
-        results = {"records": report.records, "groups": report.groups, "periods": report.periods}
-        results |= {"published_messages": published.messages, "undelivered_messages": published.undelivered}
-        progress = Progress(report.offsets, 0, clock.monotonic() - began, results)
-        watcher.tell(progress)
-        return progress
+            results = {
+                "records": report.records,
+                "groups": report.groups,
+                "duplicates": report.duplicates,
+                "periods": report.periods,
+                "published_messages": published.messages,
+                "undelivered_messages": published.undelivered,
+            }
+            progress = Progress(report.offsets, 0, clock.monotonic() - began, results)
+            told.tell(progress)
+            return progress
 
     def _history(self, spark: SparkSession, view: TopicView) -> History:
         assert self._archive is not None

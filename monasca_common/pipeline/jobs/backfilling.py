@@ -14,7 +14,7 @@ import logging
 import operator
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -24,12 +24,13 @@ from monasca_common.pipeline.archive.history import History
 from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
 from monasca_common.pipeline.jobs.base import Progress, Watcher
 from monasca_common.pipeline.jobs.computing import DAY_MS, Computing
-from monasca_common.pipeline.jobs.ranges import share
+from monasca_common.pipeline.jobs.intake import Intake
+from monasca_common.pipeline.jobs.ranges import below, share
 from monasca_common.pipeline.ledger import Ledger, OffsetRange, Source
 from monasca_common.pipeline.records import Rejection
 from monasca_common.pipeline.settings import AggregateSettings
-from monasca_common.pipeline.spark import connector
 from monasca_common.pipeline.spark.counts import Counts
+from monasca_common.pipeline.spark.duplicates import Distinct
 from monasca_common.pipeline.spark.staging import Staged
 from monasca_common.pipeline.topic_view import TopicView
 from monasca_common.pipeline.windows import WINDOW_MS
@@ -42,12 +43,27 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """``offsets``: that were read. ``groups``: of windows, in their place. ``periods``: that are published again."""
+    """``offsets``: that were read. ``groups``: of windows, in their place. ``periods``: that are published again.
+    ``duplicates``: records that were left out."""
 
     offsets: int
     records: int
     groups: int
     periods: int
+    duplicates: int
+
+
+@dataclass(slots=True)
+class _Staging:
+    """Of one run. ``windows``: that start in this half-open range. ``firsts``: copies are not looked for before
+    these."""
+
+    windows: tuple[int, int]
+    counts: Counts
+    batch: str = field(default_factory=lambda: uuid.uuid4().hex)
+    staged: list[Staged] = field(default_factory=list)
+    duplicates: int = 0
+    firsts: Mapping[int, int] = field(default_factory=dict)
 
 
 class Backfill:
@@ -72,6 +88,7 @@ class Backfill:
         self._history = history
         self._clock = clock or SystemClock()
         self._most = settings.stream.max_offsets_per_trigger
+        self._intake = Intake(spark, settings)
         self._computing = Computing(spark, settings, ledger, self._clock)
 
     def run(self, from_ms: int, to_ms: int, watcher: Watcher | None = None) -> BackfillReport:
@@ -83,9 +100,9 @@ class Backfill:
         windows = (from_ms // WINDOW_MS * WINDOW_MS, -(-to_ms // WINDOW_MS) * WINDOW_MS)
         stream = self._settings.stream
         source = Source(stream.group, stream.topic, self._view.topic_id())
-        batch, counts, staged = uuid.uuid4().hex, Counts(self._spark), list[Staged]()
         self._check_range(source, windows[0])
-        read = self._archived(source, batch, counts, staged, windows) or self._starts(source, windows[0])
+        staging = _Staging(windows, Counts(self._spark))
+        read = self._archived(source, staging) or self._starts(source, staging)
         offsets = 0
         while True:
             stands = self._ledger.next_offsets(source)
@@ -94,20 +111,23 @@ class Backfill:
             shares = share({partition: end - read[partition] for partition, end in stands.items()}, self._most)
             ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
             if ranges:
-                staged.append(self._stage(ranges, batch, counts, windows))
+                began = self._clock.monotonic()
+                self._stage(ranges, read, staging)
                 offsets += sum(shares.values())
                 read |= {each.partition: each.end for each in ranges}
-                watcher.tell(Progress(offsets, sum(stands.values()) - sum(read.values()), 0.0))
+                watcher.tell(
+                    Progress(offsets, sum(stands.values()) - sum(read.values()), self._clock.monotonic() - began)
+                )
                 if watcher.stop.is_set():
                     raise BackfillStopped("it was stopped before everything was read: nothing is replaced")
                 continue
             fail_point("backfill.after_staging")
             try:
-                groups, periods = self._replace(source, read, batch, staged, windows)
+                groups, periods = self._replace(source, read, staging)
             except Fenced:
                 LOG.info("the stream has moved on meanwhile; what it has read since is computed as well")
                 continue
-            return BackfillReport(offsets, counts.records, groups, periods)
+            return BackfillReport(offsets, staging.counts.records, groups, periods, staging.duplicates)
 
     def _check_range(self, source: Source, from_ms: int) -> None:
         days = self._settings.retention_days
@@ -116,63 +136,61 @@ class Backfill:
         if not self._ledger.next_offsets(source):
             raise RecordsLost(f"{source.group} has read nothing of {source.topic} yet: run the job aggregate first")
 
-    def _archived(
-        self, source: Source, batch: str, counts: Counts, staged: list[Staged], windows: tuple[int, int]
-    ) -> dict[int, int] | None:
+    def _archived(self, source: Source, staging: _Staging) -> dict[int, int] | None:
         """Stages what the archive has of what the stream has counted; where Kafka takes over."""
         if self._history is None:
             return None
         stands = self._ledger.next_offsets(source)
-        records, next_offsets = self._history.records(*windows, self._clock.time_ms())
+        records, next_offsets = self._history.records(*staging.windows, self._clock.time_ms())
         if records is not None:
             counted = [
                 (records["partition"] == partition) & (records["offset"] < end) for partition, end in stands.items()
             ]
-            known = records.where(functools.reduce(operator.or_, counted))
-            staged.append(self._computing.stage(known, batch, counts, _passed_over, windows))
-        for partition, extent in self._view.extents().items():
+            with self._intake.archive(records.where(functools.reduce(operator.or_, counted))) as taken:
+                self._compute(taken, staging)
+        extents = self._view.extents()
+        for partition, extent in extents.items():
             if extent.first > next_offsets.get(partition, 0):
                 raise RecordsLost(
                     f"{self._view.topic}/{partition}: the archive ends at offset {next_offsets.get(partition, 0)}, and "
                     f"the log begins at {extent.first}: what was between them is lost"
                 )
+        staging.firsts = {partition: extent.first for partition, extent in extents.items()}
         return next_offsets
 
-    def _starts(self, source: Source, from_ms: int) -> dict[int, int]:
+    def _starts(self, source: Source, staging: _Staging) -> dict[int, int]:
         """Where to begin in each partition."""
-        starts, extents = self._view.at_time(max(0, from_ms - self._margin_ms)), self._view.extents()
-        for partition, extent in extents.items():
+        starts = self._view.at_time(max(0, staging.windows[0] - self._margin_ms))
+        for partition, extent in self._view.extents().items():
             if 0 < extent.first >= starts[partition]:
                 raise RecordsLost(
                     f"{source.topic}/{partition}: the log begins at offset {extent.first}, and what was before it may "
                     "belong to these windows: backfill a later time, or from the archive"
                 )
+        staging.firsts = starts
         return starts
 
-    def _stage(self, ranges: Sequence[OffsetRange], batch: str, counts: Counts, windows: tuple[int, int]) -> Staged:
-        stream = self._settings.stream
-        records = connector.ranges_frame(
-            self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions, headers=False
-        )
-        return self._computing.stage(records, batch, counts, _passed_over, windows)
+    def _stage(self, ranges: Sequence[OffsetRange], read: Mapping[int, int], staging: _Staging) -> None:
+        known = below(read, staging.firsts, self._settings.duplicates_lookback)
+        with self._intake.topic(ranges, known) as taken:
+            self._compute(taken, staging)
 
-    def _replace(
-        self,
-        source: Source,
-        read: Mapping[int, int],
-        batch: str,
-        staged: Sequence[Staged],
-        windows: tuple[int, int],
-    ) -> tuple[int, int]:
+    def _compute(self, taken: Distinct, staging: _Staging) -> None:
+        staged = self._computing.stage(taken.records, staging.batch, staging.counts, _passed_over, staging.windows)
+        staging.staged.append(staged)
+        staging.duplicates += taken.duplicates
+
+    def _replace(self, source: Source, read: Mapping[int, int], staging: _Staging) -> tuple[int, int]:
         """Raises `Fenced` unless the stream stands where everything is read."""
         here = [OffsetRange(partition, offset, offset) for partition, offset in read.items()]
         specifications = self._settings.specifications
         ids = [transform.id for transform in specifications.transforms.values()]
+        windows, batch = staging.windows, staging.batch
         job = self._settings.publisher.job
         with self._ledger.advance(source, here) as connection:
             known = usage_table.known_windows(connection, job, ids, *windows)
             usage_table.remove(connection, job, ids, *windows)
-            groups = sum(self._computing.merge(connection, batch, each) for each in staged)
+            groups = sum(self._computing.merge(connection, batch, each) for each in staging.staged)
             periods = outbox.periods_of(specifications, known)
             self._computing.touch(connection, periods)
             self._computing.clear(connection, batch)

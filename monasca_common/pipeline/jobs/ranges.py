@@ -37,6 +37,14 @@ def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:
     return {partition: max(1, count * most // total) for partition, count in behind.items()}
 
 
+def below(stands: Mapping[int, int], firsts: Mapping[int, int], most: int) -> list[OffsetRange]:
+    """Of each partition, ``most`` offsets up to where it ``stands``, as far as there are any from ``firsts`` on."""
+    return [
+        OffsetRange(partition, min(end, max(firsts.get(partition, 0), end - most)), end)
+        for partition, end in sorted(stands.items())
+    ]
+
+
 def _starts(view: TopicView, ledger: Ledger, source: Source, extents: Mapping[int, Extent]) -> Mapping[int, int]:
     begun = ledger.next_offsets(source)
     missing = sorted(extents.keys() - begun.keys())

@@ -11,13 +11,14 @@ from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.plugins import load_admin
 from monasca_common.pipeline.archive import sending
-from monasca_common.pipeline.archive.replay_options import replay_settings
+from monasca_common.pipeline.archive.replay_options import REPLAY_GROUP, replay_settings
 from monasca_common.pipeline.archive.replaying import Replay
 from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.archive.sending import Archive, Counting, Send, ToKafka, ToStorage
 from monasca_common.pipeline.archive.settings import KafkaTarget, StorageTarget
 from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
-from monasca_common.pipeline.options import spark_settings
+from monasca_common.pipeline.jobs.status import served
+from monasca_common.pipeline.options import spark_settings, status_settings
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
 from monasca_common.storage.base import Capability
@@ -35,6 +36,7 @@ class ReplayJob(Job):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
+        self._status = status_settings(conf, REPLAY_GROUP)
         self._settings = replay_settings(conf)
         self._spark = spark_settings(conf)
 
@@ -51,7 +53,10 @@ class ReplayJob(Job):
             tasks = spark.sparkContext.defaultParallelism
             if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
                 tasks = 1
-            progress = Replay(spark, archive, send, tasks=tasks).run(watcher)
+            # What would be sent is counted by the hour, and a label for each of these is none of Prometheus'.
+            port = self._status.port if request.execute else None
+            with served("replay", self._status.host, port, watcher) as told:
+                progress = Replay(spark, archive, send, tasks=tasks).run(told)
         finally:
             close_session(spark)
         if not request.execute:

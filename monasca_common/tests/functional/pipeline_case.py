@@ -180,9 +180,10 @@ class KafkaPipelineCase(PipelineCase):
         )
 
     def aggregation(self, specs, *, clock=None, emit="update", slack_seconds=0, retention_days=36_500, **changes):
+        lookback = changes.pop("duplicates_lookback", 0)
         stream = self.stream(**changes)
         settings = AggregateSettings(
-            stream, specs, PUBLISHER, self.topic, emit, slack_seconds, retention_days=retention_days
+            stream, specs, PUBLISHER, self.topic, emit, slack_seconds, retention_days, lookback
         )
         view = TopicView(stream.consumer)
         self.addCleanup(view.close)

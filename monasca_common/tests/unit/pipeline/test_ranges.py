@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from testtools.matchers import Contains
 
 from monasca_common.pipeline.errors import RecordsLost
-from monasca_common.pipeline.jobs.ranges import next_ranges, share
+from monasca_common.pipeline.jobs.ranges import below, next_ranges, share
 from monasca_common.pipeline.ledger import OffsetRange
 from monasca_common.pipeline.topic_view import Extent
 from monasca_common.storage.errors import TopicMismatch
@@ -74,6 +74,11 @@ class NextRangesTest(DatabaseCase):
         self.ledger.begin(SOURCE, {0: 3})
         other = replace(SOURCE, topic_id="another")
         self.assertRaises(TopicMismatch, next_ranges, View(p0=(0, 20)), self.ledger, other, 10)
+
+    def test_looking_back_ends_where_each_partition_stands_and_at_what_is_left_of_it(self):
+        found = below({0: 100, 1: 3, 2: 0, 3: 50, 4: 5}, {0: 0, 1: 0, 3: 45, 4: 9}, 10)
+        wanted = [(0, 90, 100), (1, 0, 3), (2, 0, 0), (3, 45, 50), (4, 5, 5)]
+        self.assertEqual([OffsetRange(*each) for each in wanted], found)
 
     @given(st.dictionaries(st.integers(0, 9), st.integers(-2, 10**9)), st.integers(1, 10**9))
     def test_each_that_is_behind_has_a_share_and_none_more_than_it_needs(self, backlog, most):

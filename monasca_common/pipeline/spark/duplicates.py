@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records that are in the topic twice under one message id, left out before anything is computed of them.
+
+Of a message the first copy that was accounted for stays; within a batch, the one with the least partition and offset.
+Only ids are moved to find that out: what is left out is known by its place, and values stay where they are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monasca_common.kafka.message import MESSAGE_ID_HEADER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_PLACE = ["partition", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """``duplicates``: how many records were left out."""
+
+    records: DataFrame
+    duplicates: int = 0
+
+
+def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
+    """Partition and offset of the records of ``new`` that have their message id in common with one of ``known``, or
+    with an earlier one of ``new``. Both have the connector's columns, with headers; a record without an id is never
+    one of them."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    copies = _identified(new, 1)
+    if known is not None:
+        copies = copies.unionByName(_identified(known, 0))
+    order = Window.partitionBy("message_id").orderBy("is_new", *_PLACE)
+    numbered = copies.withColumn("copy", f.row_number().over(order))
+    return numbered.where("is_new = 1 AND copy > 1").select(*_PLACE)
+
+
+def without(records: DataFrame, places: DataFrame) -> DataFrame:
+    """``places``: as `repeated` has them; they are sent to every task."""
+    from pyspark.sql import functions as f
+
+    return records.join(f.broadcast(places), _PLACE, "left_anti")
+
+
+@contextlib.contextmanager
+def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None) -> Iterator[Distinct]:
+    """``records`` less those that are `repeated` in ``new``, for as long as the block lasts.
+
+    ``new`` may be the same records, or the same read once more with their headers.
+    """
+    places = repeated(new, known).persist()
+    try:
+        # Counted apart, and not while it is waited for: Spark gives up a broadcast that takes five minutes.
+        count = places.count()
+        yield Distinct(without(records, places) if count else records, count)
+    finally:
+        places.unpersist()
+
+
+def _identified(records: DataFrame, is_new: int) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    identified = records.select(_message_id().alias("message_id"), *_PLACE, f.lit(is_new).alias("is_new"))
+    return identified.where("message_id IS NOT NULL")
+
+
+def _message_id() -> Column:
+    """As `Message.message_id` finds it: the first that is not empty."""
+    from pyspark.sql import functions as f
+
+    named = f.filter("headers", lambda header: (header["key"] == MESSAGE_ID_HEADER) & (f.length(header["value"]) > 0))
+    return f.get(named, f.lit(0))["value"]
