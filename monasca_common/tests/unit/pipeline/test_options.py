@@ -4,10 +4,20 @@ import json
 from testtools.matchers import Contains
 
 from monasca_common.pipeline.errors import InvalidSpecifications
-from monasca_common.pipeline.options import aggregate_settings, list_opts, spark_settings
+from monasca_common.pipeline.jobs.replay import ReplayJob
+from monasca_common.pipeline.options import (
+    BACKFILL_GROUP,
+    aggregate_settings,
+    backfill_settings,
+    list_opts,
+    spark_settings,
+    status_settings,
+)
+from monasca_common.pipeline.settings import StatusSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row
 
+LOOKBACK = ("duplicates_lookback = 500",)
 DATABASE = "connection = sqlite:////tmp/nowhere.sqlite"
 
 
@@ -29,6 +39,9 @@ class AggregateOptionsTest(ConfigurationTestCase):
         self.assertEqual(("update", 600, 45), (settings.emit, settings.slack_seconds, settings.retention_days))
         self.assertEqual("sqlite:////tmp/nowhere.sqlite", stream.connection)
 
+    def test_duplicates_are_left_out_where_it_says_how_far_to_look_back(self):
+        self.assertEqual((0, 500), tuple(self.settings(*line).duplicates_lookback for line in ((), LOOKBACK)))
+
     def test_its_own_database_comes_before_everybodys(self):
         self.assertEqual("sqlite:////own", self.settings("connection = sqlite:////own").stream.connection)
 
@@ -45,6 +58,7 @@ class AggregateOptionsTest(ConfigurationTestCase):
             "trigger_seconds = -1",
             "max_offsets_per_trigger = 0",
             "min_partitions = -1",
+            "duplicates_lookback = -1",
             "status_port = 70000",
             "start = whenever",
         ):
@@ -76,6 +90,25 @@ class AggregateOptionsTest(ConfigurationTestCase):
 
     def test_no_secret_is_shown_by_the_settings(self):
         self.assertNotIn("pass", repr(self.settings("connection = postgresql://u:pass@h/d")))
+
+
+class StatusOptionsTest(ConfigurationTestCase):
+    def status(self, job, *lines):
+        """As the job reads its options."""
+        return job(self.with_kafka(pipeline_archive="location = /archive", database=DATABASE, **dict(lines)))
+
+    def test_jobs_that_come_to_an_end_have_a_port_of_their_own(self):
+        def backfill(conf):
+            backfill_settings(conf)
+            return status_settings(conf, BACKFILL_GROUP)
+
+        def replay(conf):
+            return ReplayJob(conf)._status
+
+        for job, group, more in ((backfill, "pipeline_backfill", ""), (replay, "pipeline_replay", "output_topic = x")):
+            told = self.status(job, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
+            self.assertEqual(StatusSettings("0.0.0.0", 8073), told)
+            self.assertEqual(StatusSettings(), self.status(job, (group, more)))
 
 
 class SparkOptionsTest(ConfigurationTestCase):

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+import socket
+import urllib.request
+
+from oslotest import base
+from prometheus_client.parser import text_string_to_metric_families
+from testtools.matchers import Contains
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.jobs.base import Progress, Watcher
+from monasca_common.pipeline.jobs.status import served
+
+
+class ServedTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.taken = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(self.taken.close)
+        self.port = self.taken.getsockname()[1]
+        self.heard = []
+        self.watcher = Watcher(tell=self.heard.append)
+
+    def scraped(self, job):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            families = text_string_to_metric_families(answer.read().decode())
+        samples = [sample for family in families for sample in family.samples if sample.labels["job"] == job]
+        return {
+            sample.name.removeprefix("monasca_pipeline_") + sample.labels.get("what", ""): sample.value
+            for sample in samples
+            if not sample.name.endswith("_created")
+        }
+
+    def test_what_a_job_tells_is_what_a_scrape_finds(self):
+        self.taken.close()
+        with served("backfill", "127.0.0.1", self.port, self.watcher) as watcher:
+            for progress in (Progress(100, 50, 2.5, {"records": 90}), Progress(150, 0, 1.5, {"records": 130})):
+                watcher.tell(progress)
+            found = self.scraped("backfill")
+        self.assertGreater(found.pop("last_batch_time_seconds"), 0)
+        self.assertEqual(
+            {"offsets_total": 150, "behind_offsets": 0, "batch_seconds": 1.5, "results_totalrecords": 130}, found
+        )
+        self.assertEqual([50, 0], [each.left for each in self.heard])
+
+    def test_without_a_port_nobody_listens(self):
+        with served("aggregate", "127.0.0.1", None, self.watcher) as watcher:
+            self.assertIs(self.watcher, watcher)
+
+    def test_a_port_that_is_taken_is_told_with_the_group_of_the_job(self):
+        told = served("replay", "127.0.0.1", self.port, self.watcher)
+        error = self.assertRaises(ConfigurationError, told.__enter__)
+        self.assertThat(str(error), Contains(f"status_port in group [pipeline_replay] is {self.port}"))
