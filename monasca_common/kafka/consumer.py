@@ -23,6 +23,7 @@ from monasca_common.kafka.errors import (
     ClosedError,
     InCallbackError,
     MessagingError,
+    MisuseError,
     StaleCommit,
     TransportError,
 )
@@ -36,6 +37,7 @@ LOG = logging.getLogger(__name__)
 
 _NOTHING = Batch()
 _NOT_OWNED = -1
+_MOST_MESSAGES = 1_000_000  # what the client takes
 _NAP_SECONDS = 0.1
 _LEAVE_SECONDS = 1.0
 _REVOKE_SHARE = 0.5  # of max.poll.interval: a revoke that outlives the interval costs the membership
@@ -129,6 +131,8 @@ class KafkaConsumer:
         """
         self._ready()
         self._not_in_callback("poll")
+        if not 0 < max_messages <= _MOST_MESSAGES:
+            raise MisuseError(f"max_messages is {max_messages}: a poll returns 1 to {_MOST_MESSAGES} messages")
         failure = self._watch.failure or self._errors.fatal
         if failure is not None:
             raise failure

@@ -44,6 +44,9 @@ class Positions:
         self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        for time_ms in times_ms.values():
+            if not isinstance(time_ms, int) or time_ms < 0:  # -1 would be the end, to the client
+                raise MisuseError(f"{time_ms!r} is no time: milliseconds since the epoch, a whole number from 0 on")
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 
     def at_beginning(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:

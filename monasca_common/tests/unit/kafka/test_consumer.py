@@ -328,6 +328,21 @@ class TestNoOffsets(ConsumerCase):
             self.assertRaises(MisuseError, consumer.seek, A, offset)
         self.assertNotIn(("commit", {B: 7}), self.transport.calls)
 
+    def test_none_is_a_time_to_seek_to(self):
+        self.script(assign(A))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for time_ms in (-1, -2, "5", 5.0, None):
+            self.assertRaises(MisuseError, consumer.seek_to_time, {A: time_ms})
+
+    def test_a_poll_for_less_than_a_message_is_misuse_and_takes_none_along(self):
+        self.script(assign(A), lambda _: [message(A, 0)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for count in (0, -1, 1_000_001):
+            self.assertRaises(MisuseError, consumer.poll, count, 0)
+        self.assertEqual(1, len(consumer.poll(1, timeout=0)))
+
 
 class TestGoingBack(ConsumerCase):
     def test_without_a_commit_it_goes_back_to_where_the_assignment_began(self):
