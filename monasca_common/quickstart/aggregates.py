@@ -66,7 +66,7 @@ def aggregate(configuration: Path, database: Path) -> list[HourlyAverage]:
     told = run_command("pipeline", "run", "aggregate", "--once", "--json", configuration=configuration)
     messages = json.loads(told.splitlines()[-1])["results"]["published_messages"]
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while len(found := _stored(database)) < messages:
+    while len(found := stored(database)) < messages:
         if time.monotonic() > deadline:
             raise ServiceFailed(
                 f"{messages} aggregates were published, and after {_PATIENCE_SECONDS:.0f} s {len(found)} are stored"
@@ -93,14 +93,10 @@ def show(averages: list[HourlyAverage], console: Console) -> None:
     console.print(table)
     if any(each.provisional for each in averages):
         console.print("* provisional: the hour (UTC) is not over")
-    if any(each.records > each.rows for each in averages):
-        console.print(
-            "Some records are in the log twice, under one id, since their answers were lost: rows are keyed, sums "
-            "of Spark are not."
-        )
 
 
-def _stored(database: Path) -> list[HourlyAverage]:
+def stored(database: Path) -> list[HourlyAverage]:
+    """What is there by now."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         rows = connection.execute(_RAW_AND_AGGREGATED, (SUFFIX,)).fetchall()
     return [

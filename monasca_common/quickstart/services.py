@@ -66,6 +66,8 @@ transform_specs = {folder}/transform_specs.jsonl
 pre_transform_specs = {folder}/pre_transform_specs.jsonl
 tenant = {tenant}
 slack_seconds = 0
+# Answers are lost here, so some posts are in the log twice.
+duplicates_lookback = 100000
 
 [kafka_alarm_history]
 enabled = false

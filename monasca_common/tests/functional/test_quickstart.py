@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 from oslotest import base
 
+from monasca_common.quickstart import aggregates
+
 _PATIENCE_SECONDS = 120
 
 
@@ -69,6 +71,8 @@ class QuickstartTest(base.BaseTestCase):
             ).fetchone()
         self.assertEqual(3, outcome["aggregates"])
         self.assertEqual(outcome["rows"] + 3, rows)
+        for average in aggregates.stored(self.data / "monasca.sqlite"):
+            self.assertEqual(average.rows, average.records)  # whatever is in the log twice
         self.assert_nothing_runs()
 
     def test_without_java_it_says_so_and_runs_on_the_broker_within_librdkafka(self):
