@@ -74,7 +74,16 @@ SECTIONS = (
         "Bulks of 100, outcome known",
         (
             Case("publish-old", "the old wrapper, one thread", "publish_old", 400_000, 100_000),
+            Case("publish-bare", "confluent-kafka, ids and callbacks, one thread", "publish_bare", 400_000, 100_000),
             Case("publish", "publish, one thread", "publish_ours", 400_000, 100_000),
+            Case(
+                "publish-bare-8",
+                "confluent-kafka, ids and callbacks, 8 threads in sum",
+                "publish_bare",
+                800_000,
+                200_000,
+                threads=8,
+            ),
             Case("publish-8", "publish, 8 threads in sum", "publish_ours", 800_000, 200_000, threads=8),
         ),
     ),
