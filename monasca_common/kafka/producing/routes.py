@@ -16,6 +16,7 @@ from itertools import repeat
 
 from monasca_common.kafka.delivery import Outcome
 from monasca_common.kafka.errors import (
+    AuthenticationError,
     AuthorizationError,
     DeliveryAbandoned,
     DeliveryRefused,
@@ -121,7 +122,7 @@ class Routes:
         fallback = self._settings.max_message_bytes
         try:
             return self.main.max_message_bytes(topic, _ASK_SECONDS)
-        except RetriableError as error:
+        except (RetriableError, AuthenticationError) as error:  # a broker that restarts may refuse a login, or TLS
             self._on_error(error)
             return None
         except AuthorizationError:

@@ -267,9 +267,11 @@ class Admin:
 
     def _metadata(self, **arguments: Any) -> Any:
         try:
-            return self._client.list_topics(**arguments)
+            answer = self._client.list_topics(**arguments)
         except KafkaException as error:
             raise self._fault(error) from error
+        self._let_in()
+        return answer
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
         return {what: self._result(future, timeout) for what, future in futures.items()}
@@ -277,16 +279,23 @@ class Admin:
     def _result(self, future: concurrent.futures.Future[Any], timeout: float) -> Any:
         try:
             # The client keeps its own time; one second more lets its reason arrive before ours.
-            return future.result(timeout + 1)
+            answer = future.result(timeout + 1)
         except KafkaException as error:
             raise self._fault(error) from error
         except concurrent.futures.TimeoutError as error:
             raise TransportError(f"no answer within {timeout} s", name="_TIMED_OUT") from error
+        self._let_in()
+        return answer
 
     def _fault(self, error: KafkaException) -> TransportError:
         """A refused login shows only in the error callback; the call itself merely times out."""
         self._client.poll(0)
         return translate(self._refusal or error.args[0])
+
+    def _let_in(self) -> None:
+        """Brokers answer, so an earlier refusal is over and explains no later failure."""
+        self._client.poll(0)
+        self._refusal = None
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):

@@ -7,7 +7,13 @@ import threading
 
 import fixtures
 
-from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryTimeout, QueueFull
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    DeliveryAbandoned,
+    DeliveryTimeout,
+    MessageTooLarge,
+    QueueFull,
+)
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.transport.memory import Fail, LoseAnswer
 from monasca_common.tests.unit.kafka.producer_case import AWAY, ProducerCase
@@ -57,6 +63,17 @@ class InterruptedTest(ProducerCase):
         report = producer.flush(0)
         self.assertEqual(2, report.delivered_count + len(report.unknown))
         self.assertEqual(0, len(self.close(producer).unknown))
+
+
+class LimitTest(ProducerCase):
+    def test_a_login_that_fails_at_first_does_not_do_away_with_a_topics_limit(self):
+        self.broker.create_topic("small", 1, max_message_bytes=2000)
+        self.broker.inject("metadata", Fail("SASL_AUTHENTICATION_FAILED"))
+        producer = self.producer()
+        report = producer.publish("small", [b"x" * 3000])
+        self.assertIsInstance(report.failed[0].error, MessageTooLarge)
+        self.assertIsInstance(producer.health().last_error, AuthenticationError)
+        self.assertEqual([], self.values("small"))
 
 
 class LeftTest(ProducerCase):
