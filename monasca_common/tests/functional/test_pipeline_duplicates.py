@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages that are in the topic twice under one id, where the option says that they count once."""
 
+from random import Random
 from unittest import mock
 
 import confluent_kafka
 from confluent_kafka.admin import NewPartitions
+from oslotest import base
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record, TopicPartition
@@ -14,6 +16,7 @@ from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.jobs.backfilling import Backfill
 from monasca_common.pipeline.ledger import Source
+from monasca_common.pipeline.spark import duplicates
 from monasca_common.pipeline.topic_view import Extent, TopicView
 from monasca_common.tests.functional.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
 
@@ -223,3 +226,45 @@ class BackfillTest(DuplicatesCase):
             Archiving(spark, ArchiveSettings((stream,), location), stream, view, self.ledger).step()
             source = Source(stream.group, stream.topic, view.topic_id())
         return History(spark, location, source, self.ledger, 0)
+
+
+class RandomTest(base.BaseTestCase):
+    """Frames alone, without Kafka: batch after batch of a random log, beside a plain reckoning of the same."""
+
+    def setUp(self):
+        super().setUp()
+        self.spark = self.useFixture(SharedSpark()).session
+
+    def test_what_is_left_out_is_what_a_plain_reckoning_leaves_out(self):
+        random = Random(7)
+        log = {partition: random.choices([None, *range(40)], k=60) for partition in range(3)}
+        at, left_out = dict.fromkeys(log, 0), set()
+        while any(at[partition] < 60 for partition in log):
+            ends = {partition: min(60, start + random.choice([0, 7, 25])) for partition, start in at.items()}
+            known, new = self.places({p: max(0, end - 12) for p, end in at.items()}, at), self.places(at, ends)
+            seen, wanted = {log[p][o] for p, o in known}, set()
+            for partition, offset in new:
+                if log[partition][offset] in seen - {None}:
+                    wanted.add((partition, offset))
+                seen.add(log[partition][offset])
+            found = duplicates.repeated(self.frame(log, new), self.frame(log, known)).collect()
+            self.assertEqual(sorted(wanted), sorted(map(tuple, found)))
+            left_out |= wanted
+            at = ends
+        self.assertGreater(len(left_out), 50)
+
+    def places(self, begins, ends):
+        """In order."""
+        return [
+            (partition, offset) for partition in sorted(ends) for offset in range(begins[partition], ends[partition])
+        ]
+
+    def frame(self, log, places):
+        rows = [(*place, _headers(log[place[0]][place[1]])) for place in places]
+        return self.spark.createDataFrame(
+            rows, "partition int, offset long, headers array<struct<key string, value binary>>"
+        )
+
+
+def _headers(number):
+    return None if number is None else [("other", b"x"), (MESSAGE_ID_HEADER, b"%d" % number)]
