@@ -23,6 +23,7 @@ from monasca_common.devbroker import KafkaCluster
 _ROOT = Path(__file__).parent.parent
 _SECONDS = 900
 _SIZES = (500_000, 1_000_000, 2_000_000, 4_000_000)
+_HEAD = ["Records", "Cores", "Specifications", "Records/s", "CPU us a record", "Peak memory, MB"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,10 @@ def main() -> int:
                     )
                     lines.append(_row(point, _process("aggregating", job)))
                     print("  ".join(lines[-1]), file=sys.stderr, flush=True)
-    table = _table(lines)
-    print(table)
+    text = rst_table(_HEAD, lines)
+    print(text)
     if arguments.rst:
-        arguments.rst.write_text(table)
+        arguments.rst.write_text(text)
     return 0
 
 
@@ -94,9 +95,8 @@ def _row(point: Point, figures: Figures) -> list[str]:
     ]
 
 
-def _table(rows: list[list[str]]) -> str:
+def rst_table(head: list[str], rows: list[list[str]]) -> str:
     """reStructuredText."""
-    head = ["Records", "Cores", "Specifications", "Records/s", "CPU us a record", "Peak memory, MB"]
     lines = [".. list-table::", "   :header-rows: 1", ""]
     for row in [head, *rows]:
         lines += [f"   {' ' if position else '*'} - {cell}" for position, cell in enumerate(row)]
