@@ -95,15 +95,21 @@ class Ledger:
             return _next_offsets(connection, source)
 
     @contextlib.contextmanager
-    def advance(self, source: Source, ranges: Sequence[OffsetRange]) -> Iterator[sa.Connection]:
+    def advance(
+        self, source: Source, ranges: Sequence[OffsetRange], *, are_all: bool = False
+    ) -> Iterator[sa.Connection]:
         """A transaction that accounts for these ranges: what the block writes and the offsets, or neither.
 
-        The partitions are locked from its start. Raises `Fenced` where one of them is not at the range's start.
+        The partitions are locked from its start. Raises `Fenced` where one of them is not at the range's start, or
+        where the ranges ``are_all`` that there are and a partition has been begun beside them.
         """
         with self.writing() as connection:
             for range_ in sorted(ranges):
                 _lock(connection, source, range_)
             yield connection
+            if are_all:
+                # At the end, for whoever commits after this look finds what is written here.
+                _check_no_others(connection, source, ranges)
             for range_ in sorted(ranges):
                 _swap(connection, source, range_)
 
@@ -132,6 +138,12 @@ def _swap(connection: sa.Connection, source: Source, range_: OffsetRange) -> Non
     where = (*_of(source), kafka_offset.c.partition == range_.partition, kafka_offset.c.next == range_.start)
     if connection.execute(kafka_offset.update().where(*where).values(next=range_.end)).rowcount != 1:
         raise Fenced(source.topic, range_.partition, range_.start, None)
+
+
+def _check_no_others(connection: sa.Connection, source: Source, ranges: Sequence[OffsetRange]) -> None:
+    stored = _next_offsets(connection, source)
+    for partition in sorted(stored.keys() - {each.partition for each in ranges}):
+        raise Fenced(source.topic, partition, 0, stored[partition])
 
 
 def _of(source: Source) -> tuple[sa.ColumnElement[bool], ...]:

@@ -102,7 +102,7 @@ class Aggregation:
         with self._intake.topic(ranges, known) as taken:
             staged = self._computing.stage(taken.records, batch, counts, self._office)
         fail_point("pipeline.after_staging")
-        with self._ledger.advance(source, _fenced(ranges, known)) as connection:
+        with self._ledger.advance(source, _fenced(ranges, known), are_all=bool(known)) as connection:
             groups = self._computing.merge(connection, batch, staged)
             self._computing.clear(connection, batch)
             fail_point("pipeline.inside_transaction")
@@ -121,7 +121,7 @@ class Aggregation:
 
 def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
     """``ranges``, and of every other partition that was looked back on that it still stands there: another process
-    may have counted a copy beyond it."""
+    may have counted a copy beyond it. (So it may in a partition that is new.)"""
     moved = {each.partition for each in ranges}
     return [
         *ranges,

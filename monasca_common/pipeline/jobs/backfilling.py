@@ -187,7 +187,7 @@ class Backfill:
         ids = [transform.id for transform in specifications.transforms.values()]
         windows, batch = staging.windows, staging.batch
         job = self._settings.publisher.job
-        with self._ledger.advance(source, here) as connection:
+        with self._ledger.advance(source, here, are_all=True) as connection:
             known = usage_table.known_windows(connection, job, ids, *windows)
             usage_table.remove(connection, job, ids, *windows)
             groups = sum(self._computing.merge(connection, batch, each) for each in staging.staged)

@@ -4,6 +4,7 @@
 from unittest import mock
 
 import sqlalchemy as sa
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
@@ -16,6 +17,7 @@ from monasca_common.pipeline.jobs.base import Watcher
 from monasca_common.pipeline.ledger import Source
 from monasca_common.pipeline.topic_view import TopicView
 from monasca_common.tests.functional.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
+from monasca_common.tests.functional.producer_case import SECONDS
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
 HOUR_MS = 3_600_000
@@ -165,6 +167,30 @@ class BackfillTest(KafkaPipelineCase):
         error = self.assertRaises(RecordsLost, self.backfill(history=history).run, FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertIn("archive ends at offset 20", str(error))
         self.assertEqual([40], self.scalars("SELECT record_count FROM aggregate_usage"))
+
+    def test_a_partition_that_the_stream_begins_meanwhile_counts_once(self):
+        messages = self.publish(self.records(0, range(20)))
+        self.until_quiet(self.stream_job)
+        backfill = self.backfill()
+        replace, calls = backfill._replace, []
+
+        def stream_first(*arguments):
+            calls.append(arguments)
+            if len(calls) == 1:
+                client = AdminClient(self.cluster.direct_options())
+                client.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(SECONDS)
+                self.wait_until(lambda: self.cluster.admin.partition_count(self.topic) == 3)
+                self.partitions, self.producer = 3, self.new_producer()
+                messages.extend(self.publish(self.records(0, range(100, 107)), partition=2))
+                self.stream_job.step()
+            return replace(*arguments)
+
+        with mock.patch.object(backfill, "_replace", stream_first):
+            backfill.run(FIRST_MS, FIRST_MS + HOUR_MS)
+
+        self.assertEqual(2, len(calls))
+        self.assertEqual([27], self.scalars("SELECT record_count FROM aggregate_usage"))
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     @property
     def view(self):

@@ -58,6 +58,19 @@ class LedgerTest(DatabaseCase):
         error = self.assertRaises(Fenced, self.advance, (0, 0, 3))
         self.assertThat(str(error), Contains("nothing is stored"))
 
+    def test_who_has_to_know_all_partitions_is_told_of_one_that_was_begun_meanwhile(self):
+        self.ledger.begin(SOURCE, {0: 0, 1: 4})
+        ranges = [_range(0, 0, 3), _range(1, 4, 4)]
+        with self.ledger.advance(SOURCE, ranges, are_all=True):
+            pass
+        self.ledger.begin(SOURCE, {2: 0})
+        again = [_range(0, 3, 5), _range(1, 4, 4)]
+        advance = self.ledger.advance(SOURCE, again, are_all=True)
+        advance.__enter__()
+        self.assertRaises(Fenced, advance.__exit__, None, None, None)
+        self.assertEqual({0: 3, 1: 4, 2: 0}, self.ledger.next_offsets(SOURCE))
+        self.advance((0, 3, 5))  # nobody else has to
+
     def test_two_at_the_same_time_do_not_both_get_through(self):
         self.ledger.begin(SOURCE, {0: 0})
         barrier, outcomes = threading.Barrier(2), []
