@@ -67,16 +67,6 @@ class Latch:
         return self.left <= 0
 
 
-class Sends:
-    """Has a flush tell of a send that attached to a message of somebody else."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def settled(self, pending: Pending) -> None:
-        self._ledger.tell_by_flush(pending)
-
-
 class Pending:
     """One message on its way: the callback that librdkafka calls and the record of what happened, in one object.
 
@@ -190,7 +180,6 @@ class Ledger:
         self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self._undelivered: list[Pending] = []  # sends that no flush has told of yet; they keep their room
         self._also_undelivered: deque[Pending] = deque(maxlen=_KEPT_WITHOUT_ROOM)
-        self._sends = Sends(self)
         self._trouble_at = float("-inf")
 
     def tick(self) -> None:
@@ -300,8 +289,9 @@ class Ledger:
                 first = self.own_ids.setdefault((pending.topic, pending.message_id or b""), pending)
                 if first is not pending:
                     watchers = (*(first.watchers or ()), *(pending.watchers or ()))
-                    if not _awaited(pending) and (_awaited(first) or first not in self.outstanding):
-                        watchers = (*watchers, self._sends)  # whoever is told of the first, it is not this sender
+                    sends = not _awaited(pending) or not _awaited(first)
+                    if sends and (_awaited(first) or _awaited(pending) or first not in self.outstanding):
+                        watchers = (*watchers, self)  # others are told of it; that does not tell its sender
                     first.watchers = watchers
                     attached[pending] = first
         return attached
@@ -412,19 +402,26 @@ class Ledger:
                 if pending.outcome is None and pending not in self.outstanding:
                     self.withdraw(pending, DeliveryAbandoned("interrupted while it waited for room; it was not sent"))
                 if pending.outcome is not None:
-                    self.tell_by_flush(pending)
+                    self.settled(pending)
 
-    def tell_by_flush(self, pending: Pending) -> None:
-        """A flush tells of this one, which is settled and holds no room."""
+    def settled(self, pending: Pending) -> None:
+        """As a watcher of its messages: a flush tells of this one, which holds no room."""
         if pending.outcome is _DELIVERED:
             self.delivered += 1
         else:
             self._also_undelivered.append(pending)
 
+    def _is_to_be_told(self, pending: Pending) -> bool:
+        """Whether a flush is to tell of it; of one that others wait for as well, once."""
+        if self in (pending.watchers or ()):
+            pending.watchers = tuple(watcher for watcher in pending.watchers or () if watcher is not self)
+            return True
+        return not _awaited(pending)
+
     def untold(self) -> tuple[list[Pending], int, Latch]:
         """The sends no flush has told of, now watched: those undelivered or on their way, and the number delivered."""
         with self.serving:
-            waiting = [pending for pending in list(self.outstanding) if not _awaited(pending)]
+            waiting = [pending for pending in list(self.outstanding) if self._is_to_be_told(pending)]
             undelivered = [*self._undelivered, *self._also_undelivered]
             self.left_bytes += sum(pending.size for pending in self._undelivered)
             self._take_room(-len(self._undelivered))

@@ -99,6 +99,29 @@ class LeftTest(ProducerCase):
         self.assertEqual("", self.log.output)
 
 
+class SentAndPublishedTest(ProducerCase):
+    """A message that was sent, and then published under the same id: both callers are told."""
+
+    RECORD = Record(b"v", message_id=b"mine")
+
+    def sent_and_published(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=1))
+        producer = self.warm_producer()
+        producer.send("t", self.RECORD)
+        self.assertEqual(1, len(producer.publish("t", [self.RECORD], **AWAY).unknown))
+        return producer
+
+    def test_a_flush_that_does_not_wait_tells_of_it_and_the_next_one_does_not(self):
+        producer = self.sent_and_published()
+        self.assertEqual([b"mine"], [delivery.message_id for delivery in producer.flush(0).unknown])
+        self.assertEqual(0, len(producer.flush(0).unknown))
+
+    def test_a_flush_tells_that_it_failed(self):
+        producer = self.sent_and_published()
+        self.clock.advance(1)
+        self.assertEqual(1, len(self.at_once(lambda: producer.flush(0.1)).failed))
+
+
 class AttachedTest(ProducerCase):
     """Several callers hand over a message under one id of theirs; the first alone is sent."""
 
