@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.errors import ClosedError, TransportError
+from monasca_common.kafka.errors import ClosedError, RetriableError, TransportError
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
@@ -190,8 +190,14 @@ class ConfluentConsumer(ConsumerTransport):
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         deadline = self.clock.monotonic() + timeout
-        with self._calling():
-            answers = self._client.offsets_for_times(_theirs(times_ms), timeout=timeout)
+        try:
+            with self._calling():
+                answers = self._client.offsets_for_times(_theirs(times_ms), timeout=timeout)
+        except TransportError as error:
+            if error.code != KafkaError._UNKNOWN_PARTITION:
+                raise
+            # A group may give out a partition that was just added before this client has heard of it.
+            raise RetriableError(str(error), code=error.code, name=error.name) from error
         found = {}
         for tp, offset in _known(answers).items():
             if offset is None:

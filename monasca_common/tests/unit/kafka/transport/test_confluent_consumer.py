@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
+from confluent_kafka import KafkaError, KafkaException
+from oslotest import base
+
+from monasca_common.kafka.errors import RetriableError, TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+
+
+class TestOffsetsForTimes(base.BaseTestCase):
+    def refused(self, code):
+        """What is raised where the client answers with this error."""
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        client = mock.Mock(offsets_for_times=mock.Mock(side_effect=KafkaException(KafkaError(code))))
+        with mock.patch.object(consumer, "_client", client):
+            return self.assertRaises(TransportError, consumer.offsets_for_times, {TopicPartition("metrics", 4): 0}, 1.0)
+
+    def test_a_partition_that_the_client_has_not_heard_of_yet_is_worth_asking_for_again(self):
+        error = self.refused(KafkaError._UNKNOWN_PARTITION)
+        self.assertIsInstance(error, RetriableError)
+        self.assertEqual((KafkaError._UNKNOWN_PARTITION, "_UNKNOWN_PARTITION"), (error.code, error.name))
+
+    def test_a_right_that_is_missing_is_not(self):
+        self.assertNotIsInstance(self.refused(KafkaError.TOPIC_AUTHORIZATION_FAILED), RetriableError)
