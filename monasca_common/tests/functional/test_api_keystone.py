@@ -42,7 +42,7 @@ class TestKeystone(ApiProcessCase):
             "project_name = admin",
             "user_domain_id = default",
             "project_domain_id = default",
-            "http_connect_timeout = 2",
+            "http_connect_timeout = 30",
             "http_request_max_retries = 0",
         ]
         topics = [f"logs_topic = {self.fixture.topic()}", "auth_strategy = keystone"]
