@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.errors import RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.faults import translate
 
@@ -283,7 +283,7 @@ class Admin:
         except KafkaException as error:
             raise self._fault(error) from error
         except concurrent.futures.TimeoutError as error:
-            raise TransportError(f"no answer within {timeout} s", name="_TIMED_OUT") from error
+            raise RetriableError(f"no answer within {timeout} s", name="_TIMED_OUT") from error
         self._let_in()
         return answer
 

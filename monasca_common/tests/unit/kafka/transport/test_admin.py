@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import concurrent.futures
+
 from confluent_kafka import KafkaError, KafkaException
 from oslotest import base
 
@@ -30,6 +32,12 @@ class ScriptedClient:
     def poll(self, _timeout):
         while self.unheard:
             self.admin._on_error(KafkaError(self.unheard.pop(0)))
+
+
+class PatienceTest(base.BaseTestCase):
+    def test_an_answer_that_does_not_come_may_come_another_time(self):
+        admin = Admin.__new__(Admin)
+        self.assertRaises(RetriableError, admin._result, concurrent.futures.Future(), -1)
 
 
 class RefusalTest(base.BaseTestCase):
