@@ -175,7 +175,7 @@ class ConfluentConsumer(ConsumerTransport):
             else:
                 marks = self._client.get_watermark_offsets(asked, cached=True)
         if marks is None or marks[1] < 0:
-            raise TransportError(
+            raise RetriableError(
                 f"no watermarks of {partition.topic}/{partition.partition} within {timeout} s", name="_TIMED_OUT"
             )
         return max(0, marks[0]), marks[1]

@@ -26,3 +26,12 @@ class TestOffsetsForTimes(base.BaseTestCase):
 
     def test_a_right_that_is_missing_is_not(self):
         self.assertNotIsInstance(self.refused(KafkaError.TOPIC_AUTHORIZATION_FAILED), RetriableError)
+
+
+class TestWatermarks(base.BaseTestCase):
+    def test_none_in_time_may_come_another_time(self):
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        client = mock.Mock(get_watermark_offsets=mock.Mock(return_value=None))
+        with mock.patch.object(consumer, "_client", client):
+            self.assertRaises(RetriableError, consumer.watermarks, TopicPartition("metrics", 4), 1.0)
