@@ -156,7 +156,7 @@ def _headers(raw: Any) -> Headers:
     whoever looks into that crashes."""
     try:
         return tuple(_HEADERS_OF(raw) or ())
-    except SystemError:
+    except (SystemError, UnicodeDecodeError):
         raw.set_headers([])
         LOG.warning(
             "the headers of %s/%d/%d are left out: the name of one is not UTF-8",
