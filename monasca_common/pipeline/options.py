@@ -162,7 +162,7 @@ _AGGREGATE_OPTIONS = [
         help="Count a message id once: of each batch the records are left out that have their id in common with an "
         "earlier record of the batch, or with one of so many offsets below it, of each partition. Each batch reads "
         "its own records once more, and all of these offsets: twice the processor time, where they are a fifth of the "
-        "batch, 2.4 times, where they are as many. 0: what is in the topic twice counts twice.",
+        "batch, 2.2 times, where they are as many. 0: what is in the topic twice counts twice.",
     ),
 ]
 
