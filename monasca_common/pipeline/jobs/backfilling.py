@@ -156,7 +156,9 @@ class Backfill:
                     f"the log begins at {extent.first}: what was between them is lost"
                 )
         staging.firsts = {partition: extent.first for partition, extent in extents.items()}
-        return next_offsets
+        # Of what the archive is ahead of the stream, nothing was taken: should the stream read it meanwhile, it is to
+        # be read from Kafka.
+        return {partition: min(next_offsets.get(partition, 0), end) for partition, end in stands.items()}
 
     def _starts(self, source: Source, staging: _Staging) -> dict[int, int]:
         """Where to begin in each partition."""

@@ -158,6 +158,24 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([24, 11], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
+    def test_an_archive_that_is_ahead_of_a_stream_that_moves_on_loses_nothing(self):
+        messages = self.publish(self.records(0, range(1, 20)))
+        self.until_quiet(self.stream_job)
+        messages += self.publish(self.records(0, range(100, 105)))
+        history = self.archived()
+        records = history.records
+
+        def stream_first(*arguments):
+            self.until_quiet(self.stream_job)
+            return records(*arguments)
+
+        with mock.patch.object(history, "records", stream_first):
+            report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
+
+        self.assertEqual(24, report.records)
+        self.assertEqual([24], self.scalars("SELECT record_count FROM aggregate_usage"))
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
+
     def test_what_neither_has_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         history = self.archived()
