@@ -7,11 +7,12 @@ import contextlib
 import importlib.util
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.errors import SparkUnavailable
@@ -27,6 +28,10 @@ _SCALA = "2.13"
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
 
 
+# spark-submit adds those of the packages to it: said once more, executors would have no connector.
+_JARS = "spark.jars"
+
+
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
     """Raises `SparkUnavailable`, which says what to install or to correct."""
     check_installed()
@@ -35,16 +40,35 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
 
     # Without it the workers run whatever `python3` means there.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # It tells of each call with its arguments: options, and logins among them.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    options = configuration(settings)
     builder = SparkSession.builder.appName(name)
-    for option, value in configuration(settings).items():
-        builder = builder.config(option, value)
+    for option, value in options.items():
+        if option != _JARS:
+            builder = builder.config(option, value)
     try:
+        _start_java(options)
         session = builder.getOrCreate()
     except (PySparkException, Exception) as error:
         raise SparkUnavailable(f"Spark does not start with master={settings.master}: {_first_line(error)}") from error
     session.sparkContext.setLogLevel("WARN")
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each connection
     return session
+
+
+def _start_java(options: Mapping[str, str]) -> None:
+    """Unless it runs: pyspark would write the options of the first session to its command line."""
+    from pyspark import SparkContext
+
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    with _in_a_file(options) as arguments:
+        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(arguments)} {given or 'pyspark-shell'}"
+        try:
+            SparkContext._ensure_initialized()
+        finally:
+            os.environ.pop("PYSPARK_SUBMIT_ARGS")
+            if given is not None:
+                os.environ["PYSPARK_SUBMIT_ARGS"] = given
 
 
 def close_session(session: SparkSession) -> None:
@@ -84,7 +108,7 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         "spark.redaction.regex": _SECRETS,
     }
     if settings.jars:
-        wanted["spark.jars"] = ",".join(settings.jars)
+        wanted[_JARS] = ",".join(settings.jars)
     if settings.master.startswith("local"):
         # The machine's name may lead to an address that is not its own, and everything here is on this machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -139,13 +163,20 @@ def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> i
 
     spark_submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
     environment = {"PYSPARK_PYTHON": sys.executable, **os.environ}
-    # A file, for a command line is there for everybody to see.
+    with _in_a_file(configuration(settings)) as options:
+        command = [spark_submit, *options, program, *arguments]
+        return subprocess.run(command, check=False, env=environment).returncode
+
+
+@contextlib.contextmanager
+def _in_a_file(options: Mapping[str, str]) -> Iterator[list[str]]:
+    """Arguments of spark-submit. A command line is there for everybody to see; the file for its owner, as long as the
+    block lasts."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as properties:
-        for option, value in configuration(settings).items():
+        for option, value in options.items():
             properties.write(f"{option}={_escaped(value)}\n")
         properties.flush()
-        command = [spark_submit, "--properties-file", properties.name, program, *arguments]
-        return subprocess.run(command, check=False, env=environment).returncode
+        yield ["--properties-file", properties.name, "--load-spark-defaults"]
 
 
 def _escaped(value: str) -> str:

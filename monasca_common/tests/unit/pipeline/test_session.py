@@ -2,6 +2,7 @@
 """What a session needs and how it is configured, without one."""
 
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -90,6 +91,31 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual("127.0.0.1", session.configuration(SparkSettings())["spark.driver.host"])
         self.assertNotIn("spark.driver.host", session.configuration(SparkSettings("spark://h:7077")))
 
+    def test_jars_do_not_take_the_place_of_those_of_the_packages(self):
+        """spark-submit has put them together by the time that a session is built."""
+        built = {}
+
+        class Builder:
+            def appName(self, _):  # noqa: N802
+                return self
+
+            def config(self, option, value):
+                built[option] = value
+                return self
+
+            def getOrCreate(self):  # noqa: N802
+                raise OSError("enough")
+
+        for name, value in (
+            ("pyspark.sql.SparkSession.builder", Builder()),
+            ("pyspark.SparkContext._ensure_initialized", lambda: None),
+            ("monasca_common.pipeline.spark.session.check_installed", lambda: None),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, value))
+        self.assertRaises(SparkUnavailable, session.open_session, SparkSettings(jars=("/x.jar",)), "a")
+        self.assertIn("spark.jars.packages", built)
+        self.assertNotIn("spark.jars", built)
+
     def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
         seen = {}
 
@@ -108,3 +134,36 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual(["program.py", "pipeline", "run"], seen["command"][-3:])
         self.assertFalse(seen["path"].exists())
         self.assertEqual(os.environ.get("PYSPARK_PYTHON", sys.executable), seen["python"])
+
+    def test_a_session_is_started_without_an_option_on_a_command_line_or_in_a_log(self):
+        seen = {}
+
+        def popen(command, **_):
+            path = Path(command[command.index("--properties-file") + 1])
+            level = logging.getLogger("py4j.clientserver").getEffectiveLevel()
+            seen.update(command=command, text=path.read_text(), mode=path.stat().st_mode, path=path, level=level)
+            raise OSError("no more processes")
+
+        for name, value in (
+            ("pyspark.java_gateway.Popen", popen),
+            ("pyspark.SparkContext._gateway", None),
+            ("monasca_common.pipeline.spark.session.check_installed", lambda: None),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, value))
+        self.useFixture(fixtures.EnvironmentVariable("PYSPARK_GATEWAY_PORT", None))
+        self.useFixture(fixtures.EnvironmentVariable("PYSPARK_SUBMIT_ARGS", "--name given pyspark-shell"))
+        for name, level in (("", logging.DEBUG), ("py4j", logging.NOTSET)):
+            self.addCleanup(logging.getLogger(name).setLevel, logging.getLogger(name).level)
+            logging.getLogger(name).setLevel(level)
+
+        settings = SparkSettings(options={"spark.hadoop.fs.s3a.secret.key": "hush"})
+        error = self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
+
+        self.assertIn("no more processes", str(error))
+        self.assertNotIn("hush", " ".join(seen["command"]))
+        self.assertIn("spark.hadoop.fs.s3a.secret.key=hush\n", seen["text"])
+        self.assertIn("spark.driver.memory=1g\n", seen["text"])
+        self.assertEqual(["--name", "given", "pyspark-shell"], seen["command"][-3:])
+        self.assertEqual((0o600, False), (seen["mode"] & 0o777, seen["path"].exists()))
+        self.assertEqual(logging.WARNING, seen["level"])
+        self.assertEqual("--name given pyspark-shell", os.environ["PYSPARK_SUBMIT_ARGS"])
