@@ -12,7 +12,7 @@
     ├── StagingLost             what executors have staged is not all there: compute it again
     ├── AlreadyArchived         the archive has these offsets: its position was put back
     ├── ArchiveUnavailable      the file system that the archive is on cannot do it now
-    ├── ArchiveDamaged          a file that the manifest names is gone
+    ├── ArchiveDamaged          a file of the archive is gone, or is not whole
     ├── ReplayFailed            some of it was not sent: to repeat it adds nothing twice
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
     ├── BackfillStopped         it was asked to stop before it was done
@@ -89,7 +89,7 @@ class ArchiveUnavailable(PipelineError):
 
 
 class ArchiveDamaged(PipelineError):
-    """Somebody else has removed a file that the manifest names."""
+    """Somebody else has removed a file that the manifest names, or a file of the archive is cut or overwritten."""
 
 
 class ReplayFailed(PipelineError):

@@ -73,10 +73,10 @@ class Content:
 
 
 def content(store: Store, path: str) -> Content:
-    """As its footer tells. Raises `ArchiveUnavailable`."""
+    """As its footer tells. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
     import pyarrow.parquet as pq
 
-    with store.reading(path) as opened, store.translated(path):
+    with store.reading(path) as opened, store.decoding(path):
         footer = pq.ParquetFile(opened).metadata
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         columns = [group.column(number) for group in groups for number in range(group.num_columns)]
@@ -89,12 +89,12 @@ def content(store: Store, path: str) -> Content:
 def read(
     store: Store, path: str, selection: Selection, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """What is wanted of a file, in order of offset. Raises `ArchiveUnavailable`."""
+    """What is wanted of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    with store.reading(path) as opened, store.translated(path):
+    with store.reading(path) as opened, store.decoding(path):
         for batch in pq.ParquetFile(opened).iter_batches(batch_size=_ROWS, columns=columns):
             wanted = batch
             times = batch.column("event_time").cast(pa.int64())

@@ -66,9 +66,17 @@ class Store:
         with _translated(full):
             return self._files.open_input_file(full)
 
-    def translated(self, path: str) -> contextlib.AbstractContextManager[None]:
-        """For what reads or writes an opened file: its errors as `ArchiveUnavailable`."""
-        return _translated(self._full(path))
+    @contextlib.contextmanager
+    def decoding(self, path: str) -> Iterator[None]:
+        """For what reads an opened file of Parquet: its errors as `ArchiveUnavailable`, and `ArchiveDamaged`."""
+        from pyarrow import ArrowInvalid
+
+        full = self._full(path)
+        try:
+            with _translated(full):
+                yield
+        except ArrowInvalid as error:
+            raise ArchiveDamaged(f"{full} is no whole file of Parquet: {error}") from error
 
     def read_small(self, path: str) -> bytes | None:
         """All of a file; ``None`` where there is none."""

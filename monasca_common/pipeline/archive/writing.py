@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from monasca_common.pipeline.archive import reading
-from monasca_common.pipeline.archive.event_time import kafka_ms, own_ms
+from monasca_common.pipeline.archive.event_time import kafka_ms, with_own_ms
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
 from monasca_common.pipeline.archive.manifest import ArchivedFile
 from monasca_common.pipeline.archive.settings import Compression
@@ -65,7 +65,7 @@ class HourFiles:
 
         own = sql.col("own_ms")
         (
-            records.select(*KEPT, own_ms(sql.col("value")).alias("own_ms"))
+            with_own_ms(records.select(*KEPT))
             .withColumn("event_ms", sql.coalesce(own, kafka_ms(sql.col("timestamp"))))
             .select(
                 *KEPT,
@@ -84,9 +84,9 @@ class HourFiles:
         files: list[ArchivedFile] = []
         undated = 0
         for path in self.store.files_below(self.folder):
-            place = _PLACE.search(path)
+            place = _PLACE.fullmatch(path.removeprefix(self.folder))
             if place is None:
-                continue  # of Hadoop's own, beside ours
+                continue  # Hadoop's own; or of another attempt at a task, which does not know that it is late
             self.store.sync(path)
             found = reading.content(self.store, path)
             hour_ms, offsets = int(place["hour"]) * HOUR_MS, Offsets(int(place["partition"]), found.first, found.last)
