@@ -55,16 +55,16 @@ def _starts(view: TopicView, ledger: Ledger, source: Source, extents: Mapping[in
 
 
 def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
-    where = f"{source.topic}/{partition}"
-    command = f"monasca-common offsets reset --group {source.group} --topic {source.topic} --to-earliest"
-    remedy = f"`{command}` moves to what is left, once that is accepted"
+    where = f"{source.topic}/{partition}: offset {start} is to be read next, but the log"
+    # Of this partition alone, and never to what was read: it would count again.
+    reset = f"`monasca-common offsets reset --group {source.group} --topic {source.topic}:{partition}"
     if start < extent.first:
         raise RecordsLost(
-            f"{where}: offset {start} is to be read next, but the log begins at {extent.first}: retention has removed "
-            f"{extent.first - start} offsets that were not read; {remedy}"
+            f"{where} begins at {extent.first}: retention has removed {extent.first - start} offsets that were not "
+            f"read; {reset} --to-earliest` moves to what is left, once that is accepted"
         )
     if start > extent.end:
         raise RecordsLost(
-            f"{where}: offset {start} is to be read next, but the log ends at {extent.end}: it was cut, or is another "
-            f"topic; {remedy}"
+            f"{where} ends at {extent.end}: it was cut, or is another topic; {reset} --to-offset {extent.end}` moves "
+            "to what comes from now on, once that is accepted"
         )

@@ -62,8 +62,17 @@ class NextRangesTest(DatabaseCase):
     def test_what_retention_has_removed_unread_is_told_with_its_number_and_the_remedy(self):
         self.ledger.begin(SOURCE, {0: 3})
         error = self.assertRaises(RecordsLost, self.ranges, View(p0=(10, 20)))
-        for text in ("metrics/0", "offset 3 ", "begins at 10", "removed 7 offsets", "offsets reset", SOURCE.group):
+        for text in ("metrics/0", "offset 3 ", "begins at 10", "removed 7 offsets", SOURCE.group):
             self.assertThat(str(error), Contains(text))
+
+    def test_the_remedy_moves_one_partition_and_none_to_what_was_counted(self):
+        self.ledger.begin(SOURCE, {0: 30, 1: 3})
+        for extents, target in (
+            ({"p0": (0, 30), "p1": (10, 20)}, "--topic metrics:1 --to-earliest"),
+            ({"p0": (0, 20), "p1": (0, 20)}, "--topic metrics:0 --to-offset 20"),
+        ):
+            error = self.assertRaises(RecordsLost, self.ranges, View(**extents))
+            self.assertThat(str(error), Contains(f"offsets reset --group {SOURCE.group} {target}`"))
 
     def test_a_log_that_ends_before_the_position_is_another_one(self):
         self.ledger.begin(SOURCE, {0: 30})
