@@ -16,15 +16,16 @@ _PRE_TRANSFORMS, _TRANSFORMS = "pre_transform", "transform"
 
 def store(ledger: Ledger, pre_transforms: Rows, transforms: Rows) -> Specifications:
     """Put these in the place of all that is there, unless one is refused. Raises `InvalidSpecifications`."""
-    given = {_PRE_TRANSFORMS: _texts(pre_transforms), _TRANSFORMS: _texts(transforms)}
+    given = {_PRE_TRANSFORMS: list(pre_transforms.lines), _TRANSFORMS: list(transforms.lines)}
     found = read(
         Rows(pre_transforms.source, given[_PRE_TRANSFORMS]),
         Rows(transforms.source, given[_TRANSFORMS]),
     )
     rows = [
-        {"kind": kind, "row": number, "content": text}
-        for kind, texts in given.items()
-        for number, text in enumerate(texts, start=1)
+        # With the empty ones, so that faults name the rows of the file.
+        {"kind": kind, "row": number, "content": line if isinstance(line, str) else line.decode()}
+        for kind, lines in given.items()
+        for number, line in enumerate(lines, start=1)
     ]
     with ledger.writing() as connection:
         connection.execute(aggregate_specification.delete())
@@ -47,8 +48,3 @@ def stored(ledger: Ledger) -> tuple[Rows, Rows]:
         for kind in (_PRE_TRANSFORMS, _TRANSFORMS)
     )
     return pre_transforms, transforms
-
-
-def _texts(rows: Rows) -> list[str]:
-    """With the empty ones, so that faults name the rows of the file."""
-    return [line if isinstance(line, str) else line.decode(errors="replace") for line in rows.lines]

@@ -39,6 +39,13 @@ class SpecificationTableTest(DatabaseCase):
         self.assertIn("trans.jsonl row 2: surprise", str(error))
         self.assertEqual(given, read(*specification_table.stored(self.ledger)))
 
+    def test_bytes_that_are_no_text_are_refused_as_a_file_of_them_is(self):
+        line = self.pre_transforms.lines[0].encode().replace(b'"cpu"', b'"cp\xff"')
+        bad = Rows("pre.jsonl", [line])
+        refused = self.assertRaises(InvalidSpecifications, read, bad, self.transforms())
+        error = self.assertRaises(InvalidSpecifications, specification_table.store, self.ledger, bad, self.transforms())
+        self.assertEqual(str(refused), str(error))
+
     def test_a_database_without_any_is_told_with_the_remedy(self):
         error = self.assertRaises(ConfigurationError, specification_table.stored, self.ledger)
         self.assertIn("pipeline specifications load", str(error))
