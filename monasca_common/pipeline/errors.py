@@ -15,6 +15,7 @@
     ├── ArchiveDamaged          a file of the archive is gone, or is not whole
     ├── ReplayFailed            some of it was not sent: to repeat it adds nothing twice
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
+    ├── SparkFailed             it does not come to a result; of a job that does not try again
     ├── BackfillStopped         it was asked to stop before it was done
     └── NotAggregated           a record that counts nowhere; it becomes a dead letter, which says why
 """
@@ -98,6 +99,10 @@ class ReplayFailed(PipelineError):
 
 class SparkUnavailable(PipelineError):
     """The message says what to install."""
+
+
+class SparkFailed(PipelineError):
+    """What an executor, or Spark itself, said first; all of it is in Spark's log."""
 
 
 class BackfillStopped(PipelineError):

@@ -46,5 +46,6 @@ class AggregateJob(Job):
             told = stack.enter_context(served("aggregate", stream.status_host, stream.status_port, watcher))
             spark = open_session(self._spark, "monasca-aggregate")
             stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
             aggregation = Aggregation(spark, settings, view, ledger, outbox)
             return loop.run(aggregation.step, spark, stream.trigger_seconds, request, told)

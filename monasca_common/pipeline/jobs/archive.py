@@ -43,6 +43,7 @@ class ArchiveJob(Job):
             told = stack.enter_context(served("archive", first.status_host, first.status_port, watcher))
             spark = open_session(self._spark, "monasca-archive")
             stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
             topics = [
                 Archiving(spark, settings, stream, view, ledger)
                 for stream, view in zip(settings.streams, views, strict=True)

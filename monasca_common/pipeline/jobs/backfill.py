@@ -12,6 +12,7 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.history import History
 from monasca_common.pipeline.archive.options import archive_settings
+from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.backfilling import Backfill
 from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
 from monasca_common.pipeline.jobs.status import served
@@ -55,6 +56,7 @@ class BackfillJob(Job):
             told = stack.enter_context(served("backfill", self._status.host, self._status.port, watcher))
             spark = open_session(self._spark, "monasca-backfill")
             stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
             history = self._history(spark, view) if self._archive is not None else None
             backfill = Backfill(spark, settings, view, ledger, self._backfill.margin_ms, history)
             report = backfill.run(request.from_ms, request.to_ms, told)

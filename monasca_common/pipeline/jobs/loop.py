@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from monasca_common.kafka.errors import TransportError, UndeliveredError
 from monasca_common.kafka.retry import RetryPolicy
-from monasca_common.pipeline.errors import ArchiveUnavailable, Fenced, NotPublished, SparkUnavailable, StagingLost
+from monasca_common.pipeline.errors import (
+    ArchiveUnavailable,
+    Fenced,
+    NotPublished,
+    SparkFailed,
+    SparkUnavailable,
+    StagingLost,
+)
 from monasca_common.pipeline.jobs.base import Progress, Request, Watcher
 from monasca_common.pipeline.spark.session import has_ended
 from monasca_common.storage.errors import StorageUnavailable
@@ -85,17 +93,30 @@ def run(
 
 def passing_errors() -> tuple[type[Exception], ...]:
     """What may be over when it is tried again."""
+    ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
+    return (*ours, *_spark_errors())
+
+
+@contextlib.contextmanager
+def spark_told() -> Iterator[None]:
+    """For what ends a job: what Spark says in pages of Java is told in a line, by `SparkFailed`."""
+    try:
+        yield
+    except _spark_errors() as error:
+        raise SparkFailed(f"Spark has failed: {first_line(error)}") from error
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
-    return (*ours, PySparkException, Py4JError, ConnectionError)  # the last: of a Spark that has died
+    return (PySparkException, Py4JError, ConnectionError)  # the last: of a Spark that has died
 
 
 def first_line(error: BaseException) -> str:
-    """Of an error in a task, what Python said there: Spark tells it far below its own."""
+    """Of an error in a task, what Python said there: Spark tells it far below its own, and its causes before it."""
     lines = str(error).splitlines()
     traces = [number for number, line in enumerate(lines) if line.endswith(_TRACE)]
     if traces:
-        lines = [line for line in lines[traces[0] + 1 :] if not line.startswith(" ")]  # frames are indented
+        lines = [line for line in lines[traces[-1] + 1 :] if not line.startswith(" ")]  # frames are indented
     return next(filter(None, lines), type(error).__name__)

@@ -16,6 +16,7 @@ from monasca_common.pipeline.archive.replaying import Replay
 from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.archive.sending import Archive, Counting, Send, ToKafka, ToStorage
 from monasca_common.pipeline.archive.settings import KafkaTarget, StorageTarget
+from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.base import Job, Progress, Request, Watcher
 from monasca_common.pipeline.jobs.status import served
 from monasca_common.pipeline.options import spark_settings, status_settings
@@ -55,7 +56,7 @@ class ReplayJob(Job):
                 tasks = 1
             # What would be sent is counted by the hour, and a label for each of these is none of Prometheus'.
             port = self._status.port if request.execute else None
-            with served("replay", self._status.host, port, watcher) as told:
+            with served("replay", self._status.host, port, watcher) as told, loop.spark_told():
                 progress = Replay(spark, archive, send, tasks=tasks).run(told)
         finally:
             close_session(spark)

@@ -247,6 +247,14 @@ class CommandTest(ArchiveCase):
         self.assertEqual(0, replayed.returncode, replayed.stderr)
         self.assertEqual(8, len(self.rows_of(url)))
 
+        cut = next(self.location.rglob("p*.parquet"))
+        cut.write_bytes(cut.read_bytes()[:-1])
+        damaged = self.run_command(configuration, "replay")
+        self.assertEqual(1, damaged.returncode)
+        told = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
+        self.assertEqual(1, len(told), damaged.stderr)
+        self.assertIn(f"ArchiveDamaged: {cut} is no whole file of Parquet", told[0])
+
 
 def facts(message):
     """What a replay keeps of a message."""

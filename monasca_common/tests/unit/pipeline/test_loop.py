@@ -7,7 +7,7 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
-from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkUnavailable, StagingLost
+from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkFailed, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.base import Request, Watcher
 from monasca_common.storage.errors import StorageUnavailable
@@ -90,6 +90,19 @@ class LoopTest(base.BaseTestCase):
         self.assertEqual(5, self.run_through(left, Report()).done)
         self.assertRaises(NotPublished, self.run_through, *[left] * 5)
 
+    def test_what_spark_says_in_pages_ends_a_job_in_a_line(self):
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        def fail(error):
+            with loop.spark_told():
+                raise error
+
+        for kind in (PySparkException, Py4JError):
+            error = self.assertRaises(SparkFailed, fail, kind("no space left\n\tat java.io.x"))
+            self.assertEqual("Spark has failed: no space left", str(error))
+        self.assertRaises(RecordsLost, fail, RecordsLost())
+
     def test_the_error_of_a_task_is_told_and_not_sparks(self):
         text = """An error occurred while calling o1.x.
 : org.apache.spark.SparkException: Job aborted: org.apache.PythonException: Traceback (most recent call last):
@@ -99,5 +112,16 @@ some.errors.Away: no route
 
 \tat org.apache.spark.x"""
         self.assertEqual("some.errors.Away: no route", loop.first_line(Exception(text)))
+        caused = text.replace(
+            "some.errors.Away: no route",
+            """builtins.OSError: 3
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "x.py", line 5, in y
+some.errors.Away: no route""",
+        )
+        self.assertEqual("some.errors.Away: no route", loop.first_line(Exception(caused)))
         self.assertEqual("plain", loop.first_line(Exception("plain\nand more")))
         self.assertEqual("ValueError", loop.first_line(ValueError()))
