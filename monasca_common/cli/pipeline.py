@@ -91,6 +91,7 @@ class PipelineRun(PipelineCommand):
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.cli.pipeline_progress import Shown
         from monasca_common.pipeline.jobs.base import Request, Watcher, load_job
+        from monasca_common.pipeline.spark import session
 
         range_ms = _time(parsed_args, "from_time"), _time(parsed_args, "to_time")
         request = Request(parsed_args.once, *range_ms, execute=parsed_args.execute)
@@ -104,6 +105,7 @@ class PipelineRun(PipelineCommand):
         stop = threading.Event()
         with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
             _stop_on_signals(stop)
+            session.tell_submit()
             progress = job.run(request, Watcher(stop, shown.tell))
         if parsed_args.json:
             self.print(json.dumps({"job": parsed_args.job, **dataclasses.asdict(progress)}))

@@ -9,10 +9,13 @@ import logging
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.errors import SparkUnavailable
@@ -28,6 +31,8 @@ _SCALA = "2.13"
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
 
 
+# In the environment of what `submit` runs.
+_DRIVER = "MONASCA_PIPELINE_DRIVER"
 # spark-submit adds those of the packages to it: said once more, executors would have no connector.
 _JARS = "spark.jars"
 
@@ -157,15 +162,50 @@ def _first_line(error: Any) -> str:
 
 
 def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> int:
-    """Run a Python program by spark-submit, its driver here; its exit status."""
+    """Run a Python program by spark-submit, its driver here; its exit status. For the main thread.
+
+    SIGTERM and Ctrl-C end it as they end the program, if that calls `tell_submit`.
+    """
     check_installed()
     import pyspark
 
     spark_submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-    environment = {"PYSPARK_PYTHON": sys.executable, **os.environ}
-    with _in_a_file(configuration(settings)) as options:
-        command = [spark_submit, *options, program, *arguments]
-        return subprocess.run(command, check=False, env=environment).returncode
+    with _in_a_file(configuration(settings)) as options, tempfile.TemporaryDirectory() as folder:
+        driver = Path(folder) / "pid"
+        environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
+        return _run([spark_submit, *options, program, *arguments], environment, driver)
+
+
+def tell_submit() -> None:
+    """By a program that handles SIGTERM, of itself: to whom `submit` is to pass it on, if this is what started it."""
+    if path := os.environ.get(_DRIVER):
+        written = Path(f"{path}.written")
+        written.write_text(str(os.getpid()))
+        written.replace(path)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path) -> int:
+    """``driver``: the file that `tell_submit` writes."""
+    # Who is started with a signal ignored goes on to: Ctrl-C would end Java under the driver, in the midst of a batch.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    try:
+        process = subprocess.Popen(command, env=environment)
+
+        def on_signal(_signum: int, _frame: FrameType | None) -> None:
+            try:
+                told = int(driver.read_text())
+            except FileNotFoundError:  # nothing has begun that is to be finished
+                process.terminate()
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(told, signal.SIGTERM)
+
+        for each in (signal.SIGTERM, signal.SIGINT):
+            before.setdefault(each, signal.signal(each, on_signal))
+        return process.wait()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextlib.contextmanager

@@ -23,3 +23,13 @@ class ClusterTest(PipelineProcessCase):
         self.assertEqual((2, 1), (state["aliveworkers"], len(state["completedapps"])))
         # What the dead one had staged is not there any more, either.
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
+
+    def test_submitted_it_ends_in_order_when_it_is_told_to(self):
+        self.send_some()
+        process = self.start(verb="submit")
+        self.wait_until(self.is_through, 180)
+        process.terminate()
+        self.assertEqual(0, process.wait(60))
+        self.assertIn("offsets done, 0 left", self.log.read_text())
+        self.assertEqual(1, len(self.spark.state()["completedapps"]))
+        self.assert_clean()

@@ -4,9 +4,11 @@
 import importlib.util
 import logging
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -119,12 +121,13 @@ class ConfigurationTest(base.BaseTestCase):
     def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
         seen = {}
 
-        def run(command, *, check, env):
+        def popen(command, *, env):
             path = Path(command[command.index("--properties-file") + 1])
             seen.update(command=command, text=path.read_text(), path=path, python=env["PYSPARK_PYTHON"])
-            return subprocess.CompletedProcess(command, 7)
+            self.assertEqual(signal.SIG_IGN, signal.getsignal(signal.SIGINT))  # for who is started inherits that
+            return mock.Mock(wait=lambda: 7)
 
-        self.useFixture(fixtures.MonkeyPatch("subprocess.run", run))
+        self.useFixture(fixtures.MonkeyPatch("subprocess.Popen", popen))
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.session.check_installed", lambda: None))
         settings = SparkSettings("spark://h:7077", options={"spark.secret": "a\\b\nc"})
         self.assertEqual(7, session.submit(settings, "program.py", ["pipeline", "run"]))
@@ -134,6 +137,27 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual(["program.py", "pipeline", "run"], seen["command"][-3:])
         self.assertFalse(seen["path"].exists())
         self.assertEqual(os.environ.get("PYSPARK_PYTHON", sys.executable), seen["python"])
+
+    def test_submit_passes_a_signal_on_to_the_driver_once_that_handles_it(self):
+        killed = []
+        process = mock.Mock(terminate=lambda: killed.append("spark-submit"))
+        driver = Path(self.useFixture(fixtures.TempDir()).path) / "pid"
+
+        def wait():
+            signal.raise_signal(signal.SIGTERM)
+            self.useFixture(fixtures.EnvironmentVariable("MONASCA_PIPELINE_DRIVER", str(driver)))
+            session.tell_submit()
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(each)
+            return 0
+
+        process.wait = wait
+        self.useFixture(fixtures.MonkeyPatch("os.kill", lambda *of: killed.append(of)))
+        self.useFixture(fixtures.MonkeyPatch("subprocess.Popen", lambda *_, **__: process))
+        before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+        self.assertEqual(0, session._run(["spark-submit"], {}, driver))
+        self.assertEqual(["spark-submit", *[(os.getpid(), signal.SIGTERM)] * 2], killed)
+        self.assertEqual(before, [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)])
 
     def test_a_session_is_started_without_an_option_on_a_command_line_or_in_a_log(self):
         seen = {}
