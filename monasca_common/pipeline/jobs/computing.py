@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -48,6 +49,9 @@ class Computing:
         """``records``: rows of the connector. ``windows``: only those that start in this half-open range."""
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
+        if windows is not None:
+            # What retention passes meanwhile is wanted all the same: it stands in what these windows replace.
+            bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         partials = partial_frames.partials(records, settings.specifications, bounds, on_rejected, counts.adder())
         if windows is not None:
             start = partials["window_start"]

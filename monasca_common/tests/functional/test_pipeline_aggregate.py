@@ -8,8 +8,17 @@ import confluent_kafka
 from testtools.matchers import StartsWith
 
 from monasca_common.kafka import dead_letter, failpoints
+from monasca_common.pipeline.jobs.backfilling import Backfill
 from monasca_common.pipeline.outbox import Outbox
-from monasca_common.tests.functional.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, KafkaPipelineCase, cpu, expected
+from monasca_common.tests.functional.pipeline_case import (
+    MINUTE_MS,
+    NOON_MS,
+    CpuCase,
+    KafkaPipelineCase,
+    SharedSpark,
+    cpu,
+    expected,
+)
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     SHIPPED,
     envelope,
@@ -70,7 +79,8 @@ class GoldenTest(KafkaPipelineCase):
         pre_rows = shipped_pre_rows + [row for row in pre_rows if row["event_type"] in fed]
         rows += shipped_rows
         specs = specifications(pre_rows, rows)
-        messages = self.publish(golden("cpu_metrics.jsonl") + golden("mem_and_pod_metrics.jsonl"))
+        values = golden("cpu_metrics.jsonl") + golden("mem_and_pod_metrics.jsonl")
+        messages = self.publish(values)
         aggregation = self.aggregation(specs)
 
         report = aggregation.step()
@@ -84,6 +94,23 @@ class GoldenTest(KafkaPipelineCase):
         again = aggregation.step()
         self.assertEqual((len(found), 0, 0), (again.offsets, again.records, again.published.messages))
         self.assertEqual([], self.read(self.dlq, 1))
+        self.spoil()
+        self.backfill(aggregation, values)
+        self.until_quiet(aggregation)
+        self.assertEqual(found, self.stored(specs))
+
+    def spoil(self):
+        with self.ledger.writing() as connection:
+            connection.exec_driver_sql("UPDATE aggregate_usage SET record_count = record_count + 1, sums = '7e6'")
+            connection.exec_driver_sql("UPDATE aggregate_usage SET oldest_value = 5, latest_value = 6")
+
+    def backfill(self, aggregation, values):
+        """All periods of these, by the job of that name."""
+        times = [json.loads(value)["metric"]["timestamp"] for value in values]
+        spark = self.useFixture(SharedSpark()).session
+        backfill = Backfill(spark, aggregation._settings, aggregation._view, self.ledger, 86_400_000)
+        report = backfill.run(int(min(times)), int(max(times)) + 1)
+        self.assertGreater(report.periods, 0)
 
     def assert_golden(self, of, found):
         memory = {"latest": 1024, "oldest": 4096, "max": 8192, "min": 1024, "avg": 3840, "sum": 15360}

@@ -21,6 +21,7 @@ from monasca_common.tests.functional.producer_case import SECONDS
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 FIRST_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 NAME = "mem.total_mb"
 
@@ -121,6 +122,21 @@ class BackfillTest(KafkaPipelineCase):
         self.assertIn("run the job aggregate first", str(error))
         error = self.assertRaises(RecordsLost, self.backfill(clock=SetClock(10**15)).run, FIRST_MS, FIRST_MS + HOUR_MS)
         self.assertIn("retention_days", str(error))
+
+    def test_what_retention_passes_while_it_computes_is_not_lost(self):
+        messages = self.publish(self.records(0, range(20)))
+        self.until_quiet(self.stream_job)
+        clock = SetClock(FIRST_MS + self.stream_job._settings.retention_days * DAY_MS)
+        backfill = self.backfill(clock=clock)
+        stage = backfill._stage
+
+        def later(*arguments):
+            clock.now_ms += 10_000
+            stage(*arguments)
+
+        with mock.patch.object(backfill, "_stage", later):
+            self.assertEqual(20, backfill.run(FIRST_MS, FIRST_MS + HOUR_MS).records)
+        self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     def test_a_crash_within_changes_nothing(self):
         self.publish(self.records(0, range(20)))
