@@ -160,7 +160,7 @@ class Archiving:
 def check_owner(store: Store, group: str) -> None:
     """Raises `ConfigurationError` where another group archives: each record would be there twice."""
     found = store.read_small(_OWNER)
-    if found is None:
+    if not found:  # empty where the disk had room for its name only
         with store.writing(_OWNER) as stream:
             stream.write(group.encode())
     elif found.decode() != group:

@@ -7,6 +7,7 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import store
+from monasca_common.pipeline.archive.archiving import check_owner
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
@@ -46,6 +47,14 @@ class StoreTest(base.BaseTestCase):
             self.put(path)
         self.assertEqual(["t/f/two", "t/one"], self.store.files_below("t"))
         self.assertEqual([], self.store.files_below("none"))
+
+    def test_who_archives_here_is_noted_again_where_the_disk_was_too_full_for_it(self):
+        (self.folder / "_archive").write_bytes(b"")
+        check_owner(self.store, "g")
+        self.assertEqual(b"g", self.store.read_small("_archive"))
+        check_owner(self.store, "g")
+        error = self.assertRaises(ConfigurationError, check_owner, self.store, "other")
+        self.assertIn("that of group_id 'g'", str(error))
 
     def test_to_remove_what_is_gone_is_no_error(self):
         self.put("t/one")
