@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
 from benchmarks.process_tree import PeakMemory
-from benchmarks.spark_ranges import parts
+from benchmarks.spark_ranges import bare_frame, parts
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
@@ -25,7 +25,6 @@ from monasca_common.pipeline.jobs.aggregation import Aggregation
 from monasca_common.pipeline.ledger import Ledger, OffsetRange
 from monasca_common.pipeline.outbox import Closing, Outbox
 from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
-from monasca_common.pipeline.spark import connector
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.pipeline.specification_reader import Rows, read
 from monasca_common.pipeline.topic_view import TopicView
@@ -131,9 +130,9 @@ def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
     with TopicView(consumer) as view:
         extents = view.extents()
     tenth, rest = parts(extents)
-    _group(spark, consumer, tenth)
+    _group(spark, job, tenth)
     with PeakMemory() as memory, Stopwatch() as watch:
-        _group(spark, consumer, rest)
+        _group(spark, job, rest)
     messages = sum(each.span for each in rest)
     return Figures(
         messages,
@@ -145,7 +144,7 @@ def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
     )
 
 
-def _group(spark: SparkSession, consumer: ConsumerSettings, ranges: Sequence[OffsetRange]) -> None:
+def _group(spark: SparkSession, job: Job, ranges: Sequence[OffsetRange]) -> None:
     from pyspark.sql import functions as f
 
     envelope = f.from_json(f.col("value").cast("string"), _ENVELOPE).alias("envelope")
@@ -153,7 +152,7 @@ def _group(spark: SparkSession, consumer: ConsumerSettings, ranges: Sequence[Off
     host, tenant = f.col("metric.dimensions")["hostname"], f.col("meta.tenantId")
     value = f.col("metric.value")
     (
-        connector.ranges_frame(spark, consumer, ranges, headers=False)
+        bare_frame(spark, job.servers, job.topic, ranges, headers=False)
         .select(envelope)
         .select("envelope.*")
         .groupBy(hour.alias("hour"), f.col("metric.name").alias("name"), host.alias("host"), tenant.alias("tenant"))

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
 from benchmarks.process_tree import PeakMemory
-from benchmarks.spark_ranges import parts
+from benchmarks.spark_ranges import bare_frame, parts
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.archive.archiving import Archiving
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.ledger import Ledger, OffsetRange
 from monasca_common.pipeline.settings import SparkSettings, StreamSettings
-from monasca_common.pipeline.spark import connector
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.pipeline.topic_view import TopicView
 
@@ -36,7 +35,7 @@ def run(job: Job) -> Figures:
     try:
         with tempfile.TemporaryDirectory() as folder, TopicView(consumer) as view:
             if job.case.endswith("-bare"):
-                return _bare(spark, consumer, view, Path(folder))
+                return _bare(job, spark, view, Path(folder))
             return _ours(job, spark, consumer, view, Path(folder))
     finally:
         spark.stop()
@@ -57,16 +56,16 @@ def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings, view: Topic
     return _figures(report.offsets, warmed + report.offsets, watch, memory)
 
 
-def _bare(spark: SparkSession, consumer: ConsumerSettings, view: TopicView, folder: Path) -> Figures:
+def _bare(job: Job, spark: SparkSession, view: TopicView, folder: Path) -> Figures:
     tenth, rest = parts(view.extents())
-    _copy(spark, consumer, tenth, folder / "tenth")
+    _copy(job, spark, tenth, folder / "tenth")
     with PeakMemory() as memory, Stopwatch() as watch:
-        _copy(spark, consumer, rest, folder / "rest")
+        _copy(job, spark, rest, folder / "rest")
     return _figures(sum(each.span for each in rest), sum(each.end for each in rest), watch, memory)
 
 
-def _copy(spark: SparkSession, consumer: ConsumerSettings, ranges: list[OffsetRange], folder: Path) -> None:
-    records = connector.ranges_frame(spark, consumer, ranges).select(*_COLUMNS)
+def _copy(job: Job, spark: SparkSession, ranges: list[OffsetRange], folder: Path) -> None:
+    records = bare_frame(spark, job.servers, job.topic, ranges, headers=True).select(*_COLUMNS)
     records.write.option("compression", "zstd").parquet(str(folder))
 
 

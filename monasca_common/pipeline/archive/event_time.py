@@ -60,8 +60,10 @@ def _date_ms() -> Column:
     from pyspark.sql import functions as sql
 
     written = sql.col("written")
-    # With Z and an offset, as in an example of the public API, the offset counts.
-    usual = sql.replace(sql.regexp_replace(written, r"Z([+-])", "$1"), sql.lit(","), sql.lit("."))
+    # With Z and an offset, as in an example of the public API, the offset counts. Spark wants seconds before one.
+    offset_alone = sql.regexp_replace(written, "Z([+-])", "$1")
+    with_seconds = sql.regexp_replace(offset_alone, "^(.{16})(?!:)", "$1:00")
+    usual = sql.replace(with_seconds, sql.lit(","), sql.lit("."))
     return sql.when(written.rlike(_DATE), sql.unix_millis(usual.try_cast("timestamp")))
 
 

@@ -15,6 +15,8 @@ from monasca_common.pipeline.ledger import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# Spark takes records one by one of what a poll has given, and a poll costs as much as hundreds of them.
+_FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -57,6 +59,7 @@ def client_options(settings: ConsumerSettings) -> dict[str, str]:
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id,
         "isolation.level": settings.isolation_level,
+        **_FETCHING,
         **java_security(connection.security),
     }
     return {f"kafka.{name}": value for name, value in options.items()}

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.pipeline.archive.event_time import LATEST_MS, kafka_ms, own_ms
+from monasca_common.pipeline.archive.event_time import LATEST_MS, kafka_ms, with_own_ms
 from monasca_common.tests.functional.pipeline_case import SharedSpark
 from monasca_common.tests.unit.models import hostile
 from monasca_common.tests.unit.persister import envelopes
@@ -23,7 +23,16 @@ TIMES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.floats(0, 1e15),
     st.sampled_from(["2026-01-01T10:00", "2026-01-31T23:59:59.123+02:00", "2026-01-31T23:59:59,5", "x", None, True]),
-    st.sampled_from(["2026-01-31T23:59:59Z+0200", "2026-02-30T10:00Z", "2026-01-31", "T10:00", "1767225600000"]),
+    st.sampled_from(
+        [
+            "2026-01-31T23:59:59Z+0200",
+            "2026-02-30T10:00Z",
+            "2026-01-31 10:00-0130",
+            "2026-01-31",
+            "T10:00",
+            "1767225600000",
+        ]
+    ),
 )
 INNER = st.dictionaries(st.sampled_from(["a", "timestamp", "{", '}"', "\\"]), st.text(max_size=4), max_size=3)
 
@@ -65,7 +74,7 @@ class EventTimeTest(base.BaseTestCase):
     def times_of(self, values):
         """In ms, ``None`` where a message tells none."""
         rows = self.spark.createDataFrame(list(enumerate(values)), "number int, value binary")
-        return [row[0] for row in rows.orderBy("number").select(own_ms(sql.col("value"))).collect()]
+        return [row.own_ms for row in with_own_ms(rows).orderBy("number").collect()]
 
     def test_each_kind_has_the_time_of_its_model(self):
         values = [envelopes.metric(7), envelopes.alarm(7), envelopes.event(7), envelopes.log(7)]
@@ -74,16 +83,23 @@ class EventTimeTest(base.BaseTestCase):
     def test_a_fraction_of_a_millisecond_is_dropped(self):
         self.assertEqual([1_453_308_000_000], self.times_of([metric(1_453_308_000_000.76)]))
 
-    def test_logs_and_events_may_write_a_date_and_metrics_may_not(self):
+    def test_a_time_may_be_a_date_or_that_of_the_envelope(self):
         for member in ("log", "event"):
             values = [
                 with_time(member, "2026-01-01T00:00:00.123Z"),
+                with_time(member, "2026-01-01 02:00+02:00"),
                 with_time(member, None, creation_time=1.5),
                 with_time(member, "yesterday", creation_time=1.5),
             ]
-            self.assertEqual([1_767_225_600_123, 1_500, None], self.times_of(values))
-        for member in ("metric", "alarm-transitioned"):
-            self.assertEqual([None], self.times_of([with_time(member, "2026-01-01T00:00:00Z", creation_time=1)]))
+            self.assertEqual([1_767_225_600_123, 1_767_225_600_000, 1_500, None], self.times_of(values))
+
+    def test_what_stands_in_a_text_is_no_time(self):
+        text = '"},"timestamp":7,"value":1}'
+        for members in ({"name": text, "dimensions": {}}, {"name": "n", "dimensions": {"a": text, "}": text}}):
+            members |= {"timestamp": 5, "value": 1}
+            for separators in ((",", ":"), (", ", ": ")):
+                value = json.dumps({"metric": members}, separators=separators).encode()
+                self.assertEqual([5], self.times_of([value]), value)
 
     def test_what_tells_no_time_is_known(self):
         values = [None, b"", b"{", b"[1]", b"{}", b'{"metric":{}}', b'{"metric":null}', b'{"log":{}}', b"\xff"]

@@ -93,6 +93,8 @@ class SecurityTest(base.BaseTestCase):
                 "kafka.bootstrap.servers": "a:1,b:2",
                 "kafka.client.id": "me",
                 "kafka.isolation.level": "read_committed",
+                "kafka.max.poll.records": "5000",
+                "kafka.max.partition.fetch.bytes": "4194304",
                 "kafka.security.protocol": "PLAINTEXT",
             },
             client_options(settings),
