@@ -56,7 +56,7 @@ def _number_ms() -> Column:
 
 
 def _date_ms() -> Column:
-    """Metrics and alarms have none, by their models, and none that breaks its model has to have its own hour."""
+    """Of logs and events, by their models. A metric that has one is no metric, and may have any hour."""
     from pyspark.sql import functions as sql
 
     written = sql.col("written")

@@ -46,7 +46,5 @@ class Expiry:
 
     def _remove_empty(self, folder: str) -> None:
         """The hour's, and the day's when that was its last."""
-        for each in (folder, folder.rpartition("/")[0]):
-            if self._store.files(each) or self._store.folders(each):
-                return
-            self._store.remove_folder(each)
+        if self._store.remove_empty_folder(folder):
+            self._store.remove_empty_folder(folder.rpartition("/")[0])

@@ -10,6 +10,7 @@ between does both again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -141,6 +142,20 @@ class Store:
         full = self._full(path)
         with _translated(full), contextlib.suppress(FileNotFoundError):
             self._files.delete_dir(full)
+
+    def remove_empty_folder(self, path: str) -> bool:
+        """Whether it is gone. Elsewhere than on a disk it stays: what comes into it meanwhile would go with it."""
+        if not self._is_local:
+            return False
+        full = self._full(path)
+        with _translated(full):
+            try:
+                os.rmdir(full)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                    raise
+                return error.errno == errno.ENOENT
+        return True
 
     def _listed(self, path: str, *, recursive: bool = False) -> list[Any]:
         from pyarrow import fs

@@ -63,6 +63,14 @@ class StoreTest(base.BaseTestCase):
             self.store.remove_folder("t")
         self.assertEqual([], list(self.folder.iterdir()))
 
+    def test_a_folder_goes_when_it_is_empty(self):
+        self.put("t/f/one")
+        self.assertFalse(self.store.remove_empty_folder("t/f"))
+        self.store.remove_file("t/f/one")
+        for _ in range(2):
+            self.assertTrue(self.store.remove_empty_folder("t/f"))
+        self.assertEqual([], self.store.folders("t"))
+
     def test_errors_name_the_path(self):
         (self.folder / "in-the-way").write_text("")
         error = self.assertRaises(ArchiveUnavailable, self.put, "in-the-way/file")
