@@ -56,7 +56,7 @@ class Bulk:
         self.left = len(records)
         self.latch = Latch(len(records))
         self._partitions: list[int | None] = [None] * len(records)  # None: still on its way
-        self._offsets = [-1] * len(records)
+        self._offsets: list[int | None] = [None] * len(records)
         self._pendings: list[Pending] | None = None
 
     def __len__(self) -> int:

@@ -102,7 +102,7 @@ class Pending:
     successor: Pending | None  # the same message, sent again
     error: DeliveryError
     partition: int
-    offset: int
+    offset: int | None
 
     doubtful = False  # whether an attempt before this one may have been written
 
@@ -141,8 +141,7 @@ class Pending:
         """What is known of it now."""
         outcome = self.outcome
         if outcome is _DELIVERED:
-            offset = self.offset if self.offset >= 0 else None
-            return outcome, Delivery(index, self.message_id, self.topic, self.partition, offset, None)
+            return outcome, Delivery(index, self.message_id, self.topic, self.partition, self.offset, None)
         error = self.error if outcome is not None else _still_on_its_way()
         return outcome or Outcome.UNKNOWN, Delivery(index, self.message_id, self.topic, None, None, error)
 

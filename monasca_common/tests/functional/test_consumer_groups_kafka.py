@@ -6,7 +6,7 @@ import time
 from typing import Any, ClassVar
 
 from monasca_common.kafka.commit import CommitResult
-from monasca_common.kafka.errors import FatalError, StaleCommit
+from monasca_common.kafka.errors import FatalError, RetriableError, StaleCommit
 from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
 from monasca_common.tests.functional.consumer_case import (
     CLASSIC,
@@ -38,7 +38,9 @@ class Protocol(ConsumerCase):
         self.wait_until(lambda: len(first.values) + len(second.values) >= 200)
         everything = sorted(int(value) for value in first.values + second.values)
         self.assertEqual(list(range(200)), everything)
-        self.assertEqual([], first.errors + second.errors)
+        # A partition that was just made may have no leader yet.
+        lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
+        self.assertEqual([], lasting)
 
     def test_work_finished_within_a_revoke_is_committed(self):
         self.put(self.topic, 40, partitions=4)

@@ -189,7 +189,7 @@ class MemoryProducer(ProducerTransport):
         def run() -> None:
             with self._broker.lock:
                 self._undelivered -= 1
-            callback(error, report)  # type: ignore[arg-type]
+            callback(error, report)
 
         self._ready.append(run)
 

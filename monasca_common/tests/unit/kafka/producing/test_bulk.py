@@ -20,9 +20,9 @@ class BulkTest(base.BaseTestCase):
         self.assertTrue(self.ledger.enter_bulk(self.bulk))
         self.callbacks = list(self.bulk.callbacks())
 
-    def acknowledge(self, index):
+    def acknowledge(self, index, offset=100):
         message = MemoryMessage("t", 0, b"", None, None, 0)
-        message._offset = 100 + index
+        message._offset = None if offset is None else offset + index
         self.callbacks[index](None, message)
 
     def room(self):
@@ -44,6 +44,12 @@ class BulkTest(base.BaseTestCase):
             self.acknowledge(index)
         delivered = DeliveryReport(self.bulk).delivered
         self.assertEqual([(b"1", 100), (b"2", 101), (b"3", 102)], [(d.message_id, d.offset) for d in delivered])
+
+    def test_one_that_the_broker_had_already_is_delivered_without_an_offset(self):
+        for index in range(3):
+            self.acknowledge(index, offset=None)
+        delivered = DeliveryReport(self.bulk).delivered
+        self.assertEqual([(0, None)] * 3, [(d.partition, d.offset) for d in delivered])
 
     def test_a_rejection_breaks_it_up_and_the_others_go_on(self):
         self.acknowledge(0)
