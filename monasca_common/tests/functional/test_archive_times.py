@@ -17,7 +17,7 @@ from monasca_common.tests.unit.persister import envelopes
 
 NOW_MS = envelopes.NOW_MS
 # Each example is a query, and as good as a hundred elsewhere: it is of many values.
-FEW = settings(max_examples=8, deadline=None)
+FEW = settings(max_examples=5, deadline=None)
 TIMES = st.one_of(
     st.integers(-5, LATEST_MS + 5),
     st.floats(allow_nan=False, allow_infinity=False),
