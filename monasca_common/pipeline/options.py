@@ -193,14 +193,12 @@ _AGGREGATE_CONSUMER = {"topic": ["metrics"], "group_id": "spark-aggregate"}
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Every group with its options, for oslo.config's generator of sample files."""
     from monasca_common.pipeline.archive import options as archive  # which is made of what is here
-    from monasca_common.pipeline.archive.replay_options import REPLAY_GROUP
 
     return [
         (SPARK_GROUP, SPARK_OPTIONS),
         (AGGREGATE_GROUP, [*_AGGREGATE_OPTIONS, *consumer_options(AGGREGATE_GROUP, _AGGREGATE_CONSUMER)]),
         (BACKFILL_GROUP, _BACKFILL_OPTIONS),
         *archive.list_opts(),
-        (REPLAY_GROUP, status_options()),
     ]
 
 

@@ -12,7 +12,7 @@ from monasca_common.kafka.config import config_file, configuration
 from monasca_common.kafka.options import LiteralOpt
 from monasca_common.pipeline.archive.options import ARCHIVE_GROUP, LOCATION
 from monasca_common.pipeline.archive.settings import KafkaTarget, ReplaySettings, StorageTarget
-from monasca_common.pipeline.options import GroupReader
+from monasca_common.pipeline.options import GroupReader, status_options
 from monasca_common.storage.base import Kind
 from monasca_common.storage.options import check_dialect, storage_settings
 
@@ -47,6 +47,7 @@ _OPTIONS = [
         choices=[str(kind) for kind in Kind],
         help="What the messages are, for to = storage.",
     ),
+    *status_options(),
 ]
 
 
