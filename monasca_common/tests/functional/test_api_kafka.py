@@ -216,14 +216,14 @@ class TestFrozen(ApiProcessCase):
 
 class TestSilentClients(ApiProcessCase):
     def test_clients_that_fall_silent_in_a_body_do_not_keep_their_places(self):
-        api = self.api(api=["max_in_flight = 2", "body_timeout_seconds = 6"])
+        api = self.api(api=["max_in_flight = 2", "body_timeout_seconds = 15"])
         self.wait_until(lambda: api.post(metric("before"))[0] == 204)  # everything is open by now
         silent = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(2)]
         for client in silent:
             self.addCleanup(client.close)
             client.sendall(b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        self.wait_until(lambda: api.post(metric())[0] == 503, 6)
-        self.wait_until(lambda: api.post(metric())[0] == 204, 30)
+        self.wait_until(lambda: api.post(metric())[0] == 503, 15)
+        self.wait_until(lambda: api.post(metric())[0] == 204, 60)
         for client in silent:
             client.settimeout(SECONDS)
             self.assertIn(b" 408 ", client.recv(4096).split(b"\r\n")[0])
