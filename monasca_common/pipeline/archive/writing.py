@@ -2,8 +2,8 @@
 """Records to Parquet files of one partition and hour each, on the executors, into the hidden folder of their batch.
 
 Spark's own writer makes them: a file is there once the task that wrote it has told the driver that it is complete,
-and what another attempt at the same task has left is not there at all. Those that tell no time of their own have files
-of their own, by which they are counted.
+and what another attempt at the same task has left is not there at all. Records that tell no time of their own
+have files of their own, by which they are counted.
 """
 
 from __future__ import annotations

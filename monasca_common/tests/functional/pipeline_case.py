@@ -21,6 +21,9 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.pipeline.archive.archiving import Archiving
+from monasca_common.pipeline.archive.history import History
+from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.jobs.aggregation import Aggregation
 from monasca_common.pipeline.ledger import Ledger, Source
 from monasca_common.pipeline.outbox import Closing, Outbox
@@ -109,6 +112,16 @@ class KafkaPipelineCase(PipelineCase):
             url = self.useFixture(SharedPostgresql()).url
         open_storage(StorageSettings(self.database, url)).upgrade()
         return url
+
+    def archived_history(self):
+        """All that the topic has by now, archived, and how a backfill reads it."""
+        stream = self.stream(group_id=f"archive-{self.group}")
+        spark = self.useFixture(SharedSpark()).session
+        location = str(self.folder / "archive")
+        with TopicView(stream.consumer) as view:
+            Archiving(spark, ArchiveSettings((stream,), location), stream, view, self.ledger).step()
+            source = Source(stream.group, stream.topic, view.topic_id())
+        return History(spark, location, source, self.ledger, 0)
 
     # Kafka
 

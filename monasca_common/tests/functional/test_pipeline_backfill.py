@@ -8,14 +8,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.pipeline.archive.archiving import Archiving
-from monasca_common.pipeline.archive.history import History
-from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.errors import BackfillStopped, RecordsLost
 from monasca_common.pipeline.jobs.backfilling import Backfill
 from monasca_common.pipeline.jobs.base import Watcher
-from monasca_common.pipeline.ledger import Source
-from monasca_common.pipeline.topic_view import TopicView
 from monasca_common.tests.functional.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
 from monasca_common.tests.functional.producer_case import SECONDS
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
@@ -96,7 +91,7 @@ class BackfillTest(KafkaPipelineCase):
             messages += self.publish(self.records(0, values))
             report = self.backfill(history=history).run(FIRST_MS, FIRST_MS + HOUR_MS)
             self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"), report)
-            history = self.archived()
+            history = self.archived_history()
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
     def test_a_range_that_begins_where_the_stream_has_not_been_is_left_to_it(self):
@@ -159,7 +154,7 @@ class BackfillTest(KafkaPipelineCase):
 
     def test_what_kafka_has_no_longer_comes_from_the_archive(self):
         messages = self.publish(self.records(0, range(1, 20)) + self.records(1, range(4)))
-        history = self.archived()
+        history = self.archived_history()
         ends = {TopicPartition(self.topic, number): extent.end for number, extent in self.view.extents().items()}
         messages += self.publish(self.records(0, range(100, 105)))
         right = self.published()
@@ -178,7 +173,7 @@ class BackfillTest(KafkaPipelineCase):
         messages = self.publish(self.records(0, range(1, 20)))
         self.until_quiet(self.stream_job)
         messages += self.publish(self.records(0, range(100, 105)))
-        history = self.archived()
+        history = self.archived_history()
         records = history.records
 
         def stream_first(*arguments):
@@ -194,7 +189,7 @@ class BackfillTest(KafkaPipelineCase):
 
     def test_what_neither_has_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
-        history = self.archived()
+        history = self.archived_history()
         self.publish(self.records(0, range(20)), partition=0)
         self.until_quiet(self.stream_job)
         self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 30})
@@ -229,13 +224,3 @@ class BackfillTest(KafkaPipelineCase):
     @property
     def view(self):
         return self.stream_job._view
-
-    def archived(self):
-        """All that the topic has by now, and how a backfill reads it."""
-        stream = self.stream(group_id=f"archive-{self.group}")
-        spark = self.useFixture(SharedSpark()).session
-        location = str(self.folder / "archive")
-        with TopicView(stream.consumer) as view:
-            Archiving(spark, ArchiveSettings((stream,), location), stream, view, self.ledger).step()
-            source = Source(stream.group, stream.topic, view.topic_id())
-        return History(spark, location, source, self.ledger, 0)

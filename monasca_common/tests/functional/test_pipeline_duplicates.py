@@ -10,14 +10,10 @@ from oslotest import base
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record, TopicPartition
-from monasca_common.pipeline.archive.archiving import Archiving
-from monasca_common.pipeline.archive.history import History
-from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.jobs.backfilling import Backfill
-from monasca_common.pipeline.ledger import Source
 from monasca_common.pipeline.spark import duplicates
-from monasca_common.pipeline.topic_view import Extent, TopicView
+from monasca_common.pipeline.topic_view import Extent
 from monasca_common.tests.functional.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
 
 HOUR_MS = 60 * MINUTE_MS
@@ -211,21 +207,12 @@ class BackfillTest(DuplicatesCase):
         self.first(b"a", 0, value=1)
         self.again(b"a", 1, value=1)
         self.first(b"b", 1, value=2)
-        history = self.archived()
+        history = self.archived_history()
         self.again(b"b", 0, value=2)
         self.first(b"c", 0, value=4)
         self.stream_job.step()
         self.assertEqual(2, self.backfill(history))
         self.assert_exact()
-
-    def archived(self):
-        stream = self.stream(group_id=f"archive-{self.group}")
-        spark = self.useFixture(SharedSpark()).session
-        location = str(self.folder / "archive")
-        with TopicView(stream.consumer) as view:
-            Archiving(spark, ArchiveSettings((stream,), location), stream, view, self.ledger).step()
-            source = Source(stream.group, stream.topic, view.topic_id())
-        return History(spark, location, source, self.ledger, 0)
 
 
 class RandomTest(base.BaseTestCase):
