@@ -14,12 +14,11 @@ class MessageIds:
 
     def __init__(self) -> None:
         self.prefix = os.urandom(8)
-        self._numbers = itertools.count()
-        self.count = self._numbers.__next__  # atomic, so that threads can share it
+        self.numbers = itertools.count()  # `next` of it is atomic, so that threads can share it
         self.pack = struct.Struct(">8sQ").pack
 
     def next(self) -> bytes:
-        return self.pack(self.prefix, self.count())
+        return self.pack(self.prefix, next(self.numbers))
 
     def take(self, count: int) -> list[bytes]:
-        return list(map(self.pack, itertools.repeat(self.prefix), itertools.islice(self._numbers, count)))
+        return list(map(self.pack, itertools.repeat(self.prefix), itertools.islice(self.numbers, count)))

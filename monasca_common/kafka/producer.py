@@ -167,13 +167,13 @@ class KafkaProducer:
         """
         # The plain case, written out: each call and each slot here shows in the benchmark.
         route = self._ready.get(topic)
-        if route is None or record.__class__ is not bytes or on_delivery is not None:
+        if route is None or type(record) is not bytes or on_delivery is not None:
             return self._send(topic, record, key, on_delivery)
         ids = self._ids
-        number = ids.count()
+        number = next(ids.numbers)
         size = len(record) + PLAIN_OVERHEAD_BYTES
         if key is not None:
-            if key.__class__ is not bytes:
+            if type(key) is not bytes:
                 return self._send(topic, record, key, on_delivery)
             size += len(key)
         ledger = self._ledger
@@ -183,20 +183,25 @@ class KafkaProducer:
             or ledger.entered_bytes - ledger.left_bytes + size > ledger.budget_bytes
         ):
             return self._send(topic, record, key, on_delivery)
-        pump = self._pump
-        if pump.idle:
-            ledger.tick()
-        pending = Pending()
+        try:
+            pending = ledger.spare.pop()
+        except IndexError:
+            pending = Pending()
+            pending.ledger = ledger
+            pending.watchers = pending.outcome = pending.successor = None
         pending.message_id = message_id = ids.pack(ids.prefix, number) if route.with_ids else None
-        pending.ledger = ledger
         pending.topic = topic
         pending.record = record
         pending.key = key
         pending.size = size
         pending.queued_at = ledger.now
-        pending.watchers = pending.outcome = pending.successor = None
         ledger.entered_bytes += size
         ledger.outstanding[pending] = None
+        pump = self._pump
+        if pump.idle:
+            ledger.tick()
+            pending.queued_at = ledger.now
+            pump.wake()
         try:
             if message_id is not None:
                 headers = [(MESSAGE_ID_HEADER, message_id)]
@@ -207,8 +212,6 @@ class KafkaProducer:
             self._routes.refused(pending, error)
         if not number & _HELP_EVERY:
             pump.help()
-        if pump.idle:
-            pump.wake()
         return message_id
 
     def _send(

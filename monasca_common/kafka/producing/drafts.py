@@ -50,7 +50,7 @@ class Drafts:
         own: list[Pending] = []
         pendings: list[Pending] = []
         ledger, with_id = self._ledger, topic not in self._without_id
-        pack, prefix, count = self._ids.pack, self._ids.prefix, self._ids.count
+        pack, prefix, numbers = self._ids.pack, self._ids.prefix, self._ids.numbers
         now, overhead = ledger.now, PLAIN_OVERHEAD_BYTES + len(key or b"")
         for record in records:
             if record.__class__ is bytes and not headers:  # written out: a third of the cost of a bulk
@@ -59,7 +59,7 @@ class Drafts:
                 pending.topic = topic
                 pending.record = record
                 pending.key = key
-                pending.message_id = pack(prefix, count()) if with_id else None
+                pending.message_id = pack(prefix, next(numbers)) if with_id else None
                 pending.size = len(record) + overhead
                 pending.queued_at = now
                 pending.outcome = pending.successor = None

@@ -184,6 +184,8 @@ class Pump:
         self.idle = True  # before the look at the book: who enters a message after it sees that and wakes us
         busy = self._ledger.busy
         self.idle = not busy
+        if not busy:
+            self._ledger.spare.clear()
         if not self._due:
             self._wake.wait(_BUSY_SECONDS if busy else _IDLE_SECONDS)
         self.idle = False

@@ -99,6 +99,61 @@ class LeftTest(ProducerCase):
         self.assertEqual("", self.log.output)
 
 
+class UsedAgainTest(ProducerCase):
+    """What kept a delivered send in the book keeps a later one."""
+
+    def busy_producer(self):
+        """One that keeps what it may use again: it has a message on its way for as long as no time passes."""
+        self.broker.create_topic("u", 1)
+        producer = self.warm_producer()
+        producer.publish("u", [b"x" * 2_000_000], timeout=3600)
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=1))
+        producer.send("u", b"on its way")
+        return producer
+
+    def sent(self, producer, value):
+        """Its id, once it is settled."""
+        others = producer.health().outstanding_messages
+        message_id = producer.send("t", value)
+        while producer.health().outstanding_messages > others:
+            producer._pump.help()
+        with producer._ledger.serving:  # whoever collected the answer is done with it
+            return message_id
+
+    def test_a_failure_is_told_under_its_own_id(self):
+        producer = self.busy_producer()
+        self.sent(producer, b"a")
+        (kept,) = producer._ledger.spare
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        message_id = self.sent(producer, b"b")
+        self.assertEqual([kept], producer._ledger._undelivered)
+        report = producer.flush(0)
+        self.assertEqual([message_id], [delivery.message_id for delivery in report.failed])
+        self.assertEqual(1, report.delivered_count)
+
+    def test_what_a_report_has_told_of_is_not_used_again(self):
+        producer = self.busy_producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        message_id = self.sent(producer, b"a")
+        report = producer.flush(0)
+        for _ in range(3):
+            self.sent(producer, b"b")
+        self.assertEqual([message_id], [delivery.message_id for delivery in report.failed])
+        producer.retry(report, **AWAY)
+        self.assertEqual([b"b", b"b", b"b", b"a"], self.values())
+        self.assertEqual(message_id, self.ids()[-1])
+
+    def test_one_that_a_flush_left_on_its_way_is_not_used_again(self):
+        producer = self.busy_producer()
+        report = producer.flush(0)
+        (delivery,) = report.unknown
+        self.clock.advance(1)
+        for _ in range(3):
+            self.sent(producer, b"b")
+        again = producer.retry(report)
+        self.assertEqual([(delivery.message_id, "u")], [(each.message_id, each.topic) for each in again.delivered])
+
+
 class SentAndPublishedTest(ProducerCase):
     """A message that was sent, and then published under the same id: both callers are told."""
 
