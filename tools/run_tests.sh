@@ -55,6 +55,17 @@ install_programs() {
     fi
 }
 
+# Half of the time that a JVM takes to start; without Java, or if it fails, they start as they are.
+archive_classes() {
+    local options
+    say "archive the classes of Kafka and Spark"
+    if options="$(python tools/archive_classes.py .venv/classes 2> "$results/classes.log")"; then
+        eval "$options"
+    else
+        tail -n 1 "$results/classes.log" >&2
+    fi
+}
+
 failed_checks=0
 passed_checks=0
 
@@ -69,6 +80,9 @@ check() {
         echo "FAILED: $name" >&2
     fi
 }
+
+# What a test logs and prints is shown if it fails.
+export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
 # Runs the tests in one folder, with a record of its own: another run in this checkout may be under way.
 results="$(mktemp -d)"
@@ -99,6 +113,7 @@ if [[ "$only_unit" == false ]]; then
 fi
 run_suite unit 2 60
 if [[ "$only_unit" == false ]]; then
+    archive_classes
     run_suite functional 3 300
 fi
 say "result"

@@ -2,6 +2,8 @@
 """A real Apache Kafka on this machine, for trying things out and for tests."""
 
 import functools
+import os
+import shlex
 import signal
 import tempfile
 import time
@@ -48,6 +50,8 @@ class KafkaCluster:
     connect (three nodes take the two ports after it as well). `Security` says what ``tls``, ``sasl``, ``acl`` and
     ``users`` mean together. ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings.
 
+    ``KAFKA_OPTS`` in the environment has options for the JVMs, as for Kafka's own scripts.
+
     A context manager. However this process ends, killed included, nothing of the cluster is left behind.
     Starting raises a `DevBrokerError` that names the remedy.
     """
@@ -93,7 +97,8 @@ class KafkaCluster:
         """Start every node and wait until all of them know of each other."""
         if self._supervisor is not None:
             raise InvalidCluster("the cluster is started already: stop it first")
-        java = [find_java().path, *_JAVA_OPTIONS, "-cp", f"{kafka_jars()}/*"]
+        java = [find_java().path, *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
+        java += ["-cp", f"{kafka_jars()}/*"]
         folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-broker-"))
         self._supervisor = Supervisor(remove=() if self._data_dir else (folder,))
         try:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import confluent_kafka
+import fixtures
 import psutil
 from oslotest import base
 
@@ -181,6 +182,13 @@ class TestStart(base.BaseTestCase):
             port = other.getsockname()[1]
             refusal = self.assertRaises(PortTaken, KafkaCluster(port=port).start)
         self.assertIn(str(port), str(refusal))
+
+    def test_the_environment_has_options_for_java(self):
+        self.useFixture(fixtures.EnvironmentVariable("KAFKA_OPTS", "-Da.word='two words' -Dof=the-test"))
+        with KafkaCluster() as cluster:
+            arguments = psutil.Process(cluster.node(1).pid).cmdline()
+        self.assertIn("-Da.word=two words", arguments)
+        self.assertIn("-Dof=the-test", arguments)
 
     def test_a_broker_that_cannot_start_says_why(self):
         cluster = KafkaCluster(config={"log.retention.hours": "never"})
