@@ -10,10 +10,10 @@ import hashlib
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
@@ -66,13 +66,13 @@ def run_kafka() -> None:
 def run_spark() -> None:
     settings = SparkSettings(master="local[2]", shuffle_partitions=2)
     session = open_session(settings, "archive")
-    java = session.sparkContext._gateway.proc
+    gateway: Any = session.sparkContext._gateway
     frame = session.range(100).selectExpr("id", "cast(id AS string) AS text")
     frame.mapInArrow(lambda batches: batches, "id long, text string").groupBy("text").count().collect()
     close_session(session)
-    java.stdin.close()  # pyspark's own way to end it
-    java.wait()
+    gateway.proc.stdin.close()  # it ends when nobody holds the other end
+    gateway.proc.wait()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
