@@ -39,7 +39,7 @@ def main() -> None:
 def archive(folder: Path, variable: str, jars: Path, run: Callable[[], None]) -> None:
     file = folder / f"{fingerprint(jars)}.jsa"
     if not file.exists():
-        unfinished = file.with_suffix(".unfinished")
+        unfinished = folder / f"{os.getpid()}.unfinished"
         os.environ[variable] = f"{_QUIET} -XX:ArchiveClassesAtExit={unfinished}"
         run()
         unfinished.rename(file)
