@@ -39,6 +39,7 @@ _SECURITY_BY_RAW_NAME = {
     "ssl.certificate.location": "tls_certificate_file",
     "ssl.key.location": "tls_key_file",
     "ssl.key.password": "tls_key_password",
+    "allow_insecure_credentials": "allow_insecure_credentials",  # ours: librdkafka has nothing like it
 }
 _TYPES = {option.name: option.type for option in options_of(KAFKA_GROUP)}
 
@@ -46,8 +47,9 @@ _TYPES = {option.name: option.type for option in options_of(KAFKA_GROUP)}
 def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
     """A producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: a broker in memory).
 
-    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, the options on security among them. Raises
-    `ConfigurationError` for what is refused, and when the legacy client is asked for.
+    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, the options on security among them; and
+    ``allow_insecure_credentials=True``, without which no credentials are sent without TLS. Raises `ConfigurationError`
+    for what is refused, and when the legacy client is asked for.
     """
     _refuse_legacy(use_legacy_client)
     raw = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
@@ -103,18 +105,18 @@ def _refuse_legacy(use_legacy_client: bool) -> None:
         )
 
 
-def _connection(kafka_url: Sequence[str], client_id: str, security: Mapping[str, str]) -> ConnectionSettings:
+def _connection(kafka_url: Sequence[str], client_id: str, security: Mapping[str, Any]) -> ConnectionSettings:
     if isinstance(kafka_url, str):
         kafka_url = kafka_url.split(",")
     driver = "memory" if any(url.startswith(_MEMORY) for url in kafka_url) else "kafka"
     brokers = [url.strip().removeprefix(_MEMORY) for url in kafka_url]
-    options = {option: security.get(option) for option in _SECURITY_BY_RAW_NAME.values()}
+    options: dict[str, Any] = {option: security.get(option) for option in _SECURITY_BY_RAW_NAME.values()}
     options["security_protocol"] = (options["security_protocol"] or "PLAINTEXT").upper()
     return ConnectionSettings(
         bootstrap_servers=configuration.bootstrap_servers(brokers, where=_WHERE),
         driver=driver,
         client_id=client_id or "monasca-common",
-        security=SecurityOptions(group=_WHERE, allow_insecure_credentials=False, **options).checked(),  # type: ignore[arg-type]
+        security=SecurityOptions(group=_WHERE, **options).checked(),
     )
 
 

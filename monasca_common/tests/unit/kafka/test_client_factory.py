@@ -105,13 +105,17 @@ class ServiceProducerTest(FactoryTestCase):
             error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **config)
             self.assertIn(next(iter(config)), str(error))
 
-    def test_credentials_need_tls(self):
+    def test_credentials_need_tls_unless_an_argument_says_otherwise(self):
         config = {"security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN", "sasl.username": "a"}
+        config["sasl.password"] = "hush"
 
-        error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **config, **{"sasl.password": "hush"})
+        error = self.assertRaises(ConfigurationError, get_kafka_producer, URL, **config)
 
         self.assertIn("SASL_PLAINTEXT", str(error))
+        self.assertIn("set allow_insecure_credentials=true", str(error))
         self.assertNotIn("hush", str(error))
+        connection = self.producer(**config, allow_insecure_credentials=True)._producer.settings.connection
+        self.assertEqual("sasl_plaintext", connection.security["security.protocol"])
 
 
 class ServiceConsumerTest(FactoryTestCase):
