@@ -101,7 +101,7 @@ class Routes:
                 return
             if topic in self._waiting and clock.monotonic() >= impatient_at:
                 LOG.warning(
-                    "no answer about the limit of topic %s; %d stands in", topic, self._settings.max_message_bytes
+                    "no answer about the limit of topic %r; %d stands in", topic, self._settings.max_message_bytes
                 )
                 self._open(topic, self._settings.max_message_bytes)
                 pause = _ASK_AGAIN_SECONDS
@@ -126,9 +126,9 @@ class Routes:
             self._on_error(error)
             return None
         except AuthorizationError:
-            LOG.info("the limit of topic %s may not be read; [kafka] max_message_bytes (%d) stands in", topic, fallback)
+            LOG.info("the limit of topic %r may not be read; [kafka] max_message_bytes (%d) stands in", topic, fallback)
         except TransportError as error:
-            LOG.info("the limit of topic %s is not known (%s); %d stands in", topic, error, fallback)
+            LOG.info("the limit of topic %r is not known (%s); %d stands in", topic, error, fallback)
         return fallback
 
     def _route(self, topic: str, limit: int) -> Route:
