@@ -81,6 +81,12 @@ class TestThreeNodes(FaultCase):
         except TransportError:
             return False  # the broker that was asked has not heard of the topic yet
 
+    def led_by_another_than(self, leader):
+        try:
+            return self.describe().leaders[0] not in (leader, None)
+        except TransportError:
+            return False  # the killed one was the controller, and the next is not known yet
+
     def describe(self):
         return self.cluster.admin.describe_topic(self.topic)
 
@@ -104,7 +110,7 @@ class TestThreeNodes(FaultCase):
         load.stop()
         self.assertTrue(producer.flush(RECOVERY_SECONDS).ok)
         self.wait_until(lambda: len(load.deliveries) == load.sent)
-        self.assertNotEqual(leader, self.describe().leaders[0])
+        self.wait_until(lambda: self.led_by_another_than(leader), RECOVERY_SECONDS)
         return load.acknowledged, self.log(self.topic, PARTITIONS)
 
     def check_the_log(self, acknowledged, log):

@@ -295,9 +295,17 @@ class TestThreeNodes(base.BaseTestCase):
         leader = description.leaders[0] or 0
         fixture.cluster.node(leader).kill()
         self.assertEqual([None] * 3, produce(fixture.cluster, topic, 3))
-        self.assertNotEqual(leader, fixture.cluster.admin.describe_topic(topic).leaders[0])
+        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[0] not in (leader, None), 60))
         fixture.cluster.node(leader).restart()
-        self.assertTrue(wait_until(lambda: len(fixture.cluster.admin.describe_topic(topic).in_sync[0]) == 3, 30))
+        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[1] == 3, 60))
+
+    def standing(self, fixture, topic):
+        """The leader of its partition, and how many are in sync, as far as the brokers tell."""
+        try:
+            description = fixture.cluster.admin.describe_topic(topic)
+        except TransportError:
+            return None, 0  # who was killed was the controller, and the next is not known yet
+        return description.leaders[0], len(description.in_sync[0])
 
 
 class TestSecurity(base.BaseTestCase):
