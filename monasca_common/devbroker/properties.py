@@ -52,6 +52,8 @@ def node_properties(
         "num.partitions": "4",
         "auto.create.topics.enable": "false",
         "unclean.leader.election.enable": "false",
+        # Whatever its time: what is tried out and tested has old ones, which a look at it every five minutes would end.
+        "log.retention.ms": "-1",
         **_listeners(own, security),
         **_replication(count),
         **_QUICK,

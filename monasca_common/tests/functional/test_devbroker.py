@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real broker that every other functional test stands on."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -182,6 +183,23 @@ class TestStart(base.BaseTestCase):
             port = other.getsockname()[1]
             refusal = self.assertRaises(PortTaken, KafkaCluster(port=port).start)
         self.assertIn(str(port), str(refusal))
+
+    def test_records_with_old_times_are_kept(self):
+        self.assertFalse(self.loses_an_old_record({}))
+        self.assertTrue(self.loses_an_old_record({"log.retention.ms": "1000"}))
+
+    def loses_an_old_record(self, config):
+        often = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "0"}
+        with KafkaCluster(config=often | config) as cluster:
+            cluster.create_topic("old")
+            producer = confluent_kafka.Producer(cluster.client_options())
+            producer.produce("old", b"1", partition=0, timestamp=1000)
+            producer.flush()
+            partition = confluent_kafka.TopicPartition("old", 0)
+            with contextlib.closing(
+                confluent_kafka.Consumer({**cluster.client_options(), "group.id": "g"})
+            ) as consumer:
+                return wait_until(lambda: consumer.get_watermark_offsets(partition)[0] == 1, 3)
 
     def test_the_environment_has_options_for_java(self):
         self.useFixture(fixtures.EnvironmentVariable("KAFKA_OPTS", "-Da.word='two words' -Dof=the-test"))
