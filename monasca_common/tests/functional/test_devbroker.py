@@ -196,9 +196,8 @@ class TestStart(base.BaseTestCase):
             producer.produce("old", b"1", partition=0, timestamp=1000)
             producer.flush()
             partition = confluent_kafka.TopicPartition("old", 0)
-            with contextlib.closing(
-                confluent_kafka.Consumer({**cluster.client_options(), "group.id": "g"})
-            ) as consumer:
+            consumer = confluent_kafka.Consumer({**cluster.client_options(), "group.id": "g"})
+            with contextlib.closing(consumer):
                 return wait_until(lambda: consumer.get_watermark_offsets(partition)[0] == 1, 3)
 
     def test_the_environment_has_options_for_java(self):
