@@ -63,8 +63,10 @@ class MockCase(base.BaseTestCase):
     cluster: contracts.Cluster
 
     def setUp(self):
-        # A session shorter than its rebalance delay of 3 s would end before the group has begun.
-        self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=4.0)
+        # A session shorter than its rebalance delay of 3 s would end before the group has begun. Within that delay who
+        # is there must hear of a newcomer, by a heartbeat, commit and join again: on a busy machine that takes a while.
+        often = {"heartbeat.interval.ms": "300"}
+        self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=4.0, options=often)
         super().setUp()
 
 
