@@ -73,7 +73,8 @@ SECTIONS = (
         "publishing",
         "Bulks of 100, outcome known",
         (
-            Case("publish-old", "the old wrapper, one thread", "publish_old", 400_000, 100_000),
+            Case("publish-old", "monasca-common 3.8, one thread", "publish_old", 400_000, 100_000, environment="old"),
+            Case("publish-counting", "confluent-kafka, counting, one thread", "publish_counting", 400_000, 100_000),
             Case("publish-bare", "confluent-kafka, ids and callbacks, one thread", "publish_bare", 400_000, 100_000),
             Case("publish", "publish, one thread", "publish_ours", 400_000, 100_000),
             Case(

@@ -19,7 +19,7 @@ from benchmarks.plan import SECTIONS, Section
 from benchmarks.results import Results
 
 _OURS, _PEERS = "#2a6f97", "#b0b7bf"
-_PEER_MODULES = ("bare", "old", "arroyo")
+_PEER_MODULES = ("bare", "old", "counting", "arroyo")
 _PANELS = ("producing", "publishing", "posting", "consuming", "persisting", "latency", "memory")
 
 

@@ -264,8 +264,12 @@ class PersisterCase(base.BaseTestCase):
 
     def workers(self, persister):
         """The processes that read and store; their number is told by the configuration."""
-        pids = [worker["pid"] for worker in persister.status().values()]
-        return [psutil.Process(pid) for pid in dict.fromkeys(pids) if pid]
+        found = []
+        for pid in dict.fromkeys(worker["pid"] for worker in persister.status().values()):
+            if pid:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was told of
+                    found.append(psutil.Process(pid))
+        return found
 
     def wait_until(self, condition, seconds=SECONDS, what="it"):
         deadline = time.monotonic() + seconds
