@@ -34,6 +34,8 @@ _REFUSED_ALWAYS = {
     "names into their certificates",
     "plugin.library.paths": "it loads foreign code into the client: leave it out",
     "default.topic.config": "write the options in it by themselves",
+    "test.mock.num.brokers": "messages would be acknowledged by a broker within this process, and be gone with "
+    "it: leave it out, or use driver = memory",
     "logger": _CALLBACK,
 }
 

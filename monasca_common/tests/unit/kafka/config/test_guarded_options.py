@@ -65,6 +65,7 @@ UNDOING_BOTH = (
     "ssl.endpoint.identification.algorithm=none",
     "plugin.library.paths=evil.so",
     "default.topic.config=acks=0",
+    "test.mock.num.brokers=1",
     "stats_cb=x",
     "logger=x",
 )
