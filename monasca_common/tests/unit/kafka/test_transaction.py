@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transaction asks of the client, and in which order, where no broker can be made to answer as it must."""
+
+from oslotest import base
+
+from monasca_common.kafka.delivery import DeliveryReport
+from monasca_common.kafka.errors import FatalError, FencedError, RetriableError, StaleCommit, TransactionError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.offsets import Progress
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transaction import Transaction
+from monasca_common.kafka.transport.memory import VirtualClock
+
+INPUTS = {TopicPartition("in", 0): Progress(1, 7)}
+LATE = RetriableError("no answer", name="_TIMED_OUT")
+SECONDS = 60
+
+
+class Client:
+    """Producer, transport and consumer in one: writes down what it is asked, fails as it is told."""
+
+    settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
+
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.asked = []
+        self.commits = []  # what each attempt to commit raises
+        self.generation = 1
+        self.stale = None
+
+    def begin_transaction(self):
+        self.asked.append("begin")
+
+    def flush(self, timeout):
+        self.asked.append("flush")
+        self.generation += 1  # the group has rebalanced meanwhile
+        return DeliveryReport([])
+
+    def next_offsets(self, what):
+        if self.stale is not None:
+            raise self.stale
+        return {partition: at.next_offset for partition, at in what.items()}
+
+    def group_metadata(self):
+        return self.generation
+
+    def send_offsets(self, offsets, group_metadata, timeout):
+        self.asked.append(("offsets", list(offsets.values()), group_metadata))
+
+    def commit_transaction(self, timeout):
+        self.asked.append("commit")
+        self.clock.advance(timeout / 4)
+        if self.commits:
+            raise self.commits.pop(0)
+
+    def abort_transaction(self, timeout):
+        self.asked.append("abort")
+
+    def seek_to_committed(self):
+        self.asked.append("seek")
+
+
+class TransactionTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.client = Client()
+
+    def transact(self):
+        with Transaction(self.client, self.client) as transaction:
+            transaction.commit_offsets(self.client, INPUTS)
+
+    def test_offsets_go_with_what_the_group_is_called_when_they_are_sent(self):
+        self.transact()
+        self.assertEqual(["begin", "flush", ("offsets", [7], 2), "commit"], self.client.asked)
+
+    def test_a_commit_whose_answer_is_late_is_asked_for_again_and_not_aborted(self):
+        self.client.commits = [LATE, LATE]
+        self.transact()
+        self.assertEqual(["commit"] * 3, self.client.asked[3:])
+
+    def test_a_commit_that_is_never_answered_is_unknown_and_neither_aborted_nor_read_again(self):
+        self.client.commits = [LATE] * 1000
+        error = self.assertRaises(FatalError, self.transact)
+        self.assertIn("whether it happened is unknown", str(error))
+        self.assertEqual({"commit"}, set(self.client.asked[3:]))
+        self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
+
+    def test_inputs_of_an_assignment_that_is_over_abort_and_are_read_again(self):
+        self.client.stale = StaleCommit("revoked")
+        self.assertRaises(TransactionError, self.transact)
+        self.assertEqual(["begin", "flush", "flush", "abort", "seek"], self.client.asked)
+
+    def test_who_is_fenced_aborts_nothing(self):
+        self.client.commits = [FencedError("another", name="_FENCED")]
+        self.assertRaises(FencedError, self.transact)
+        self.assertNotIn("abort", self.client.asked)
