@@ -62,6 +62,7 @@ _POLL_SECONDS = 0.2  # a stop, a failure and a finished rest are noticed within 
 _PAUSED_POLL_SECONDS = 0.05  # nothing else tells that a paused partition has room again
 _COMMIT_SECONDS = 1.0  # between commits
 _COMMIT_PATIENCE_SECONDS = 5.0  # for the answer; the polling thread waits for it
+_COMMIT_SHARE = 0.25  # of max.poll.interval at most: a revoke that comes right after has half of it
 _STALL_SECONDS = 1.0  # a full buffer is given this long to drain before partitions are paused
 _MAX_BUFFERED_MESSAGES = 50_000
 _BUFFERED_BATCHES = 8  # where those are large: with two at work, two or three others are full
@@ -142,6 +143,7 @@ class Processor:
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._committed: dict[TopicPartition, int] = {}
         self._next_commit = 0.0
+        self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
         self._ending = Ending(self._clock, self._settings)
         self._hand_over = HandOver(consumer, self)
         self.ignored_errors: Counter[str] = Counter()  # passing errors of polls and commits, by class
@@ -187,7 +189,7 @@ class Processor:
                     self._lanes.add(part)
         self._lanes.wake()
         if self._clock.monotonic() >= self._next_commit or self._tracker.full():
-            self._commit(_COMMIT_PATIENCE_SECONDS)
+            self._commit(self._patience_seconds)
             self._next_commit = self._clock.monotonic() + _COMMIT_SECONDS
         self._hold_back()
 
