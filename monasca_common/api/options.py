@@ -164,10 +164,7 @@ class ApiSettings:
 def read_configuration(files: list[str] | None) -> cfg.ConfigOpts:
     """Read these files, or those in the standard locations. Raises `ConfigurationError`."""
     conf = cfg.ConfigOpts()
-    try:
-        conf([], project="monasca", prog="monasca-api", default_config_files=files or None)
-    except (cfg.Error, ValueError) as error:
-        raise ConfigurationError(f"the configuration cannot be read: {error}") from None
+    config_file.read(conf, [], project="monasca", prog="monasca-api", default_config_files=files or None)
     if not conf.config_file:
         raise ConfigurationError(
             f"no configuration file was found: name one with --config-file or in {CONFIG_FILES}, or write "

@@ -7,7 +7,7 @@ import argparse
 
 from oslo_config import cfg
 
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.config import config_file
 
 PROJECT = "monasca-common"
 
@@ -30,11 +30,5 @@ def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) ->
     """
     conf = cfg.ConfigOpts() if conf is None else conf
     arguments = [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
-    try:
-        conf(arguments, project=PROJECT)
-    except (cfg.ConfigFilesNotFoundError, cfg.ConfigFilesPermissionDeniedError) as error:
-        raise ConfigurationError(f"{error}: correct --config-file") from None
-    except cfg.ConfigFileParseError as error:
-        # Its text quotes the line, which may be a password's.
-        raise ConfigurationError(f"{error.config_file} is no configuration file: a line in it is wrong") from None
+    config_file.read(conf, arguments, project=PROJECT)
     return conf

@@ -2,6 +2,7 @@
 """The command ``monasca-common``: each subcommand is a class of its own, found by entry point."""
 
 import importlib.metadata
+import logging
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +22,15 @@ class MonascaCommon(App):
             command_manager=CommandManager(COMMANDS),
             deferred_help=True,
         )
+
+    def configure_logging(self) -> None:
+        super().configure_logging()
+        if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
+            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands tell what they did in their own words
+
+    def interact(self) -> None:
+        """Instead of cliff's shell, which would wait for input where a script forgot the command."""
+        self.parser.error("name a command: monasca-common --help lists them")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -126,7 +126,10 @@ class Quickstart(Command):
             return folder
         if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
             raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new one")
-        keep.mkdir(parents=True, exist_ok=True)
+        try:
+            keep.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ServiceFailed(f"--keep-data {keep} cannot be made ({error.strerror}): name another folder") from None
         return keep.absolute()
 
     @contextlib.contextmanager

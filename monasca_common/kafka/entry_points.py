@@ -22,10 +22,12 @@ def entry_point(namespace: str, name: str, *, option: str) -> Any:
     """
     manager: Any = None
     broken: list[BaseException] = []
-    with contextlib.suppress(NoMatches):
-        manager = driver.DriverManager(
-            namespace, name, on_load_failure_callback=lambda _manager, _plugin, error: broken.append(error)
-        )
+    # stevedore logs a name that is not there; what is raised here says more.
+    if name in importlib.metadata.entry_points(group=namespace).names:
+        with contextlib.suppress(NoMatches):
+            manager = driver.DriverManager(
+                namespace, name, on_load_failure_callback=lambda _manager, _plugin, error: broken.append(error)
+            )
     if manager is None:
         raise _no_plugin(namespace, name, option, broken) from (broken[0] if broken else None)
     return manager.driver

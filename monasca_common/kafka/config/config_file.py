@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names configuration files hold: oslo.config itself ignores a misspelt option."""
+"""Reading configuration files, and which names they hold: oslo.config itself ignores a misspelt option."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from oslo_config import cfg
 
@@ -20,6 +21,18 @@ LOG = logging.getLogger(__name__)
 
 _MISSPELT = 0.85  # likeness of two names, of 1
 _ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
+
+
+def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
+    """``conf(arguments, **names)``, but all that it raises is a `ConfigurationError` that quotes no line of a file."""
+    # Raised outside of the handler: the original error may quote a password's line, and would be its context.
+    refused = None
+    try:
+        conf(arguments, **names)
+    except (cfg.Error, ValueError, OSError) as error:
+        refused = _unreadable(error)
+    if refused is not None:
+        raise refused
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
@@ -61,6 +74,18 @@ def check_group(conf: cfg.ConfigOpts, group: str) -> None:
             f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered)}: correct its name "
             "or remove it"
         )
+
+
+def _unreadable(error: Exception) -> ConfigurationError:
+    if isinstance(error, cfg.ConfigFileParseError):  # its text quotes the line
+        number = getattr(error.__context__, "lineno", None)
+        place = error.config_file if number is None else f"line {number} of {error.config_file}"
+        return ConfigurationError(f"{place} is neither [group] nor name = value: correct it")
+    if isinstance(error, (cfg.ConfigFilesNotFoundError, cfg.ConfigFilesPermissionDeniedError)):
+        return ConfigurationError(f"{error}: correct --config-file")
+    if isinstance(error, OSError):
+        return ConfigurationError(f"{error.filename} cannot be read ({error.strerror}): correct --config-file")
+    return ConfigurationError(f"the configuration cannot be read: {error}")
 
 
 def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> None:

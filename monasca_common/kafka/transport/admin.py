@@ -39,6 +39,9 @@ T = TypeVar("T")
 # Connection failures belong in the error of the call they break, not on standard error beside it.
 _QUIET = {"log_level": 2}
 
+# How the client tells of brokers that are silent, or that it cannot reach; brokers have other names for what they tell.
+_UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
@@ -94,6 +97,7 @@ class Admin:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._refusal: KafkaError | None = None
+        self._servers = options.get("bootstrap.servers", "")
         everything: dict[str, Any] = {**_QUIET, **options, "error_cb": self._on_error}
         self._client = AdminClient(everything)
 
@@ -290,7 +294,16 @@ class Admin:
     def _fault(self, error: KafkaException) -> TransportError:
         """A refused login shows only in the error callback; the call itself merely times out."""
         self._client.poll(0)
-        return translate(self._refusal or error.args[0])
+        fault = translate(self._refusal or error.args[0])
+        if fault.name not in _UNANSWERED:
+            return fault
+        return type(fault)(
+            f"{fault}: no answer from {self._servers}: check that these brokers are up, and bootstrap_servers and "
+            "security_protocol",
+            code=fault.code,
+            name=fault.name,
+            fatal=fault.fatal,
+        )
 
     def _let_in(self) -> None:
         """Brokers answer, so an earlier refusal is over and explains no later failure."""

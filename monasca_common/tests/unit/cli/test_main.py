@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.metadata
+from pathlib import Path
 
 import fixtures
 from oslotest import base
@@ -33,6 +34,23 @@ class TestCommandLine(base.BaseTestCase):
         for arguments in (["--nodes", "2"], ["--port", "70000"], ["--port", "kafka"]):
             error = self.assertRaises(SystemExit, main, ["broker", "start", *arguments])
             self.assertEqual(2, error.code)
+
+    def test_no_command_is_wrong_usage_and_opens_no_shell(self):
+        for arguments in ([], ["--verbose"]):
+            self.assertEqual(2, self.assertRaises(SystemExit, main, arguments).code)
+        self.assertIn("monasca-common --help lists them", self.text(self.err))
+
+    def test_a_folder_that_cannot_be_made_is_told_before_anything_starts(self):
+        self.assertEqual(1, main(["quickstart", "--keep-data", "/dev/null/data"]))
+        self.assertIn("--keep-data /dev/null/data ", self.text(self.err))
+
+    def test_the_api_quotes_no_line_of_a_file_that_it_cannot_read(self):
+        path = Path(self.useFixture(fixtures.TempDir()).path, "api.conf")
+        path.write_text("[kafka]\nsasl_password pa55word\n")
+        self.assertEqual(1, main(["api", "--config-file", str(path)]))
+        shown = self.text(self.err)
+        self.assertIn(f"line 2 of {path}", shown)
+        self.assertNotIn("pa55word", shown)
 
     def test_a_wrong_port_is_told_in_the_words_of_the_option(self):
         self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])

@@ -6,6 +6,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import fixtures
+
 from monasca_common import kafka
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import TopicPartition
@@ -55,7 +57,8 @@ class PluginsTest(ConfigurationTestCase):
 
         self.assertEqual([TopicPartition(TOPIC, 0)], told)
 
-    def test_an_unknown_driver_is_refused_with_the_known_ones(self):
+    def test_an_unknown_driver_is_refused_with_the_known_ones_and_nothing_is_logged_beside_it(self):
+        logged = self.useFixture(fixtures.FakeLogger())
         conf = self.with_kafka("driver = rabbit")
 
         for said in (
@@ -63,6 +66,7 @@ class PluginsTest(ConfigurationTestCase):
             self.refused(kafka.load_consumer, conf, "kafka_metrics"),
         ):
             self.assertIn("driver=rabbit is not known: use one of kafka, memory", said)
+        self.assertEqual("", logged.output)
 
     def test_what_librdkafka_refuses_is_told_without_the_value(self):
         conf = self.with_kafka("producer_options = no.such=hush", "consumer_options = socket.keepalive.enable=hush")

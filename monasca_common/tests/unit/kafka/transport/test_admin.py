@@ -44,6 +44,7 @@ class RefusalTest(base.BaseTestCase):
     def admin(self, *script):
         admin = Admin.__new__(Admin)
         admin._refusal = None
+        admin._servers = "kafka1:9092,kafka2:9092"
         admin._client = ScriptedClient(admin, list(script))
         return admin
 
@@ -56,3 +57,9 @@ class RefusalTest(base.BaseTestCase):
         self.assertRaises(AuthenticationError, admin.wait_for_brokers, 1, 0)
         admin.wait_for_brokers(1, 0)
         self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
+
+    def test_brokers_that_do_not_answer_are_named_with_what_to_check(self):
+        admin = self.admin(([], KafkaError._TRANSPORT))
+        told = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
+        self.assertEqual("_TRANSPORT", told.name)
+        self.assertIn("no answer from kafka1:9092,kafka2:9092: check that these brokers are up", str(told))
