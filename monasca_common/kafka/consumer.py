@@ -143,7 +143,7 @@ class KafkaConsumer:
         # If an exception (Ctrl-C) gets out from here on, it takes messages with it: the next poll makes up for it.
         self._interrupted = True
         self._rebalancer.retry_starts()
-        raws = self._transport.poll(max_messages, timeout)
+        raws = self._transport.poll(max_messages, max(0.0, timeout))  # to the client, -1 is for ever
         rows = self._errors.sort(raws) if self._group.has_errors(raws) else raws
         parts = self._owned_parts(rows) if rows else ()
         self._errors.add(self._rebalancer.take_errors())
@@ -243,7 +243,7 @@ class KafkaConsumer:
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
         """How many partitions any topic has. Raises `TransportError` (unknown topic, no permission, no answer)."""
         self._ready()
-        return self._transport.partition_count(topic, timeout)
+        return self._transport.partition_count(topic, max(0.0, timeout))
 
     def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
         """The id of each topic that is read, where the broker tells it: another id is another topic.
@@ -253,7 +253,7 @@ class KafkaConsumer:
         self._ready()
         if not self.settings.topic_check_seconds:
             return {}
-        return self._transport.topic_ids(self._topics, timeout)
+        return self._transport.topic_ids(self._topics, max(0.0, timeout))
 
     def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
         """The offsets that the option ``start`` names, whatever the group committed. Works within
@@ -297,7 +297,9 @@ class KafkaConsumer:
     def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Read again from what the group committed, or else from where this assignment began, as after an aborted
         transaction. Returns the offsets."""
-        return self._move(self._positions.at_committed(self._mine(partitions)))
+        committed = self._positions.at_committed(self._mine(partitions))
+        # A transaction aborts on a thread of its own: meanwhile the one that polls may have given up some of these.
+        return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`, or until they are revoked; those not owned are ignored."""

@@ -45,7 +45,7 @@ class Positions:
 
     def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         for time_ms in times_ms.values():
-            if not isinstance(time_ms, int) or time_ms < 0:  # -1 would be the end, to the client
+            if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # -1 would be the end, to the client
                 raise MisuseError(f"{time_ms!r} is no time: milliseconds since the epoch, a whole number from 0 on")
         return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
 

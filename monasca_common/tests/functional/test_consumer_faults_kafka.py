@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a consumer meets in production: forks, Ctrl-C, missing permissions, bad passwords, misuse."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +22,9 @@ from monasca_common.kafka.errors import (
     ClosedError,
     CommitUnknown,
     InCallbackError,
+    MessagingError,
     MisuseError,
+    TransportError,
 )
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
@@ -207,6 +210,44 @@ class TestMisuse(ConsumerCase):
         consumer = self.consumer(topic, listener=Listener())
         self.poll_until(consumer, consumer.assignment)
         self.assertEqual(3, len(refused))
+
+    def test_a_deadline_that_has_passed_is_no_wait_for_ever(self):
+        consumer = self.consumer(self.fixture.topic())
+        self.poll_until(consumer, consumer.assignment)
+        begun = time.monotonic()
+        self.assertEqual(0, len(consumer.poll(timeout=-1)))
+        self.assertLess(time.monotonic() - begun, 1.0)
+
+    def test_nothing_of_the_clients_escapes(self):
+        topic = self.fixture.topic()
+        consumer = self.consumer(topic)
+        self.poll_until(consumer, consumer.assignment)
+        owned = TopicPartition(topic, 0)
+        wrong = [
+            lambda: consumer.poll(0),
+            lambda: consumer.poll(10**9),
+            lambda: consumer.poll(timeout=-1),
+            lambda: consumer.seek(owned, 2**63),
+            lambda: consumer.seek(TopicPartition("no/such topic", 0), 1),
+            lambda: consumer.seek_to_time({owned: 2**63}),
+            lambda: consumer.seek_to_time({TopicPartition("surrogate\udc80", 0): 1}),
+            lambda: consumer.commit({owned: -5}),
+            lambda: consumer.commit({owned: 10**12}, timeout=-1),
+            lambda: consumer.commit({TopicPartition("no/such topic", 0): 1}),
+            lambda: consumer.pause([TopicPartition("no/such topic", 0)]),
+            lambda: consumer.partition_count(topic, 0),
+            lambda: consumer.partition_count(topic, -1),
+            lambda: consumer.topic_ids(-1),
+            lambda: consumer.lag(-1),
+            lambda: consumer.close(-1),
+        ]
+        names = ["", "nul\0", "surrogate\udc80", "no/such topic", "x" * 300]
+        for name in names:
+            self.assertRaises(TransportError, consumer.partition_count, name, 1)
+            self.assertRaises(TransportError, consumer.resolve_starts, [TopicPartition(name, 0)], 1)
+        for call in wrong:
+            with contextlib.suppress(MessagingError):
+                call()
 
     def test_only_what_is_owned_can_be_sought(self):
         consumer = self.consumer(self.fixture.topic())

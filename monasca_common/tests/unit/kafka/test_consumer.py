@@ -332,7 +332,7 @@ class TestNoOffsets(ConsumerCase):
         self.script(assign(A))
         consumer = self.consumer()
         consumer.poll(timeout=0)
-        for time_ms in (-1, -2, "5", 5.0, None):
+        for time_ms in (-1, -2, "5", 5.0, None, 2**63):
             self.assertRaises(MisuseError, consumer.seek_to_time, {A: time_ms})
 
     def test_a_poll_for_less_than_a_message_is_misuse_and_takes_none_along(self):
@@ -356,6 +356,19 @@ class TestGoingBack(ConsumerCase):
         consumer.poll(timeout=0)
         consumer.poll(timeout=0)
         self.assertEqual({A: 30, B: 4}, consumer.seek_to_committed())
+
+    def test_what_is_taken_away_while_its_commit_is_asked_for_is_left_out(self):
+        self.script(assign(A, B))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        committed = self.transport.committed
+
+        def taken_meanwhile(partitions, timeout):
+            self.transport.callbacks.on_lost([B])
+            return committed(partitions, timeout)
+
+        self.transport.committed = taken_meanwhile
+        self.assertEqual({A: 0}, consumer.seek_to_committed())
 
 
 class TestErrors(ConsumerCase):
