@@ -9,6 +9,7 @@ import threading
 import time
 
 import confluent_kafka
+import fixtures
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.errors import (
@@ -222,7 +223,8 @@ class TestEnd(ProcessCase):
 
 
 class TestCallbacks(ProcessCase):
-    def test_one_that_raises_is_counted_and_the_others_go_on(self):
+    def test_one_that_raises_is_logged_and_counted_and_the_others_go_on(self):
+        log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         producer = self.warm_producer()
         heard = []
 
@@ -233,6 +235,7 @@ class TestCallbacks(ProcessCase):
             producer.send(self.topic, b"%d" % number, on_delivery=heard.append if number % 2 else broken)
         self.assertEqual(6, producer.flush(SECONDS).delivered_count)
         self.wait_until(lambda: producer.health().failed_listeners == 3 and len(heard) == 3)
+        self.wait_until(lambda: log.output.count("RuntimeError: of the test's own") == 3)
 
     def test_one_that_waits_for_callbacks_is_refused(self):
         producer = self.warm_producer()

@@ -10,8 +10,10 @@ from monasca_common.kafka.errors import (
     AuthorizationError,
     FatalError,
     MessagingError,
+    RetriableError,
     TransportError,
 )
+from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.admin import Permission
 from monasca_common.tests.functional.producer_case import SECONDS, ProducerCase
 
@@ -121,6 +123,15 @@ class TestProducerSecurity(SecurityCase):
 
     def test_a_broker_of_another_authority_is_told_by_health(self):
         self.assert_not_connected(**{"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")})
+
+    def test_no_tls_where_the_broker_wants_it_is_told_by_health(self):
+        # The broker hangs up, and no client can tell why.
+        producer = self.producer(connection=ConnectionSettings(self.cluster.bootstrap_servers))
+        with self.within(SOON_SECONDS):
+            report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
+        self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
+        self.assertIsInstance(producer.health().last_error, RetriableError)
+        self.assert_does_not_spin()
 
     def test_a_transactional_id_that_is_denied_is_told_as_that(self):
         self.allow("write")
