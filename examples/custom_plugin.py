@@ -35,6 +35,7 @@ def run(conf: cfg.ConfigOpts) -> bool:
             if rows:
                 print(f"read {rows}")
                 return ROW in rows
+    print("custom_plugin: the row did not come back: has another reader its partition?", file=sys.stderr)
     return False
 
 

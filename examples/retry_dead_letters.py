@@ -5,6 +5,7 @@ Exit status: 0 when the three bad readings, and only those, became dead letters,
 """
 
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from oslo_config import cfg
@@ -19,6 +20,7 @@ READINGS = [
     b"not JSON at all",
 ]
 BAD = 3
+ROOMS = {"hall", "cellar"}  # of the good ones
 
 
 class Store:
@@ -26,6 +28,7 @@ class Store:
 
     def __init__(self) -> None:
         self.rows: dict[str, float] = {}
+        self.complete = threading.Event()
         self._is_away = True
 
     def handle(self, message: kafka.Message) -> None:
@@ -38,6 +41,8 @@ class Store:
             raise kafka.RetryLater(after=0.2)
         self.rows[reading["room"]] = reading["celsius"]
         print(f"stored {reading}")
+        if self.rows.keys() >= ROOMS:
+            self.complete.set()
 
 
 def create_missing_topics(conf: cfg.ConfigOpts, topics: list[str]) -> None:
@@ -86,6 +91,7 @@ def run(conf: cfg.ConfigOpts) -> bool:
         running = pool.submit(processor.run)
         try:
             seen = inspect(inspector, BAD)
+            store.complete.wait(timeout=20)  # a stop leaves what waits for a retry to the next run
         finally:
             processor.stop()
         report = running.result()  # raises what ended the run, if it was not the stop
