@@ -22,7 +22,7 @@ from monasca_common.kafka.errors import (
 
 if TYPE_CHECKING:
     from monasca_common.kafka.producing.bulk import Bulk
-    from monasca_common.kafka.producing.ledger import Pending
+    from monasca_common.kafka.producing.pending import Pending
 
 _PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 # Refused for what the message is, not for when or by whom it was sent: sending it again is useless.

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
@@ -20,15 +20,16 @@ from monasca_common.kafka.errors import (
     DeliveryAbandoned,
     DeliveryRefused,
     FatalError,
-    QueueFull,
     TransportError,
 )
 from monasca_common.kafka.fork_guard import ForkGuard
 from monasca_common.kafka.identity import MessageIds
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
+from monasca_common.kafka.producing.admission import Admission
 from monasca_common.kafka.producing.bulk import Bulk
 from monasca_common.kafka.producing.drafts import PLAIN_OVERHEAD_BYTES, Drafts, as_list, latest
-from monasca_common.kafka.producing.ledger import Ledger, Pending
+from monasca_common.kafka.producing.ledger import Ledger
+from monasca_common.kafka.producing.pending import Pending
 from monasca_common.kafka.producing.pump import Pump
 from monasca_common.kafka.producing.routes import OpenTransport, Routes
 from monasca_common.kafka.settings import ProducerSettings
@@ -67,6 +68,7 @@ class KafkaProducer:
         self._guard = ForkGuard("KafkaProducer", in_child=_forget_routes(weakref.ref(self)))
         self._ids = MessageIds()
         self._closed = False
+        self._closing = threading.RLock()
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
         self._routes = Routes(settings, self._opening(open_transport), self._on_error)
@@ -81,6 +83,7 @@ class KafkaProducer:
         )
         self._drafts = Drafts(settings, self._ledger, self._ids)
         self._pump = Pump(self._ledger, transport.clock, self._routes.transports, settings.eager_callers)
+        self._admission = Admission(settings, self._ledger, self._pump, self._routes, transport.clock)
         self._routes.on_launch = self._pump.wake
 
     def _opening(self, open_transport: OpenTransport) -> OpenTransport:
@@ -127,7 +130,7 @@ class KafkaProducer:
                 raise
         try:
             if not entered:
-                self._launch_with_room(topic, fresh, size, deadline)
+                self._admission.launch(fresh, size, deadline)
             self._pump.wait(latch, deadline - self._clock.monotonic())
         except BaseException:
             self._ledger.disown(latch, fresh)
@@ -145,11 +148,16 @@ class KafkaProducer:
         with _RETRYING:
             pendings = [latest(pending) for pending in report._pendings]
             fresh = self._next_attempts(pendings)
-        self._resend(fresh, deadline)
+        self._admission.launch(fresh, sum([pending.size for pending in fresh]), deadline)
         pendings = [latest(pending) for pending in pendings]
         for ledger in {pending.ledger: None for pending in pendings}:
-            latch = ledger.watch({pending: None for pending in pendings if pending.ledger is ledger})
-            self._pump.wait(latch, deadline - self._clock.monotonic())
+            its_own = [pending for pending in pendings if pending.ledger is ledger]
+            latch = ledger.watch(dict.fromkeys(its_own))
+            try:
+                self._pump.wait(latch, deadline - self._clock.monotonic())
+            finally:
+                if not latch.open:
+                    ledger.unwatch(latch, its_own)
         return DeliveryReport(pendings, delivered_before=report._delivered_before)
 
     def send(
@@ -227,9 +235,10 @@ class KafkaProducer:
         pending.watchers = watchers if watchers or own else None
         if not own or not self._ledger.attach((pending,)):
             patience = 0.0 if self._pump.in_listener() else self.settings.publish_timeout_seconds
-            if not self._admit((pending,), pending.size, self._clock.monotonic() + patience):
-                full = self._queue_full(1, pending.size)
+            if not self._admission.admit((pending,), pending.size, self._clock.monotonic() + patience):
+                full = self._admission.no_room(1, pending.size)
                 self._ledger.withdraw(pending, full, own=watchers)
+                self._check_open("send")
                 raise full
             self._routes.launch(topic, (pending,))
         if self._pump.idle:
@@ -252,31 +261,41 @@ class KafkaProducer:
         """
         self._guard.check()
         self._pump.refuse_inside_listener("close")
-        if self._final is not None:
-            return self._final
-        self._closed = True
         deadline = self._deadline(timeout)
-        pendings, delivered, _ = self._ledger.untold()
-        everything = self._ledger.watch(self._ledger.all_outstanding())
-        self._ready.clear()
-        self._pump.wait(everything, deadline - self._clock.monotonic())
-        self._give_up()
-        late, late_delivered, _ = self._ledger.untold()  # of senders that were faster than the close
-        self._final = DeliveryReport([*pendings, *late], delivered_before=delivered + late_delivered)
-        self._pump.stop()
-        for transport in self._routes.transports():
-            transport.close(_CLOSE_GRACE_SECONDS)
-        self._guard.unpin()
-        return self._final
+        with self._closing:  # another thread that closes waits for the first one's report
+            if self._final is None:
+                self._final = self._last_report(deadline)
+                self._pump.stop(_CLOSE_GRACE_SECONDS / 2)
+                with self._ledger.serving:
+                    transports = self._routes.release()
+                for transport in transports:
+                    transport.close(_CLOSE_GRACE_SECONDS / len(transports))
+                self._guard.unpin()
+            return self._final
 
-    def _give_up(self) -> None:
-        self._routes.abandon()
-        if self._ledger.busy:
-            for transport in self._routes.transports():
-                transport.purge()
-            self._pump.wait(self._ledger.watch(self._ledger.all_outstanding()), _CLOSE_GRACE_SECONDS / 2)
-        left = DeliveryAbandoned("the producer was closed before an answer came")
-        self._ledger.settle(self._ledger.all_outstanding(), Outcome.UNKNOWN, left)
+    def _last_report(self, deadline: float) -> DeliveryReport:
+        self._closed = True
+        self._ready.clear()
+        told = [self._ledger.untold(watching_all=True)]
+        try:
+            while self._pump.wait(told[-1].latch, deadline - self._clock.monotonic()) and self._ledger.busy:
+                told.append(self._ledger.untold(watching_all=True))  # of senders that were faster than the close
+            self._ledger.shut()
+            self._routes.abandon()
+            told.append(self._ledger.untold(watching_all=True))
+            if self._ledger.busy:
+                for transport in self._routes.transports():
+                    transport.purge()
+                self._pump.wait(told[-1].latch, _CLOSE_GRACE_SECONDS / 2)
+            left = DeliveryAbandoned("the producer was closed before an answer came")
+            self._ledger.settle_all(Outcome.UNKNOWN, left)
+        except BaseException:  # Ctrl-C: the next close must tell
+            for untold in told:
+                self._ledger.disown(untold.latch, untold.pendings, untold.delivered)
+            raise
+        told.append(self._ledger.untold())
+        pendings = [pending for untold in told for pending in untold.pendings]
+        return DeliveryReport(pendings, delivered_before=sum([untold.delivered for untold in told]))
 
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
@@ -349,48 +368,16 @@ class KafkaProducer:
             old.successor = attached.get(pending, pending)
         return [pending for pending in again.values() if pending not in attached]
 
-    def _resend(self, fresh: Sequence[Pending], deadline: float) -> None:
-        size = sum(pending.size for pending in fresh)
-        if not self._admit(fresh, size, deadline):
-            self._ledger.settle(fresh, Outcome.FAILED, self._queue_full(len(fresh), size))
-            return
-        by_topic: dict[str, list[Pending]] = {}
-        for pending in fresh:
-            by_topic.setdefault(pending.topic, []).append(pending)
-        for topic, pendings in by_topic.items():
-            self._routes.launch(topic, pendings)
-
-    def _launch_with_room(self, topic: str, pendings: Sequence[Pending], size: int, deadline: float) -> None:
-        if self._admit(pendings, size, deadline):
-            self._routes.launch(topic, pendings)
-        else:
-            self._ledger.settle(pendings, Outcome.FAILED, self._queue_full(len(pendings), size))
-
-    def _admit(self, pendings: Sequence[Pending], size: int, deadline: float) -> bool:
-        """Enter messages into the book, waiting for room until the deadline; whether there was any."""
-        if not self._ledger.ever_fits(len(pendings), size):
-            return False
-        while not self._ledger.enter(pendings, size):
-            room = self._ledger.ask_for_room(len(pendings), size)
-            opened = self._pump.wait(room, deadline - self._clock.monotonic())
-            self._ledger.stop_asking(room)
-            if not opened:
-                return self._ledger.enter(pendings, size)
-        return True
-
-    def _queue_full(self, messages: int, size: int) -> QueueFull:
-        return QueueFull(
-            f"no room for {messages} messages of {size} bytes: the budget is {self.settings.budget_messages} messages "
-            f"and {self.settings.budget_bytes} bytes; Kafka is slow or away, or flush was never called to collect "
-            "undelivered sends"
-        )
-
     # Waiting and checking
 
     def _flush(self, deadline: float) -> DeliveryReport:
-        pendings, delivered, latch = self._ledger.untold()
-        self._pump.wait(latch, deadline - self._clock.monotonic())
-        return DeliveryReport(pendings, delivered_before=delivered)
+        untold = self._ledger.untold()
+        try:
+            self._pump.wait(untold.latch, deadline - self._clock.monotonic())
+        except BaseException:  # Ctrl-C: there will be no report, so that the next flush or the close must tell
+            self._ledger.disown(untold.latch, untold.pendings, untold.delivered)
+            raise
+        return DeliveryReport(untold.pendings, delivered_before=untold.delivered)
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self.settings.publish_timeout_seconds if timeout is None else timeout
@@ -413,7 +400,7 @@ class KafkaProducer:
         if ledger is not None:
             ledger.trouble(error)
             if error.fatal:
-                ledger.settle(ledger.all_outstanding(), Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
+                ledger.settle_all(Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
 
     def _fault(self, error: Any) -> TransportError:
         fault = self._routes.main.fault(error)

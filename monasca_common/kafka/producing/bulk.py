@@ -14,7 +14,9 @@ from types import MethodType
 from typing import Any
 
 from monasca_common.kafka.delivery import Outcome
-from monasca_common.kafka.producing.ledger import Latch, Ledger, Pending
+from monasca_common.kafka.producing.latch import Latch
+from monasca_common.kafka.producing.ledger import Ledger
+from monasca_common.kafka.producing.pending import Pending
 from monasca_common.kafka.transport.base import RawMessage
 
 

@@ -12,7 +12,9 @@ from monasca_common.kafka.errors import WrongType
 from monasca_common.kafka.identity import MessageIds
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.producing.bulk import Bulk
-from monasca_common.kafka.producing.ledger import DoubtfulPending, Latch, Ledger, Pending
+from monasca_common.kafka.producing.latch import Latch
+from monasca_common.kafka.producing.ledger import Ledger
+from monasca_common.kafka.producing.pending import DoubtfulPending, Pending
 from monasca_common.kafka.producing.routes import Route
 from monasca_common.kafka.settings import ProducerSettings
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.delivery import Delivery, Outcome, classify
-from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryError, DeliveryTimeout, TransportError
-from monasca_common.kafka.message import Record
+from monasca_common.kafka.delivery import Outcome, classify
+from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryError, TransportError
+from monasca_common.kafka.producing.latch import Latch
+from monasca_common.kafka.producing.pending import Pending, Watcher
 from monasca_common.kafka.transport.base import RawMessage
 
 if TYPE_CHECKING:
@@ -32,130 +34,16 @@ _SILENT_SECONDS = 35.0
 # Undelivered messages that hold no room of the budget (their listener was told, or their caller was interrupted)
 # are kept for the next flush, up to this many.
 _KEPT_WITHOUT_ROOM = 10_000
-_DELIVERED = Outcome.DELIVERED  # an enumeration's members are slow to look up
+_DELIVERED = Outcome.DELIVERED
 
 
-class Watcher(Protocol):
-    """Hears, under the ``serving`` lock, that a message was settled."""
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """Sends that are undelivered or on their way, how many others were delivered, and a latch on the former."""
 
-    def settled(self, pending: Pending) -> None: ...
-
-
-class Latch:
-    """Opens when everything that it was hung on is settled; one thread may wait on ``lock``."""
-
-    __slots__ = ("left", "lock", "spoiled")
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-        self.spoiled = False  # whether any was settled otherwise than by the plain acknowledgement
-        self.lock = threading.Lock()
-        if left:
-            self.lock.acquire()
-
-    def settled(self, pending: Pending) -> None:
-        self.spoiled = True
-        self.count_down()
-
-    def count_down(self) -> None:
-        self.left -= 1
-        if self.left == 0 and self.lock.locked():
-            self.lock.release()
-
-    @property
-    def open(self) -> bool:
-        return self.left <= 0
-
-
-class Pending:
-    """One message on its way: the callback that librdkafka calls and the record of what happened, in one object.
-
-    ``watchers`` is ``None`` for a send that nobody waits for: of those only the number of delivered is kept.
-    """
-
-    # One slotted object a message is what makes knowing every outcome affordable: the benchmarks show each slot.
-    __slots__ = (
-        "error",
-        "key",
-        "ledger",
-        "message_id",
-        "offset",
-        "outcome",
-        "partition",
-        "queued_at",
-        "record",
-        "size",
-        "successor",
-        "topic",
-        "watchers",
-    )
-
-    ledger: Ledger
-    topic: str
-    message_id: bytes | None
-    record: bytes | Record | None  # as it was handed over, until it is delivered
-    key: bytes | None
-    size: int  # bytes it takes of the budget
-    queued_at: float  # monotonic seconds; a few milliseconds early at most
-    watchers: tuple[Watcher, ...] | None
-    outcome: Outcome | None  # None: still on its way
-    successor: Pending | None  # the same message, sent again
-    error: DeliveryError
-    partition: int
-    offset: int | None
-
-    doubtful = False  # whether an attempt before this one may have been written
-
-    def __call__(self, error: Any, message: RawMessage) -> None:
-        # The two common cases, a send and a message of a bulk, are written out; `Ledger.settle_answered` has them all.
-        ledger = self.ledger
-        watchers = self.watchers
-        if error is not None or self.outcome is not None:
-            ledger.settle_answered(self, None if error is None else ledger.fault(error), message)
-            return
-        if watchers is None:
-            del ledger.outstanding[self]
-            ledger.delivered += 1
-            ledger.left_bytes += self.size
-            self.record = None
-            ledger.spare.append(self)
-            if ledger.waiting_for_room:
-                ledger.offer_room()
-            return
-        if len(watchers) == 1 and watchers[0].__class__ is Latch and not ledger.own_ids:
-            latch = watchers[0]
-            self.partition = message.partition()
-            self.offset = message.offset()
-        else:
-            ledger.settle_answered(self, None, message)
-            return
-        self.outcome = _DELIVERED
-        self.record = None
-        del ledger.outstanding[self]
-        ledger.left_bytes += self.size
-        latch.left -= 1
-        if not latch.left:
-            ledger.opened.append(latch)
-        if ledger.waiting_for_room:
-            ledger.offer_room()
-
-    def has_own_time(self) -> bool:
-        return isinstance(self.record, Record) and self.record.timestamp_ms is not None
-
-    def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
-        """What is known of it now."""
-        outcome = self.outcome
-        if outcome is _DELIVERED:
-            return outcome, Delivery(index, self.message_id, self.topic, self.partition, self.offset, None)
-        error = self.error if outcome is not None else _still_on_its_way()
-        return outcome or Outcome.UNKNOWN, Delivery(index, self.message_id, self.topic, None, None, error)
-
-
-class DoubtfulPending(Pending):
-    """Sent again although an earlier attempt may have been written: whatever refuses it, it never *surely* failed."""
-
-    __slots__ = ()
-    doubtful = True
+    pendings: list[Pending]
+    delivered: int
+    latch: Latch
 
 
 class Ledger:
@@ -209,6 +97,10 @@ class Ledger:
     def fits(self, messages: int, size: int) -> bool:
         return len(self.outstanding) + messages <= self.room_messages and self.used_bytes + size <= self.budget_bytes
 
+    @property
+    def is_shut(self) -> bool:
+        return self.budget_bytes < 0
+
     def ever_fits(self, messages: int, size: int) -> bool:
         return messages <= self.budget_messages and size <= self.budget_bytes
 
@@ -244,16 +136,18 @@ class Ledger:
                 bulk.latch.left = len(left)
             return pendings
 
-    def all_outstanding(self) -> list[Pending]:
-        with self.serving:
-            for bulk in list(self.bulks):
-                self.break_up(bulk)
-            return list(self.outstanding)
+    def _all_outstanding(self) -> list[Pending]:
+        """Under the ``serving`` lock, and good for as long as it is held: a delivered send is used again."""
+        for bulk in list(self.bulks):
+            self.break_up(bulk)
+        return list(self.outstanding)
 
     def ask_for_room(self, messages: int, size: int) -> Latch:
         """A latch that opens when there is room for this much."""
         latch = Latch(1)
         with self._entry:
+            if not self.ever_fits(messages, size):  # shut since the caller looked
+                latch.count_down()
             self.waiting_for_room.append((messages, size, latch))
         if self.fits(messages, size):
             self.offer_room()  # it was made between the caller's look and ours, when nobody was seen waiting
@@ -264,8 +158,7 @@ class Ledger:
         with the remaining callbacks. Under the ``serving`` lock. How many they are."""
         opened, self.opened = self.opened, []
         for latch in opened:
-            if latch.lock.locked():
-                latch.lock.release()
+            latch.wake()
         return len(opened)
 
     def offer_room(self) -> None:
@@ -284,6 +177,14 @@ class Ledger:
     def stop_asking(self, latch: Latch) -> None:
         with self._entry:
             self.waiting_for_room = [waiter for waiter in self.waiting_for_room if waiter[2] is not latch]
+
+    def shut(self) -> None:
+        """Nobody enters any more, and those who wait for room learn it."""
+        with self._entry:
+            self.budget_bytes = -1
+            waiting, self.waiting_for_room = self.waiting_for_room, []
+        for _, _, latch in waiting:
+            latch.count_down()
 
     def attach(self, own: Sequence[Pending]) -> dict[Pending, Pending]:
         """For messages under a caller's own id: which of them are on their way already, and as what.
@@ -353,6 +254,10 @@ class Ledger:
                     pending.error = error
                     self._settle(pending, outcome)
 
+    def settle_all(self, outcome: Outcome, error: DeliveryError) -> None:
+        with self.serving:
+            self.settle(self._all_outstanding(), outcome, error)
+
     def _settle(self, pending: Pending, outcome: Outcome) -> None:
         if outcome is Outcome.FAILED and pending.doubtful:
             outcome = Outcome.UNKNOWN
@@ -401,9 +306,17 @@ class Ledger:
             latch.count_down()
         return latch
 
-    def disown(self, latch: Latch, pendings: Iterable[Pending]) -> None:
-        """Nobody waits for these any more: a flush tells of them, as of sends."""
+    def unwatch(self, latch: Latch, pendings: Iterable[Pending]) -> None:
+        """Nobody waits on this latch any more: one that is asked about again and again must not collect them."""
         with self.serving:
+            for pending in pendings:
+                if pending.outcome is None:
+                    pending.watchers = tuple(watcher for watcher in pending.watchers or () if watcher is not latch)
+
+    def disown(self, latch: Latch, pendings: Iterable[Pending], delivered: int = 0) -> None:
+        """Nobody waits for these any more: a flush tells of them, as of sends, and of ``delivered`` others."""
+        with self.serving:
+            self.delivered += delivered
             for pending in pendings:
                 pending.watchers = tuple(watcher for watcher in pending.watchers or () if watcher is not latch)
                 if pending.outcome is None and pending not in self.outstanding:
@@ -425,18 +338,19 @@ class Ledger:
             return True
         return not _awaited(pending)
 
-    def untold(self) -> tuple[list[Pending], int, Latch]:
-        """The sends no flush has told of, now watched: those undelivered or on their way, and the number delivered."""
+    def untold(self, *, watching_all: bool = False) -> Untold:
+        """The sends no flush has told of. ``watching_all``: the latch is on what others wait for as well."""
         with self.serving:
-            waiting = [pending for pending in list(self.outstanding) if self._is_to_be_told(pending)]
+            on_their_way = self._all_outstanding() if watching_all else list(self.outstanding)
+            waiting = [pending for pending in on_their_way if self._is_to_be_told(pending)]
             undelivered = [*self._undelivered, *self._also_undelivered]
             self.left_bytes += sum(pending.size for pending in self._undelivered)
             self._take_room(-len(self._undelivered))
             self._undelivered.clear()
             self._also_undelivered.clear()
             delivered, self.delivered = self.delivered, 0
-            latch = self.watch(waiting)
-        return undelivered + waiting, delivered, latch
+            latch = self.watch(on_their_way if watching_all else waiting)
+        return Untold(undelivered + waiting, delivered, latch)
 
     def oldest_age(self) -> float:
         """Seconds since the oldest unacknowledged message was queued; 0 when there is none."""
@@ -448,7 +362,3 @@ class Ledger:
 def _awaited(pending: Pending) -> bool:
     """Whether a caller learns of it by a report: then no flush tells of it."""
     return any(isinstance(watcher, Latch) for watcher in pending.watchers or ())
-
-
-def _still_on_its_way() -> DeliveryError:
-    return DeliveryTimeout("no answer within the time given; the message is still on its way")

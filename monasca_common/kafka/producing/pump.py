@@ -17,7 +17,9 @@ from contextlib import contextmanager
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.delivery import Delivery, DeliveryListener
 from monasca_common.kafka.errors import InCallbackError
-from monasca_common.kafka.producing.ledger import Latch, Ledger, Pending
+from monasca_common.kafka.producing.latch import Latch
+from monasca_common.kafka.producing.ledger import Ledger
+from monasca_common.kafka.producing.pending import Pending
 from monasca_common.kafka.transport.base import ProducerTransport
 
 LOG = logging.getLogger(__name__)
@@ -107,6 +109,8 @@ class Pump:
                     if idle and not latch.open:
                         # Nothing is with the client: the message waits for its topic's limit, or for room.
                         self._clock.wait(latch.lock, min(_BUSY_SECONDS, remaining))
+                elif heir:
+                    heir = False  # whoever serves did so until our deadline
                 else:
                     # Woken to serve in another's place, or because it is open.
                     heir = self._clock.wait(latch.lock, remaining)
@@ -149,19 +153,17 @@ class Pump:
         with self._guard:
             for latch in list(self._waiting):
                 if not latch.open:
-                    if latch.lock.locked():
-                        latch.lock.release()
+                    latch.wake()
                     return
 
     def listen(self, listener: DeliveryListener) -> ListenerWatcher:
         return ListenerWatcher(listener, self._due, self._wake)
 
-    def stop(self) -> None:
-        """End the thread; listeners that are due are still called."""
+    def stop(self, timeout: float) -> None:
+        """End the thread; listeners that are due are still called, and waited for up to ``timeout`` seconds."""
         self._stopping = True
         self._wake.set()
-        if not self.in_listener():
-            self._thread.join()
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -218,7 +220,7 @@ class Pump:
             listener, delivery = self._due.popleft()
             try:
                 listener(delivery)
-            except Exception:
+            except BaseException:  # SystemExit, say, would end the thread that all listeners need
                 self.listener_failures += 1
                 LOG.exception("a delivery callback for topic %s failed", delivery.topic)
 

@@ -26,7 +26,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.kafka.producing.bulk import Bulk
-from monasca_common.kafka.producing.ledger import Pending
+from monasca_common.kafka.producing.pending import Pending
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
 
@@ -70,6 +70,11 @@ class Routes:
 
     def transports(self) -> tuple[ProducerTransport, ...]:
         return self._transports
+
+    def release(self) -> tuple[ProducerTransport, ...]:
+        """The clients, to be closed: nobody else gets them any more. Under the ledger's ``serving`` lock."""
+        transports, self._transports = self._transports, ()
+        return transports
 
     def launch(self, topic: str, pendings: Iterable[Pending]) -> None:
         """Hand messages of one topic to its client, now or as soon as the topic's limit is known."""

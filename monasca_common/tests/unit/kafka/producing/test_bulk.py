@@ -65,7 +65,7 @@ class BulkTest(base.BaseTestCase):
 
     def test_a_late_answer_does_not_change_an_outcome_that_was_told(self):
         self.acknowledge(0)
-        self.ledger.settle(self.ledger.all_outstanding(), Outcome.UNKNOWN, DeliveryTimeout("given up"))
+        self.ledger.settle_all(Outcome.UNKNOWN, DeliveryTimeout("given up"))
         self.acknowledge(1)
         report = DeliveryReport(self.ledger.break_up(self.bulk))
         self.assertEqual(([0], [1, 2]), ([d.index for d in report.delivered], [d.index for d in report.unknown]))
