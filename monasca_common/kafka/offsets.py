@@ -39,7 +39,8 @@ class OffsetTracker:
     def __init__(self, max_span: int) -> None:
         self._max_span = max_span
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._lock = threading.Lock()
+        # Reentrant, for a signal handler may ask on the very thread that it has interrupted in here.
+        self._lock = threading.RLock()
 
     def received(self, part: PartitionBatch) -> None:
         """These messages were polled. What comes again after a seek back is undone again."""

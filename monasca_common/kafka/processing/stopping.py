@@ -74,8 +74,10 @@ class Ending:
         """Wind down, let those go who wait for it, and return the report or raise what ended the run."""
         try:
             self.report = report = wind_down()
-        except Exception as error:
-            raise (self.failure or error) from None
+        except Exception:
+            if self.failure is None:
+                raise
+            raise self.failure from self.failure.__cause__
         finally:
             self._over.set()
         if self.failure is not None:

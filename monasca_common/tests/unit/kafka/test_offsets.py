@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+import threading
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,3 +147,26 @@ class TestTrackerAgainstItsDefinition(base.BaseTestCase):
             tracker.committed(tracker.committable())
         self.assertEqual(0, tracker.span(TP))
         self.assertEqual({}, tracker.unfinished())
+
+
+class AskingPartition(TopicPartition):
+    """Asks the tracker when it is looked up in it, as a signal handler may that strikes there."""
+
+    tracker = None
+
+    def __hash__(self):
+        if self.tracker is not None:
+            self.tracker.committable()
+        return hash(tuple(self))
+
+
+class TestInterruptedTracker(base.BaseTestCase):
+    def test_a_signal_handler_may_ask_on_the_thread_that_it_interrupts(self):
+        tracker = OffsetTracker(max_span=1000)
+        tracker.received(part([0]))
+        asking = AskingPartition(*TP)
+        asking.tracker = tracker
+        thread = threading.Thread(target=tracker.done, args=(asking, 1, 0), daemon=True)
+        thread.start()
+        thread.join(10)
+        self.assertFalse(thread.is_alive())
