@@ -194,7 +194,8 @@ def _value(conf: cfg.ConfigOpts, name: str) -> Any:
     try:
         return getattr(conf[API_GROUP], name)
     except (cfg.Error, ValueError) as error:
-        raise ConfigurationError(f"{name} in group [{API_GROUP}] is refused, correct it: {error}") from None
+        broken = config_file.broken_rule(error)
+        raise ConfigurationError(f"{name} in group [{API_GROUP}] is refused, correct it: {broken}") from None
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:

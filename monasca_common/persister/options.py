@@ -153,4 +153,5 @@ def _read(conf: cfg.ConfigOpts, group: str, name: str) -> Any:
     try:
         return getattr(conf[group], name)
     except (cfg.Error, ValueError) as error:
-        raise ConfigurationError(f"{name} in group [{group}] is refused, correct it: {error}") from None
+        broken = config_file.broken_rule(error)
+        raise ConfigurationError(f"{name} in group [{group}] is refused, correct it: {broken}") from None

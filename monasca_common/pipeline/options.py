@@ -329,7 +329,7 @@ class GroupReader:
         try:
             return getattr(self._conf[self.group], name)
         except (cfg.Error, ValueError) as error:
-            raise self.error(name, f"is refused, correct it: {error}") from None
+            raise self.error(name, f"is refused, correct it: {config_file.broken_rule(error)}") from None
 
     def secret(self, name: str) -> Any:
         # Raised outside of the handler: the original error may quote the value, and would be its context.

@@ -121,7 +121,8 @@ def storage_settings(conf: cfg.ConfigOpts) -> StorageSettings:
             max_results=read.max_results,
         )
     except (cfg.Error, ValueError) as error:
-        raise ConfigurationError(f"group [{STORAGE_GROUP}] is refused, correct it: {error}") from None
+        broken = config_file.broken_rule(error)
+        raise ConfigurationError(f"group [{STORAGE_GROUP}] is refused, correct it: {broken}") from None
 
 
 def _connection(conf: cfg.ConfigOpts) -> str:

@@ -20,6 +20,8 @@ from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
 LOG = logging.getLogger(__name__)
 
 _MISSPELT = 0.85  # likeness of two names, of 1
+# What oslo.config says of a value: one of its tuples, printed, and the rule.
+_REFUSED_VALUE = re.compile(r" from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL)
 _ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
 
 
@@ -74,6 +76,12 @@ def check_group(conf: cfg.ConfigOpts, group: str) -> None:
             f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered)}: correct its name "
             "or remove it"
         )
+
+
+def broken_rule(error: Exception) -> str:
+    """What oslo.config has against a value, and where that stands, in words for operators."""
+    found = _REFUSED_VALUE.search(str(error))
+    return f"{found['rule']} (from {found['place']})" if found else str(error)
 
 
 def _unreadable(error: Exception) -> ConfigurationError:

@@ -77,7 +77,9 @@ class OptionReader:
     @staticmethod
     def _refusal(group: str, name: str, error: Exception) -> ConfigurationError:
         if name not in _SECRETS:
-            return ConfigurationError(f"{name} in group [{group}] is refused, correct it: {error}")
+            return ConfigurationError(
+                f"{name} in group [{group}] is refused, correct it: {config_file.broken_rule(error)}"
+            )
         return ConfigurationError(
             f"{name} in group [{group}] cannot be read: a $ in its value must be written $$ (the value is a secret and "
             "is not shown)"
