@@ -21,7 +21,9 @@ LOG = logging.getLogger(__name__)
 
 _MISSPELT = 0.85  # likeness of two names, of 1
 # What oslo.config says of a value: one of its tuples, printed, and the rule.
-_REFUSED_VALUE = re.compile(r" from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL)
+_REFUSED_VALUE = re.compile(
+    r"option (?P<name>\S+) from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL
+)
 _ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
 
 
@@ -81,7 +83,7 @@ def check_group(conf: cfg.ConfigOpts, group: str) -> None:
 def broken_rule(error: Exception) -> str:
     """What oslo.config has against a value, and where that stands, in words for operators."""
     found = _REFUSED_VALUE.search(str(error))
-    return f"{found['rule']} (from {found['place']})" if found else str(error)
+    return f"{found['rule']} ({found['name']} in {found['place']})" if found else str(error)
 
 
 def _unreadable(error: Exception) -> ConfigurationError:

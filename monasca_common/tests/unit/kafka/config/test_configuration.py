@@ -68,7 +68,7 @@ class ProducerConfigurationTest(ConfigurationTestCase):
     def test_a_refused_value_is_told_with_its_rule_and_its_file(self):
         path = self.path_of("[kafka]\nbootstrap_servers = kafka1:9092\nlinger_ms = 5000\n")
         said = self.refused(producer_settings, self.read(path))
-        self.assertTrue(said.endswith(f"correct it: Should be less than or equal to 1000 (from {path})"), said)
+        self.assertTrue(said.endswith(f"correct it: Should be less than or equal to 1000 (linger_ms in {path})"), said)
 
     def test_reading_before_the_files_are_parsed_is_an_error(self):
         said = self.refused(producer_settings, cfg.ConfigOpts())
