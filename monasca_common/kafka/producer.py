@@ -265,7 +265,7 @@ class KafkaProducer:
         with self._closing:  # another thread that closes waits for the first one's report
             if self._final is None:
                 self._final = self._last_report(deadline)
-                self._pump.stop(_CLOSE_GRACE_SECONDS / 2)
+                self._pump.stop(max(deadline - self._clock.monotonic(), _CLOSE_GRACE_SECONDS / 2))
                 with self._ledger.serving:
                     transports = self._routes.release()
                 for transport in transports:

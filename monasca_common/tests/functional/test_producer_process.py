@@ -237,6 +237,18 @@ class TestCallbacks(ProcessCase):
         self.wait_until(lambda: producer.health().failed_listeners == 3 and len(heard) == 3)
         self.wait_until(lambda: log.output.count("RuntimeError: of the test's own") == 3)
 
+    def test_a_close_with_time_left_waits_for_them(self):
+        producer = self.warm_producer()
+        heard = []
+
+        def slow(delivery):
+            time.sleep(0.05)  # the fault itself
+            heard.append(delivery)
+
+        for number in range(20):
+            producer.send(self.topic, b"%d" % number, on_delivery=slow)
+        self.assertEqual((20, 20), (producer.close(SECONDS).delivered_count, len(heard)))
+
     def test_one_that_waits_for_callbacks_is_refused(self):
         producer = self.warm_producer()
         report = producer.publish(self.topic, [b"1"], timeout=SECONDS)
