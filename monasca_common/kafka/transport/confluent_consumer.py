@@ -41,6 +41,10 @@ LOG = logging.getLogger(__name__)
 # counts as the same caller; this is what its own AIOConsumer does. Earlier versions had neither lock nor identity.
 _IDENTITY: ContextVar[int] = getattr(cimpl, "_reentry_identity_var", None) or ContextVar("unused", default=0)
 
+_FINISH_SECONDS = 1.0  # for rebalances that are under way when it closes
+_FINISH_TURN_SECONDS = 0.01
+_FINISH_MESSAGES = 1000  # fetched ones, that are dropped to get at what is behind them
+
 
 class ConfluentConsumer(ConsumerTransport):
     """One librdkafka consumer. Its threads start here; nothing is asked of a broker before it subscribes or assigns."""
@@ -63,6 +67,11 @@ class ConfluentConsumer(ConsumerTransport):
         )
         self._identity = id(self)
         self._rebalancing = False
+        self._closing = False
+        self._rebalanced = False  # since it was last reset, while closing
+        # A static member stays in its group while its process is away: who unsubscribes leaves.
+        self._leaves = settings.group_instance_id is None
+        self._subscribed = False
         self._started: dict[TopicPartition, int] = {}
         self._admin: Admin | None = None
         self._admin_options = connection_options(settings.connection)
@@ -75,21 +84,27 @@ class ConfluentConsumer(ConsumerTransport):
         self._guard.pin(self._client)
 
     def subscribe(self, topics: Sequence[str], callbacks: RebalanceCallbacks) -> None:
+        # Without an (un)assign in the callback, the client itself takes what was given, and gives up what was revoked
+        # or lost.
+
         def on_assign(_client: Consumer, partitions: list[ClientTopicPartition]) -> None:
-            self._rebalancing = True
+            self._rebalanced = self._rebalancing = True
             try:
-                callbacks.on_assign(_ours(partitions))
+                if not self._closing:
+                    callbacks.on_assign(_ours(partitions))
             finally:
                 self._rebalancing = False
 
         def on_revoke(_client: Consumer, partitions: list[ClientTopicPartition]) -> None:
+            self._rebalanced = True
             callbacks.on_revoke(_ours(partitions))
 
         def on_lost(_client: Consumer, partitions: list[ClientTopicPartition]) -> None:
+            self._rebalanced = True
             callbacks.on_lost(_ours(partitions))
 
         with self._calling():
-            # Without an (un)assign in the callback, the client itself gives up what was revoked or lost.
+            self._subscribed = True
             self._client.subscribe(list(topics), on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -219,8 +234,25 @@ class ConfluentConsumer(ConsumerTransport):
             return self._client.consumer_group_metadata()
 
     def close(self) -> None:
+        self._closing = True
         with self._calling():
-            self._client.close()
+            try:
+                if self._subscribed:
+                    self._finish_rebalances()
+            finally:
+                self._client.close()
+
+    def _finish_rebalances(self) -> None:
+        """One that is under way must not reach into the client's own close: there it may wait for the answer to an
+        (un)assign for ever, and hold the interpreter meanwhile (librdkafka's issue 4884)."""
+        if self._leaves:
+            self._client.unsubscribe()
+        deadline = self.clock.monotonic() + _FINISH_SECONDS
+        while self.clock.monotonic() < deadline:
+            self._rebalanced = False
+            self._client.consume(_FINISH_MESSAGES, _FINISH_TURN_SECONDS)
+            if not self._rebalanced and not (self._leaves and self._client.assignment()):
+                return
 
     def _ask_admin(self) -> Admin:
         with self._admin_lock:

@@ -5,6 +5,8 @@ import threading
 import time
 from typing import Any, ClassVar
 
+from confluent_kafka.admin import AdminClient
+
 from monasca_common.kafka.commit import CommitResult
 from monasca_common.kafka.errors import FatalError, RetriableError, StaleCommit
 from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
@@ -28,6 +30,13 @@ class Protocol(ConsumerCase):
         super().setUp()
         self.topic = self.fixture.topic(partitions=4)
 
+    def given_away(self):
+        """Whether the broker has given the topic's partitions to members of the group."""
+        client = AdminClient(self.cluster.direct_options())
+        (group,) = client.describe_consumer_groups([self.group]).values()
+        members = group.result(SECONDS).members
+        return sum(len(member.assignment.topic_partitions) for member in members) == 4
+
     def test_two_members_share_the_partitions_and_the_leaver_hands_its_own_over(self):
         first, second = (self.member(self.topic, **self.protocol) for _ in range(2))
         self.wait_until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 2)
@@ -41,6 +50,15 @@ class Protocol(ConsumerCase):
         # A partition that was just made may have no leader yet.
         lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
         self.assertEqual([], lasting)
+
+    def test_who_closes_before_it_heard_of_its_partitions_leaves_at_once(self):
+        listener = Recorder()
+        consumer = self.consumer(self.topic, listener=listener, **self.protocol)
+        consumer.poll(timeout=0)
+        self.wait_until(self.given_away)
+        consumer.close()
+        self.assertEqual((), self.admin.group_members(self.group))
+        self.assertEqual([], listener.heard("assigned"))
 
     def test_work_finished_within_a_revoke_is_committed(self):
         self.put(self.topic, 40, partitions=4)
