@@ -25,7 +25,7 @@ class Node:
         self.id = node_id
         self.folder = folder
         self.ports = node_ports
-        self._command = [*java, "kafka.Kafka", str(folder / "server.properties")]
+        self._command = [*java, f"-Djava.io.tmpdir={folder}", "kafka.Kafka", str(folder / "server.properties")]
         self._supervisor = supervisor
         self._pid: int | None = None
 

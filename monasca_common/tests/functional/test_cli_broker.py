@@ -41,6 +41,19 @@ class TestBrokerStart(base.BaseTestCase):
             self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
             self.assertFalse(any(psutil.pid_exists(pid) for pid in told["pids"]))
 
+    def test_what_a_broker_unpacks_is_gone_with_it(self):
+        process = self.start("--json")
+        told = json.loads(process.stdout.readline())
+        producer = confluent_kafka.Producer({**told["client"], "compression.type": "lz4"})
+        producer.produce("compressed", b"x" * 10_000)
+        self.assertEqual(0, producer.flush(SECONDS))
+        maps = psutil.Process(told["pids"][0]).memory_maps()
+        unpacked = [Path(each.path) for each in maps if "liblz4" in each.path]
+        self.assertTrue(unpacked)
+        process.terminate()
+        self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
+        self.assertEqual([], [path for path in unpacked if path.exists()])
+
     def test_with_tls_and_passwords_it_prints_what_a_client_needs(self):
         process = self.start("--json", "--tls", "--sasl")
         told = json.loads(process.stdout.readline())
