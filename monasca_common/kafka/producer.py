@@ -71,6 +71,7 @@ class KafkaProducer:
         self._closing = threading.RLock()
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
+        self.abort_is_due = False  # of a transaction whose abort has no answer yet
         self._routes = Routes(settings, self._opening(open_transport), self._on_error)
         self._ready = self._routes.ready  # topic -> Route; emptied by close and in a child, so `send` need not check
         transport = self._routes.main

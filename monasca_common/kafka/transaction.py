@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,6 +24,8 @@ from monasca_common.kafka.transport.base import ProducerTransport
 if TYPE_CHECKING:
     from monasca_common.kafka.producer import KafkaProducer
 
+
+LOG = logging.getLogger(__name__)
 
 Inputs = Batch | Mapping[TopicPartition, Progress]
 
@@ -45,8 +48,9 @@ class Transaction:
     """Made by `KafkaProducer.transaction`. Leaving the block commits; an exception, an undelivered message or a
     partition that was revoked meanwhile aborts, and then every consumer goes back to what it had committed.
 
-    Leaving raises `TransactionError` where it was aborted without an exception of the block's own, `FencedError`
-    where another process opened the same transactional id.
+    Leaving raises `TransactionError` where it was aborted without an exception of the block's own, or a consumer could
+    not go back; `FencedError` where another process opened the same transactional id. An abort that has no answer is
+    asked for again as the next one is entered, which raises `TransactionError` if there still is none.
     """
 
     def __init__(self, producer: KafkaProducer, transport: ProducerTransport) -> None:
@@ -71,6 +75,11 @@ class Transaction:
         self._inputs.append((consumer, inputs))
 
     def __enter__(self) -> Transaction:
+        if self._producer.abort_is_due:
+            try:
+                self._end_aborted()
+            except RetriableError as late:
+                raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
         self._transport.begin_transaction()
         return self
 
@@ -121,7 +130,23 @@ class Transaction:
         try:
             # What still waits for its topic's limit would be handed over later, into the next transaction.
             self._producer.flush(self._seconds)
-            self._transport.abort_transaction(self._seconds)
+            self._end_aborted()
+        except RetriableError as late:
+            LOG.warning("the abort of a transaction has no answer yet, the next one will ask again: %s", late)
         finally:
             for consumer, _ in self._inputs:
-                consumer.seek_to_committed()
+                self._send_back(consumer)
+
+    def _end_aborted(self) -> None:
+        self._producer.abort_is_due = True
+        self._transport.abort_transaction(self._seconds)
+        self._producer.abort_is_due = False
+
+    def _send_back(self, consumer: TransactionalConsumer) -> None:
+        try:
+            consumer.seek_to_committed()
+        except RetriableError as unanswered:
+            raise TransactionError(
+                f"the transaction was aborted, and what its consumer had committed is not known: {unanswered}; call "
+                "its seek_to_committed before its next poll"
+            ) from unanswered

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.dead_letter import can_shrink, shrink
@@ -22,12 +22,15 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.processing.lanes import Bell, Lane, Task
 from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producing.drafts import PLAIN_OVERHEAD_BYTES
+from monasca_common.kafka.settings import ProducerSettings
 
 LOG = logging.getLogger(__name__)
 
 # One wait for acknowledgements; in between it is looked whether the partition is still ours.
 _SLICE_SECONDS = 1.0
 _REST_SECONDS = 0.1
+_BUDGET_SHARE = 4  # a bulk takes a quarter of the producer's budget at most: a whole one would wait for all others
 
 
 class Abandoned(Exception):
@@ -47,16 +50,13 @@ class Outbox:
 
     def deliver(self, lane: Lane, _task: Task, outputs: Mapping[str, Sequence[Record]]) -> None:
         for topic, records in outputs.items():
-            self._deliver(lane, topic, records)
+            for portion in portions(records, self._producer.settings):
+                self._deliver(lane, topic, portion)
 
     def bury(self, lane: Lane, _task: Task, topic: str, letters: Sequence[Record]) -> None:
         """`deliver` for dead letters: one that is too large with its origin is cut until it fits."""
-        while letters:
-            try:
-                self._deliver(lane, topic, letters)
-                return
-            except UndeliveredError as refused:
-                letters = shrunk(letters, refused)
+        for portion in portions(letters, self._producer.settings):
+            shrink_to_fit(portion, lambda left: self._deliver(lane, topic, left))
 
     def _deliver(self, lane: Lane, topic: str, records: Sequence[Record]) -> None:
         report = self._producer.publish(topic, records, timeout=_SLICE_SECONDS)
@@ -73,6 +73,21 @@ class Outbox:
             report = self._producer.retry(report, timeout=_SLICE_SECONDS)
 
 
+def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:
+    """The records in bulks that the producer's budget has room for, however many outputs a batch has."""
+    most, most_bytes = max(1, settings.budget_messages // _BUDGET_SHARE), settings.budget_bytes // _BUDGET_SHARE
+    start = size = 0
+    for index, record in enumerate(records):
+        weight = PLAIN_OVERHEAD_BYTES + len(record.value or b"") + len(record.key or b"")
+        weight += sum(len(name) + len(value or b"") for name, value in record.headers)
+        if index > start and (index - start == most or size + weight > most_bytes):
+            yield records[start:index]
+            start, size = index, 0
+        size += weight
+    if records:
+        yield records[start:]
+
+
 def raise_if_pointless(report: DeliveryReport) -> None:
     """Raise what no retry of the report can change."""
     undelivered = report.failed + report.unknown
@@ -85,6 +100,16 @@ def raise_if_pointless(report: DeliveryReport) -> None:
 
 def _cause(delivery: Delivery) -> MessagingError | None:
     return delivery.error.cause if isinstance(delivery.error, DeliveryRefused) else None
+
+
+def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
+    """``send`` dead letters; those that are too large with their origin are cut until they are not."""
+    while letters:
+        try:
+            send(letters)
+            return
+        except UndeliveredError as refused:
+            letters = shrunk(letters, refused)
 
 
 def shrunk(letters: Sequence[Record], refused: UndeliveredError) -> list[Record]:

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.errors import TransactionError, UndeliveredError
+from monasca_common.kafka.errors import RetriableError, TransactionError, UndeliveredError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Batch, Record
 from monasca_common.kafka.offsets import OffsetTracker, Progress
 from monasca_common.kafka.processing.lanes import Bell, Lane, Lanes, Task
-from monasca_common.kafka.processing.outbox import Abandoned, raise_if_pointless, shrunk
+from monasca_common.kafka.processing.outbox import Abandoned, portions, raise_if_pointless, shrink_to_fit
 from monasca_common.kafka.producer import KafkaProducer
 
 LOG = logging.getLogger(__name__)
@@ -50,17 +50,14 @@ class TransactionalOutbox:
         """
         with self._transaction(lane, task):
             for topic, records in outputs.items():
-                self._publish(topic, records)
+                for portion in portions(records, self._producer.settings):
+                    self._publish(topic, portion)
 
     def bury(self, lane: Lane, task: Task, topic: str, letters: Sequence[Record]) -> None:
         """Dead letters and the offsets of the task, all or nothing."""
         with self._transaction(lane, task):
-            while letters:
-                try:
-                    self._publish(topic, letters)
-                    return
-                except UndeliveredError as refused:
-                    letters = shrunk(letters, refused)
+            for portion in portions(letters, self._producer.settings):
+                shrink_to_fit(portion, lambda left: self._publish(topic, left))
 
     @contextmanager
     def _transaction(self, lane: Lane, task: Task) -> Iterator[None]:
@@ -73,13 +70,13 @@ class TransactionalOutbox:
                     yield
                     fail_point("processor.in_transaction")
                     transaction.commit_offsets(self._consumer, Batch((part,)))
-            except (TransactionError, UndeliveredError) as error:
+            except (TransactionError, RetriableError, UndeliveredError) as error:
                 self._aborted.set()
                 self._lanes.drop(self._lanes.partitions())
                 LOG.warning("a transaction was aborted, its inputs are read again: %s", error)
-                if isinstance(error, TransactionError):
-                    raise Abandoned from error
-                raise
+                if isinstance(error, UndeliveredError):
+                    raise
+                raise Abandoned from error
             self._tracker.done_range(part.topic_partition, part.epoch, part.offsets[0], part.next_offset)
             self._tracker.committed({part.topic_partition: Progress(part.epoch, part.next_offset)})
 
@@ -90,11 +87,16 @@ class TransactionalOutbox:
             raise TransactionError(f"records for {topic} were not acknowledged in time: {report!r}")
 
     def rewind(self) -> None:
-        """On the polling thread: forget everything in memory, and read on from what is committed."""
+        """On the polling thread: forget everything in memory, and read on from what is committed. While nobody tells
+        what that is, `aborted` holds, and this is to be called again."""
         Bell(self._consumer.clock).wait(_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()
         with self._one_at_a_time:
             self._lanes.drop(partitions)
             self._tracker.forget(partitions)
-            self._consumer.seek_to_committed()
-            self._aborted.clear()
+            try:
+                self._consumer.seek_to_committed()
+            except RetriableError as unanswered:
+                LOG.warning("it is not known yet where to read again after an abort: %s", unanswered)
+            else:
+                self._aborted.clear()

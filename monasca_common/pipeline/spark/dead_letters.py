@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from monasca_common.kafka.dead_letter import DeadLetters, Failure, dead_letter
 from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.processing.outbox import shrunk
+from monasca_common.kafka.processing.outbox import portions, shrunk
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.pipeline.records import Rejection
@@ -45,7 +45,9 @@ class DeadLetterOffice:
             dead_letter(message, Failure(_error(rejected[message.offset]), 1, now_ms), self.group)
             for message in originals(pickle.loads(self._consumer), partition, rejected)
         ]
-        self._deliver(worker_producer(self._producer), letters)
+        producer = worker_producer(self._producer)
+        for portion in portions(letters, producer.settings):
+            self._deliver(producer, portion)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
         while letters:

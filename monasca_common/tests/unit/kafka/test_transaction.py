@@ -25,6 +25,9 @@ class Client:
         self.clock = VirtualClock()
         self.asked = []
         self.commits = []  # what each attempt to commit raises
+        self.aborts = []  # and to abort
+        self.seeks = []
+        self.abort_is_due = False
         self.generation = 1
         self.stale = None
 
@@ -55,9 +58,13 @@ class Client:
 
     def abort_transaction(self, timeout):
         self.asked.append("abort")
+        if self.aborts:
+            raise self.aborts.pop(0)
 
     def seek_to_committed(self):
         self.asked.append("seek")
+        if self.seeks:
+            raise self.seeks.pop(0)
 
 
 class TransactionTest(base.BaseTestCase):
@@ -94,3 +101,25 @@ class TransactionTest(base.BaseTestCase):
         self.client.commits = [FencedError("another", name="_FENCED")]
         self.assertRaises(FencedError, self.transact)
         self.assertNotIn("abort", self.client.asked)
+
+    def test_an_abort_without_an_answer_is_asked_for_again_before_the_next_transaction(self):
+        self.client.aborts = [LATE, LATE]
+        self.assertRaises(ZeroDivisionError, self.break_down)
+        self.assertEqual(["begin", "flush", "abort", "seek"], self.client.asked)
+        error = self.assertRaises(TransactionError, self.transact)
+        self.assertIn("has not ended", str(error))
+        self.assertEqual(["abort"], self.client.asked[4:])
+        self.transact()
+        self.assertEqual(["abort", "begin"], self.client.asked[5:7])
+        self.transact()
+        self.assertEqual(3, self.client.asked.count("abort"))
+
+    def test_a_consumer_that_could_not_go_back_is_told(self):
+        self.client.seeks = [LATE]
+        error = self.assertRaises(TransactionError, self.break_down)
+        self.assertIn("seek_to_committed", str(error))
+
+    def break_down(self):
+        with Transaction(self.client, self.client) as transaction:
+            transaction.commit_offsets(self.client, INPUTS)
+            raise ZeroDivisionError
