@@ -23,9 +23,12 @@ _REMEDY = "install monasca-common[spark]"
 
 
 class PipelineCommand(Command):
+    configured = True  # whether it reads configuration files
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
+        if self.configured:
+            configuration.add_arguments(parser)
         parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
         return parser
 
@@ -62,6 +65,8 @@ class PipelineCommand(Command):
 class PipelineList(PipelineCommand):
     """Name the jobs that are installed."""
 
+    configured = False
+
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.pipeline.jobs.base import job_class, job_names
 
@@ -93,8 +98,8 @@ class PipelineRun(PipelineCommand):
         from monasca_common.pipeline.jobs.base import Request, Watcher, load_job
         from monasca_common.pipeline.spark import session
 
-        range_ms = _time(parsed_args, "from_time"), _time(parsed_args, "to_time")
-        request = Request(parsed_args.once, *range_ms, execute=parsed_args.execute)
+        from_ms, to_ms = _ms(parsed_args.from_time), _ms(parsed_args.to_time)
+        request = Request(parsed_args.once, from_ms, to_ms, execute=parsed_args.execute)
         conf = cfg.ConfigOpts()
         log.register_options(conf)
         configuration.read(parsed_args, conf)
@@ -169,17 +174,21 @@ def _add_range(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="end when all is done that there was at the start")
     parser.add_argument("--execute", action="store_true", help="of replay: send; without it, only count")
     for name, text in (("from", "from this event time on"), ("to", "up to this event time, not included")):
-        parser.add_argument(f"--{name}", dest=f"{name}_time", metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z")
+        parser.add_argument(
+            f"--{name}", dest=f"{name}_time", type=_time, metavar="TIME", help=f"{text}: 2026-01-31T06:00:00Z"
+        )
 
 
-def _time(parsed_args: argparse.Namespace, name: str) -> int | None:
-    given: str | None = getattr(parsed_args, name)
-    if given is None:
-        return None
+def _ms(given: str | None) -> int | None:
+    return None if given is None else times.from_ms_or_iso(given)
+
+
+def _time(given: str) -> str:
     try:
-        return times.from_ms_or_iso(given)
+        _ms(given)
     except ValueError as error:
-        raise ConfigurationError(f"--{name.removesuffix('_time')} {given}: {error}") from None
+        raise argparse.ArgumentTypeError(f"{given}: {error}") from None
+    return given
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -22,6 +22,8 @@ class SpecificationsCheck(PipelineCommand):
     Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is told.
     """
 
+    configured = False
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         for name, what in (
@@ -66,6 +68,8 @@ class SpecificationsLoad(SpecificationsCheck):
 
     For [pipeline_aggregate] specifications = database. A job that runs goes on with those that it has read.
     """
+
+    configured = True
 
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.pipeline import specification_table

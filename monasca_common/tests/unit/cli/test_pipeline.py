@@ -27,7 +27,11 @@ class PipelineCommandTest(ConfigurationTestCase):
         for stream in (self.out, self.err):
             stream.seek(0)
             stream.truncate()
-        status = main(["pipeline", *arguments, "--config-file", self.path_of(text)])
+        configuration = () if text is None else ("--config-file", self.path_of(text))
+        try:
+            status = main(["pipeline", *arguments, *configuration])
+        except SystemExit as refused:
+            status = refused.code
         told = []
         for stream in (self.out, self.err):
             stream.seek(0)
@@ -42,10 +46,10 @@ class PipelineCommandTest(ConfigurationTestCase):
         self.assertThat(last, Contains(says))
 
     def test_list_names_the_jobs_each_with_a_line(self):
-        status, out, _ = self.command("list")
+        status, out, _ = self.command("list", text=None)
         self.assertEqual(0, status)
         self.assertThat(out, Contains("\naggregate  ") if not out.startswith("aggregate") else StartsWith("aggregate"))
-        named = json.loads(self.command("list", "--json")[1])
+        named = json.loads(self.command("list", "--json", text=None)[1])
         self.assertLessEqual({"aggregate", "backfill"}, set(named))
 
     def test_an_unknown_job_is_told_with_those_that_are_known(self):
@@ -53,7 +57,16 @@ class PipelineCommandTest(ConfigurationTestCase):
             self.assert_refused(verb, "agregate", says="job=agregate is not known: use one of ")
 
     def test_a_time_that_is_none_is_refused(self):
-        self.assert_refused("run", "aggregate", "--from", "yesterday", says="--from yesterday: ")
+        for verb in ("run", "submit"):
+            status, _, err = self.command(verb, "aggregate", "--from", "yesterday")
+            self.assertEqual(2, status)
+            self.assertThat(err, Contains("--from: yesterday: "))
+
+    def test_a_configuration_that_would_not_be_read_is_refused(self):
+        for arguments in (("list",), ("specifications", "check")):
+            status, _, err = self.command(*arguments)
+            self.assertEqual(2, status)
+            self.assertThat(err, Contains("unrecognized arguments: --config-file"))
 
     def test_aggregate_takes_no_range_and_says_who_does(self):
         self.assert_refused("run", "aggregate", "--from", "2026-01-01T00:00:00Z", says="run the job backfill")
