@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from benchmarks.job import Job
 from benchmarks.librdkafka import BATCH, LINGER_MS
 from monasca_common.kafka import KafkaConsumer, KafkaProducer, plugins
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 
-def producer(job: Job) -> KafkaProducer:
-    settings = ProducerSettings(
-        connection=ConnectionSettings(job.servers),
-        linger_ms=LINGER_MS,
-        topics_without_message_id=frozenset() if job.message_ids else frozenset({job.topic}),
-    )
-    return plugins.kafka_producer(settings)
+def producer(job: Job, **changes: Any) -> KafkaProducer:
+    """``changes``: fields of `ProducerSettings`."""
+    fields = {
+        "connection": ConnectionSettings(job.servers),
+        "linger_ms": LINGER_MS,
+        "topics_without_message_id": frozenset() if job.message_ids else frozenset({job.topic}),
+    }
+    return plugins.kafka_producer(ProducerSettings(**{**fields, **changes}))
 
 
 def consumer(job: Job, batch: int = BATCH) -> KafkaConsumer:

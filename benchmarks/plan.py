@@ -86,6 +86,14 @@ SECTIONS = (
                 threads=8,
             ),
             Case("publish-8", "publish, 8 threads in sum", "publish_ours", 800_000, 200_000, threads=8),
+            Case(
+                "publish-8-eager",
+                "publish, 8 threads in sum, linger 1 ms, eager_callers=1",
+                "publish_ours",
+                800_000,
+                200_000,
+                threads=8,
+            ),
         ),
     ),
     Section(

@@ -11,13 +11,14 @@ from benchmarks.librdkafka import versions
 from benchmarks.payload import VALUES
 
 BULK = 100
+EAGER = {"linger_ms": 1, "eager_callers": 1}  # what a server may set whose callers come all the time
 
 
 def run(job: Job) -> Figures:
     bulk = VALUES[:BULK]
     bulks = job.messages // BULK // job.threads
     outcomes: list[int] = []
-    with ours.producer(job) as producer:
+    with ours.producer(job, **(EAGER if job.case == "publish-8-eager" else {})) as producer:
         producer.publish(job.topic, bulk).raise_for_undelivered()
 
         def work() -> None:
