@@ -19,6 +19,7 @@ from benchmarks.plan import SECTIONS, Section
 from benchmarks.results import Results
 
 _OURS, _PEERS = "#2a6f97", "#b0b7bf"
+_BAR = 0.42  # of the height that a case has
 _PEER_MODULES = ("bare", "old", "counting", "arroyo")
 _PANELS = ("producing", "publishing", "posting", "consuming", "persisting", "latency", "memory")
 
@@ -29,7 +30,7 @@ def draw(results: Results, path: Path) -> None:
     heights = [3 if section.name == "memory" else len(section.cases) for section in shown]
     matplotlib.rcParams.update({"svg.hashsalt": "benchmarks", "font.size": 9})
     figure, panels = pyplot.subplots(
-        len(shown), figsize=(8, 0.42 * sum(heights) + 0.7 * len(shown)), height_ratios=heights, squeeze=False
+        len(shown), figsize=(8, 0.46 * sum(heights) + 0.7 * len(shown)), height_ratios=heights, squeeze=False
     )
     for axes, section in zip(panels[:, 0], shown, strict=True):
         if section.name == "memory":
@@ -37,7 +38,7 @@ def draw(results: Results, path: Path) -> None:
         else:
             figure_name = "p99_ms" if section.name == "latency" else "rate"
             _bars(axes, results, section, figure_name)
-        axes.set_title(section.title, loc="left", fontweight="bold")
+        axes.set_title(section.title.partition(";")[0], loc="left", fontweight="bold")
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
@@ -53,11 +54,14 @@ def _bars(axes: Axes, results: Results, section: Section, figure: str) -> None:
         [(spread.high - spread.median) * scale for spread in spreads],
     ]
     colours = [_PEERS if case.module.endswith(_PEER_MODULES) or "-bare" in case.name else _OURS for case in cases]
-    axes.barh([case.title for case in cases], medians, xerr=reach, color=colours, ecolor="#555555", height=0.7)
-    for place, (median, spread) in enumerate(zip(medians, spreads, strict=True)):
+    places = range(len(cases))
+    axes.barh(places, medians, xerr=reach, color=colours, ecolor="#555555", height=_BAR)
+    for place, case, median, spread in zip(places, cases, medians, spreads, strict=True):
         label = f"  {median:.1f}" if figure == "p99_ms" else f"  {median:,.0f}"
         axes.text(spread.high * scale, place, label, va="center")
-    axes.invert_yaxis()
+        axes.text(0, place - _BAR * 0.6, f" {case.title}", va="bottom")  # beside the bar it would leave no room for it
+    axes.set_yticks([])
+    axes.set_ylim(len(cases) - 0.6, -0.9)
     axes.margins(x=0.12)
     axes.set_xlabel("milliseconds, 99th percentile" if figure == "p99_ms" else "thousand messages a second")
 
