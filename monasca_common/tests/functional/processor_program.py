@@ -11,11 +11,11 @@ import sys
 import time
 import uuid
 from dataclasses import replace
-from typing import Any
 from unittest import mock
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.dead_letter import DeadLetters, dead_letter
+from monasca_common.kafka.message import Record
 from monasca_common.kafka.offsets import OffsetTracker
 from monasca_common.kafka.processing import calling, dead_letter_office
 from monasca_common.kafka.processing.lanes import Task
@@ -55,9 +55,9 @@ def commits_before_outputs_are_acknowledged():
 
 def gives_outputs_new_ids():
     def identify(outputs, part, group):
-        records: dict[str, list[Any]] = {}
+        records: dict[str, list[Record]] = {}
         for topic, record, _ in outputs:
-            records.setdefault(topic, []).append(record)
+            records.setdefault(topic, []).append(record if isinstance(record, Record) else Record(record))
         return records
 
     patch(calling, "identify", identify)

@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 import confluent_kafka
 import fixtures
+from testtools.content import text_content
 
 from monasca_common.kafka import failpoints, plugins
 from monasca_common.kafka.dead_letter import DeadLetters
@@ -199,13 +201,16 @@ class CrashCase(ProcessorCase):
             "pace_seconds": pace_seconds,
             "transactional_id": self.transactional_id and f"{self.transactional_id}-{self.group}",
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", processor_program.__name__, json.dumps(facts)],
-            env={**os.environ, failpoints.ENVIRONMENT_VARIABLE: fail_points},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        said = Path(self.useFixture(fixtures.TempDir()).path, "stderr")
+        self.addCleanup(lambda: self.addDetail(f"stderr of {said.parent.name}", text_content(said.read_text())))
+        with said.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", processor_program.__name__, json.dumps(facts)],
+                env={**os.environ, failpoints.ENVIRONMENT_VARIABLE: fail_points},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
         self.addCleanup(process.wait, SECONDS)
         self.addCleanup(process.kill)
         assert process.stdout is not None
