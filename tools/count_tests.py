@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the tests in the result streams of a run, and say so in one line: ``N passed, N failed, N skipped``.
 
-A folder holds ``<suite>.subunit`` and ``<suite>.status`` (the exit status of stestr) of each suite.
+A folder holds ``<suite>.subunit``, ``<suite>.status`` (the exit status of stestr) and ``<suite>.stderr`` of each
+suite. Before that line stands once more what failed, and why: thousands of lines above it nobody finds it.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import testtools
 
 _PASSED = ("success", "xfail")
 _SKIPPED = ("skip",)
+_SHOWN_LINES = 60  # of a traceback, and of what a suite that failed wrote to its stderr
 
 
 def main() -> int:
@@ -44,8 +46,11 @@ def count(stream: Path, status: int) -> Counter[str]:
             outcomes["skipped"] += 1
         elif test["status"] != "exists":
             outcomes["failed"] += 1
-            print(f"FAILED: {test['id']}", file=sys.stderr)
+            print(f"FAILED: {test['id']} ({test['status']})", *_tracebacks(test), sep="\n", file=sys.stderr)
 
+    if status != 0:
+        said = _end(stream.with_suffix(".stderr").read_text(errors="replace"))
+        print(f"The {stream.stem} tests wrote to stderr:", said, sep="\n", file=sys.stderr)
     result = testtools.StreamToDict(note)
     result.startTestRun()
     with stream.open("rb") as source:
@@ -55,6 +60,14 @@ def count(stream: Path, status: int) -> Counter[str]:
         print(f"FAILED: the {stream.stem} tests did not run to their end (exit status {status})", file=sys.stderr)
         outcomes["failed"] += 1
     return outcomes
+
+
+def _tracebacks(test: Any) -> list[str]:
+    return [_end(detail.as_text()) for name, detail in test["details"].items() if name.startswith("traceback")]
+
+
+def _end(text: str) -> str:
+    return "\n".join(text.splitlines()[-_SHOWN_LINES:])
 
 
 if __name__ == "__main__":

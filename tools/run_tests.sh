@@ -81,7 +81,7 @@ check() {
     fi
 }
 
-# What a test logs and prints is shown if it fails.
+# What a test logs and prints is shown if it fails, and what its process wrote to stderr if any did.
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
 # Runs the tests in one folder, with a record of its own: another run in this checkout may be under way.
@@ -93,7 +93,8 @@ run_suite() {
     say "$name tests"
     mkdir "$results/$name"
     OS_TEST_TIMEOUT="${OS_TEST_TIMEOUT:-$seconds}" OS_TEST_PATH="./monasca_common/tests/$name" \
-        stestr --repo-url "$results/$name" run --concurrency "${CONCURRENCY:-$processes}" --suppress-attachments || status=$?
+        stestr --repo-url "$results/$name" run --concurrency "${CONCURRENCY:-$processes}" --suppress-attachments \
+        2> "$results/$name.stderr" || status=$?
     stestr --repo-url "$results/$name" last --subunit > "$results/$name.subunit" 2>/dev/null || true
     echo "$status" > "$results/$name.status"
 }

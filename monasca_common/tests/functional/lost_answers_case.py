@@ -33,14 +33,14 @@ class Aftermath:
 class LostAnswersCase(ProducerCase):
     seed = 7
 
-    def lose_answers(self):
+    def lose_answers(self, *, dropped=2):
         """Bulks, of which answers get lost or late; the caller retries each report until all of it is delivered."""
         topic = self.fixture.topic(PARTITIONS)
         producer = self.producer(options=OPTIONS)
         producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
         for fault in (
             Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=self.seed, times=8),
-            Fault.drop_answer(ApiKey.PRODUCE, probability=0.05, seed=self.seed, times=2),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.05, seed=self.seed, times=dropped),
             Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.1, seed=self.seed, times=8),
         ):
             self.fixture.proxy.add(fault)

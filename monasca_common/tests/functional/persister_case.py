@@ -19,8 +19,6 @@ import fixtures
 import psutil
 import sqlalchemy as sa
 from oslotest import base
-from testtools.content import Content
-from testtools.content_type import UTF8_TEXT
 
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.fixtures import PostgresqlFixture, SharedKafkaCluster, SharedPostgresql
@@ -31,6 +29,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import Told, check
 from monasca_common.tests.functional import persister_program
+from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.consumer_case import QUICK_GROUPS
 from monasca_common.tests.unit.persister import envelopes
 
@@ -259,7 +258,7 @@ class PersisterCase(base.BaseTestCase):
         running = PersisterProcess(process, port, log)
         self.addCleanup(process.stdin.close)
         self.addCleanup(running.kill)
-        self.addDetail(name, content_of(log))
+        attach_file(self, name, log)
         return running
 
     def workers(self, persister):
@@ -290,9 +289,3 @@ class PersisterCase(base.BaseTestCase):
         status, seconds = persister.terminate()
         self.assertEqual(0, status)
         self.assertLess(seconds, 10)
-
-
-def content_of(path):
-    """What a failed test shows of a file, read when it is shown."""
-
-    return Content(UTF8_TEXT, lambda: [path.read_bytes() if path.exists() else b""])

@@ -9,12 +9,11 @@ import subprocess
 import sys
 
 from oslo_config import cfg
-from testtools.content import Content
-from testtools.content_type import UTF8_TEXT
 
 from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
 from monasca_common.pipeline.standing import standings
 from monasca_common.tests.functional import pipeline_daemon
+from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline_case import CPU_PRE_ROWS, CPU_ROWS, QUICK_JAVA, CpuCase, cpu
 
 SECONDS = 120
@@ -58,7 +57,7 @@ class PipelineProcessCase(CpuCase):
             (self.folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
         self.configuration = self.folder / "pipeline.conf"
         self.log = self.folder / "pipeline.log"
-        self.addDetail("log", Content(UTF8_TEXT, lambda: [self.log.read_bytes()] if self.log.exists() else []))
+        attach_file(self, "log", self.log)
         self.configure()
         self.chunks = self.bad = 0
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import confluent_kafka
 import fixtures
-from testtools.content import text_content
 
 from monasca_common.kafka import failpoints, plugins
 from monasca_common.kafka.dead_letter import DeadLetters
@@ -21,6 +20,7 @@ from monasca_common.kafka.processing.transactional_outbox import TransactionalOu
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.functional import processor_program
+from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.consumer_case import CLASSIC, KIP_848, QUICK_GROUPS, ConsumerCase, Recorder
 
 SECONDS = 40
@@ -202,7 +202,7 @@ class CrashCase(ProcessorCase):
             "transactional_id": self.transactional_id and f"{self.transactional_id}-{self.group}",
         }
         said = Path(self.useFixture(fixtures.TempDir()).path, "stderr")
-        self.addCleanup(lambda: self.addDetail(f"stderr of {said.parent.name}", text_content(said.read_text())))
+        attach_file(self, f"stderr of {said.parent.name}", said)
         with said.open("w") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", processor_program.__name__, json.dumps(facts)],

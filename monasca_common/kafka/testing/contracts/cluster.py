@@ -35,6 +35,7 @@ class Capability(enum.Enum):
     MORE_PARTITIONS = "adds partitions to a topic that is read"
     LOST_ANSWERS = "loses answers to produce requests on demand"
     OUTAGES = "can be away for a while"
+    COMMITS_AMID_REBALANCE = "takes commits of members that have yet to hear that the group rebalances"
     TRANSACTIONS = "has transactions, and hides what is not committed"
 
 
@@ -146,8 +147,11 @@ def _lacking(cluster: Cluster, capability: Capability) -> NotImplementedError:
     return NotImplementedError(f"{type(cluster).__name__} is not one that {capability.value}")
 
 
-def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:
-    """For a test that only some clusters can pass: on the others it is run, and must fail."""
+def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[[TestMethod], TestMethod]:
+    """For a test that only some clusters can pass: on the others it is run, and must fail.
+
+    ``patience_seconds``: what it waits there at most for anything, enough to fail for the capability's sake.
+    """
 
     def decorate(test: TestMethod) -> TestMethod:
         @functools.wraps(test)
@@ -155,7 +159,7 @@ def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:
             if capability in self.cluster.capabilities:
                 test(self)
                 return
-            self.cluster.patience_seconds = min(self.cluster.patience_seconds, 3.0)
+            self.cluster.patience_seconds = min(self.cluster.patience_seconds, patience_seconds)
             failure = _failure_of(test, self)
             if failure is None:
                 self.fail(f"passes on a {type(self.cluster).__name__}, which declares no {capability.name}: declare it")

@@ -149,6 +149,7 @@ class GroupContract(Scenario):
             results.update(consumer.commit(batch))
         return results
 
+    @needs(Capability.COMMITS_AMID_REBALANCE, patience_seconds=10.0)  # a rebalance of the mock takes 3 s
     def test_a_commit_within_revoked_still_counts(self) -> None:
         self.fill(self.topic, 2)
         listener = Recorder()
@@ -158,7 +159,7 @@ class GroupContract(Scenario):
         listener.on_revoke = lambda: results.extend(self.commit_all(first, batches).values())
         second = self.member()
         self.share(first, second)
-        self.assertEqual([True] * 4, [result.committed for result in results[:4]])
+        self.assertEqual([None] * 4, [result.error for result in results[:4]])
         self.assertEqual(dict.fromkeys(second.assignment(), 2), self.committed(second))
 
     def test_a_consumer_does_not_commit_what_it_does_not_own(self) -> None:
