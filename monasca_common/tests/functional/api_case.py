@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API as a process of its own, under gunicorn, in front of a real Kafka behind the proxy."""
 
+import contextlib
 import http.client
 import json
 import os
+import re
 import selectors
 import signal
 import socket
@@ -121,7 +123,8 @@ class ApiProcessCase(ProducerCase):
     def flood(self, api, body, connections, *, seconds=0.0):
         """Post on so many connections at the same time, again on each that was answered until ``seconds`` are over.
 
-        Status and seconds for each request; the status is ``None`` where the connection ended without an answer.
+        Status, seconds, and how many messages were told to be unknown, for each request; the status is ``None`` where
+        the connection ended without an answer.
         """
         request = (
             f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -139,11 +142,16 @@ class ApiProcessCase(ProducerCase):
                 post()
             while waiting.get_map() and time.monotonic() < end + SECONDS:
                 for key, _ in waiting.select(0.1):
-                    text = key.fileobj.recv(4096)
                     now = time.monotonic()
-                    answers.append((int(text.split()[1]) if text else None, now - key.data))
                     waiting.unregister(key.fileobj)
-                    key.fileobj.close()
+                    text = b""
+                    # Who is refused unread may find the connection reset behind the answer.
+                    with key.fileobj, contextlib.suppress(ConnectionResetError):
+                        while not text.endswith(b"}") and (part := key.fileobj.recv(4096)):
+                            text += part
+                    told = re.search(rb'"unknown": ?(\d+)', text)
+                    status = int(text.split()[1]) if text else None
+                    answers.append((status, now - key.data, int(told[1]) if told else 0))
                     if now < end:
                         post()
             silent = [key.fileobj for key in waiting.get_map().values()]

@@ -31,8 +31,8 @@ class TestOverload(ApiProcessCase):
         body = json.dumps([metric(f"m{number}") for number in range(BULK)]).encode()
         answers = self.flood(api, body, CONNECTIONS, seconds=SECONDS)
         grown = worker.memory_info().rss - before
-        statuses = Counter(status for status, _ in answers)
-        slowest = max(seconds for _, seconds in answers)
+        statuses = Counter(status for status, _, _ in answers)
+        slowest = max(seconds for _, seconds, _ in answers)
         sys.stderr.write(
             f"{len(answers)} requests in {SECONDS:.0f} s: {dict(statuses)}, slowest {slowest:.2f} s, "
             f"grown by {grown / 1e6:.1f} MB\n"
