@@ -87,9 +87,9 @@ class Protocol(ConsumerCase):
                 parts[part.topic_partition] = part
         other = self.member(self.topic, **self.protocol)
         self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
-        self.wait_until(lambda: len(other.values) == 20)
-        before = self.admin.group_offsets(self.group)
         moved = other.consumer.assignment()
+        self.wait_until(lambda: {self.admin.group_offsets(self.group).get(partition) for partition in moved} == {10})
+        before = self.admin.group_offsets(self.group)
         results = consumer.commit(Batch(tuple(parts[partition] for partition in moved)))
         self.assertEqual({True}, {result.stale for result in results.values()})
         self.assertEqual(before, self.admin.group_offsets(self.group))
