@@ -6,6 +6,8 @@ import sys
 import tempfile
 import time
 import types
+import urllib.error
+import urllib.request
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -59,11 +61,12 @@ class TestMonascaclient(ApiProcessCase):
 
     def start_persister(self, url):
         configuration, log = self.folder / "persister.conf", self.folder / "persister.log"
+        (port,) = ports.free_ports(1)
         configuration.write_text(
             _PERSISTER.format(
                 servers=self.cluster.client_options("admin")["bootstrap.servers"],
                 url=url,
-                port=ports.free_ports(1)[0],
+                port=port,
                 topic=self.topic,
                 dead_letters=self.rejects,
             )
@@ -73,6 +76,17 @@ class TestMonascaclient(ApiProcessCase):
             process = subprocess.Popen(command, stdout=output, stderr=output)
         self.addCleanup(lambda: self.assertEqual(0, process.wait(SECONDS), log.read_text()))
         self.addCleanup(process.terminate)
+        # Once it answers it knows what to do with the SIGTERM at the end of a short test.
+        self.wait_until(lambda: self.answers(f"http://127.0.0.1:{port}/healthcheck"))
+
+    def answers(self, url):
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except urllib.error.HTTPError as answer:
+            answer.close()
+        except OSError:
+            return False
+        return True
 
     def create(self):
         """Seven rows of each of five hosts, and one of mem; back when all of them can be read."""
