@@ -135,12 +135,16 @@ class PersisterCase(base.BaseTestCase):
         self.cluster.create_topic(self.dlq, 1)
         self.servers = self.cluster.client_options("admin")["bootstrap.servers"]
         self.connection = ConnectionSettings(self.servers)
-        self.producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
-        self.addCleanup(self.producer.close, 1)
+        self.producer = self.open_producer()
         self.url = self.prepare_database()
         # Whole seconds, so that the number of a metric can be read from its time.
         self.base_ms = (time.time_ns() // 1_000_000_000 - 3600) * 1000
         self.told = {}
+
+    def open_producer(self):
+        producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
+        self.addCleanup(producer.close, 1)
+        return producer
 
     # The database
 

@@ -43,6 +43,16 @@ enabled = false
 """
 
 
+def _answers(url):
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except urllib.error.HTTPError as answer:
+        answer.close()
+    except OSError:
+        return False
+    return True
+
+
 class TestMonascaclient(ApiProcessCase):
     def setUp(self):
         super().setUp()
@@ -77,16 +87,7 @@ class TestMonascaclient(ApiProcessCase):
         self.addCleanup(lambda: self.assertEqual(0, process.wait(SECONDS), log.read_text()))
         self.addCleanup(process.terminate)
         # Once it answers it knows what to do with the SIGTERM at the end of a short test.
-        self.wait_until(lambda: self.answers(f"http://127.0.0.1:{port}/healthcheck"))
-
-    def answers(self, url):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except urllib.error.HTTPError as answer:
-            answer.close()
-        except OSError:
-            return False
-        return True
+        self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))
 
     def create(self):
         """Seven rows of each of five hosts, and one of mem; back when all of them can be read."""

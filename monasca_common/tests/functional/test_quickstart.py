@@ -18,7 +18,7 @@ from oslotest import base
 
 from monasca_common.quickstart import aggregates
 
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS = 240  # more than it has itself for all that it waits for, so that it tells what did not come
 
 
 class QuickstartTest(base.BaseTestCase):
@@ -42,7 +42,11 @@ class QuickstartTest(base.BaseTestCase):
 
     def run_once(self, **environment):
         process = self.start("--once", "--json", "--seconds", "8", **environment)
-        out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+        try:
+            out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            self.fail(f"it did not end: {process.communicate()}")
         self.assertEqual(0, process.returncode, err)
         return json.loads(out.splitlines()[-1]), err
 
