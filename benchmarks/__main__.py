@@ -20,7 +20,7 @@ from benchmarks.plan import SECTIONS
 from benchmarks.results import Results
 from benchmarks.session import Session
 from monasca_common.devbroker import KafkaCluster
-from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.devbroker.jars import kafka_version
 
 _ROOT = Path(__file__).parent.parent
 _DOCUMENTATION = _ROOT / "doc" / "source" / "contributor" / "benchmarks"
@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _measure(arguments: argparse.Namespace) -> Results:
-    results = Results({"cores": str(os.cpu_count()), "Python": platform.python_version(), "Kafka": KAFKA_VERSION})
+    results = Results({"cores": str(os.cpu_count()), "Python": platform.python_version(), "Kafka": kafka_version()})
     sections = [section for section in SECTIONS if not arguments.only or section.name in arguments.only]
     for name in {case.environment for section in sections for case in section.cases if case.environment}:
         environments.python(name)

@@ -63,7 +63,7 @@ def _metric(number: int) -> dict[str, Any]:
     return {
         "name": f"cpu.user_perc.{number % 10}",
         "dimensions": {"hostname": f"compute-{number:03}.example.org", "service": "nova", "component": "agent"},
-        "timestamp": 1_760_000_000_000 + number,
+        "timestamp": int(time.time() * 1000) + number,
         "value": round(number * 0.61803 % 100, 3),
         "value_meta": None,
     }

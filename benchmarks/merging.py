@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 
 from benchmarks.databases import Databases
 from benchmarks.spark_growth import rst_table
-from monasca_common.pipeline import usage_table
+from monasca_common.pipeline.aggregate import usage_table
 
 _GROUPS = (10_000, 100_000, 500_000)
 _SPECIFICATIONS = 5

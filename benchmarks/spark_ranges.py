@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from monasca_common.pipeline.ledger import OffsetRange
-from monasca_common.pipeline.topic_view import Extent
+from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.pipeline.source.topic import Extent
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -24,6 +24,8 @@ def read(consumer: kafka.KafkaConsumer, stored: dict[bytes, object], count: int)
         for message in batch:
             if message.message_id in stored:
                 continue  # read again, after a crash or a partition that moved: it is known by its id
+            if message.value is None:
+                continue  # a deletion: a topic of readings has none
             stored[message.message_id] = reading = json.loads(message.value)
             print(f"{message.topic}/{message.partition}/{message.offset} {reading}")
         # Only now: what is committed before it is stored is lost by a crash in between.

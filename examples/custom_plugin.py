@@ -17,7 +17,7 @@ ROW = ["hall", "21.5", "said, and quoted"]
 
 
 def written_with(serializer: Serializer, message: kafka.Message) -> bool:
-    return dict(message.headers).get("content-type") == serializer.content_type.encode()
+    return dict(message.headers).get("content-type") == serializer.content_type.encode()  # header values are bytes
 
 
 def run(conf: cfg.ConfigOpts) -> bool:
@@ -30,7 +30,11 @@ def run(conf: cfg.ConfigOpts) -> bool:
             batch = consumer.poll(timeout=2.0)
             if batch.errors:
                 raise batch.errors[0]
-            rows = [serializer.loads(message.value) for message in batch if written_with(serializer, message)]
+            rows = [
+                serializer.loads(message.value)  # bytes; None is a deletion
+                for message in batch
+                if message.value is not None and written_with(serializer, message)
+            ]
             consumer.commit(batch)
             if rows:
                 print(f"read {rows}")

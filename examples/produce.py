@@ -22,6 +22,7 @@ OPTIONS = [
 
 def readings(count: int) -> list[kafka.Record]:
     json = kafka.load_serializer("json")
+    # Keys are bytes, and so is what a serializer makes of a value.
     return [
         kafka.Record(json.dumps({"room": f"room-{n % 3}", "celsius": 20 + n}), key=b"room-%d" % (n % 3))
         for n in range(count)

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Send dead letters back to where they came from, after the handler or the input was repaired.
 
-Exit status: 0 when every letter was sent back or told to stay, 1 when some were not delivered or something is wrong.
+`monasca-common dlq replay` does the same for the topics of the services; this is how a program of yours does it.
+
+Exit status: 0 when every letter was sent back or reported to stay, 1 when some were not delivered, when something is
+wrong, or after Ctrl-C. What was sent back and not yet committed is sent again by the next run, under the same id.
 """
 
 import sys
@@ -10,41 +13,22 @@ from oslo_config import cfg
 
 from monasca_common import kafka
 
-OPTIONS = [cfg.IntOpt("idle_polls", default=3, min=1, help="Stop after so many polls without a letter.")]
+OPTIONS = [
+    cfg.IntOpt("max_replays", default=3, min=1, help="How often one message is sent back at most."),
+]
 
 
-def original(letter: kafka.Message) -> tuple[str, kafka.Record]:
-    """The topic it came from, and the message as it was, under the id that it had: readers know it by that."""
-    provenance = dict(letter.headers)
-    headers = tuple(
-        (name, value) for name, value in letter.headers if name != "message-id" and not name.startswith("dead-letter-")
-    )
-    record = kafka.Record(
-        letter.value,
-        key=letter.key,
-        headers=headers,
-        message_id=provenance["dead-letter-origin-message-id"],
-    )
-    return provenance["dead-letter-origin-topic"].decode(), record
-
-
-def replay(producer: kafka.KafkaProducer, consumer: kafka.KafkaConsumer, idle_polls: int) -> int:
-    sent, idle = 0, 0
-    while idle < idle_polls:
-        batch = consumer.poll()
-        if batch.errors:
-            raise batch.errors[0]
-        idle = 0 if len(batch) else idle + 1
-        for letter in batch:
-            if "dead-letter-value-cut-from" in dict(letter.headers):
-                print(f"stays, its value was cut: {letter.message_id.decode()}")
-                continue
-            topic, record = original(letter)
-            producer.publish(topic, [record]).raise_for_undelivered()
-            print(f"sent back to {topic}: {letter.message_id.decode()}")
+def replay(producer: kafka.KafkaProducer, consumer: kafka.KafkaConsumer, max_replays: int) -> tuple[int, int]:
+    """How many letters were sent back, and how many stay."""
+    sent = stayed = 0
+    for letter in kafka.DeadLetterReplay(consumer, max_replays=max_replays).send(producer):
+        if letter.stays:
+            print(f"stays, {letter.stays}: {letter.place}")
+            stayed += 1
+        else:
+            print(f"sent back to {letter.origin_topic}: {letter.place}")
             sent += 1
-        consumer.commit(batch)
-    return sent
+    return sent, stayed
 
 
 def main() -> int:
@@ -53,10 +37,14 @@ def main() -> int:
     try:
         conf(project="replay-dead-letters", default_config_files=[])
         with kafka.load_producer(conf) as producer, kafka.load_consumer(conf, "kafka_dead_letters") as consumer:
-            print(f"{replay(producer, consumer, conf.idle_polls)} sent back")
+            sent, stayed = replay(producer, consumer, conf.max_replays)
+    except KeyboardInterrupt:
+        print("replay_dead_letters: stopped", file=sys.stderr)
+        return 1
     except (kafka.MessagingError, cfg.Error) as error:
         print(f"replay_dead_letters: {error}", file=sys.stderr)
         return 1
+    print(f"{sent} sent back, {stayed} stay")
     return 0
 
 

@@ -7,6 +7,7 @@ Exit status: 0 when the three bad readings, and only those, became dead letters,
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from oslo_config import cfg
 
@@ -31,8 +32,8 @@ class Store:
         self.complete = threading.Event()
         self._is_away = True
 
-    def handle(self, message: kafka.Message) -> None:
-        reading = message.value  # decoded by the processor's serializer
+    def handle(self, message: kafka.Message[dict[str, Any]]) -> None:
+        reading = message.value  # what the processor's serializer made of the bytes
         if reading["celsius"] > 100:
             raise kafka.Poison(f"{reading['celsius']} degrees in {reading['room']}")
         if self._is_away:
@@ -59,7 +60,7 @@ def inspect(consumer: kafka.KafkaConsumer, count: int) -> int:
         if batch.errors:
             raise batch.errors[0]
         for letter in batch:
-            origin = dict(letter.headers)
+            origin = {name: value or b"" for name, value in letter.headers}
             place = b"/".join(origin[f"dead-letter-origin-{part}"] for part in ("topic", "partition", "offset"))
             print(f"dead letter {letter.message_id.decode()}: {letter.value!r}")
             print(f"  came from {place.decode()} as {origin['dead-letter-origin-message-id'].hex()}")

@@ -6,6 +6,8 @@ Run it as a program, or let any runner of unittest find it.
 
 import threading
 import unittest
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import testtools
 from oslo_config import cfg
@@ -16,11 +18,14 @@ from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
 # The service
 
+Reading = dict[str, Any]  # what JSON makes of a message's bytes
+TenantOf = Callable[[str], str]
+
 
 class HeatWatch:
     """Reads readings, asks a directory who lives there, and publishes an alarm for each room that is too hot."""
 
-    def __init__(self, conf, tenant_of):
+    def __init__(self, conf: cfg.ConfigOpts, tenant_of: TenantOf) -> None:
         self._tenant_of = tenant_of
         self._json = kafka.load_serializer("json")
         self.consumer = kafka.load_consumer(conf, "kafka_readings")
@@ -29,7 +34,7 @@ class HeatWatch:
             self.consumer, self.handle, per_message=True, serializer=self._json, producer=self.producer
         )
 
-    def handle(self, message):
+    def handle(self, message: kafka.Message[Reading]) -> list[tuple[str, bytes]]:
         if message.value["celsius"] < 30:
             return []
         try:
@@ -38,7 +43,7 @@ class HeatWatch:
             raise kafka.RetryLater(after=0.01) from None
         return [("alarms", self._json.dumps({"tenant": tenant, **message.value}))]
 
-    def close(self):
+    def close(self) -> None:
         self.processor.stop()
         self.consumer.close()
         self.producer.close()
@@ -48,7 +53,7 @@ class HeatWatch:
 
 
 class HeatWatchTest(testtools.TestCase):
-    def setUp(self):
+    def setUp(self) -> None:
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
         self.kafka.broker.create_topic("readings")
@@ -59,35 +64,35 @@ class HeatWatchTest(testtools.TestCase):
         settings.load_raw_values("kafka_readings", topic="readings", group_id="heat-watch")
         settings.load_raw_values("kafka_alarms", topic="alarms", group_id="test")
 
-    def start(self, tenant_of=lambda room: "ada"):
+    def start(self, tenant_of: TenantOf = lambda room: "ada") -> None:
         service = HeatWatch(self.conf, tenant_of)
         thread = threading.Thread(target=service.processor.run)
         thread.start()
         self.addCleanup(thread.join)
         self.addCleanup(service.close)
 
-    def read(self, *values):
+    def read(self, *values: bytes) -> None:
         with kafka.load_producer(self.conf) as producer:
             producer.publish("readings", values).raise_for_undelivered()
 
-    def alarms(self, count):
-        found = []
+    def alarms(self, count: int) -> list[bytes | None]:
+        found: list[bytes | None] = []
         with kafka.load_consumer(self.conf, "kafka_alarms") as consumer:
             while len(found) < count:
                 found += [message.value for message in consumer.poll(timeout=5)]
         return found
 
-    def test_a_hot_room_is_an_alarm_and_a_cool_one_is_none(self):
+    def test_a_hot_room_is_an_alarm_and_a_cool_one_is_none(self) -> None:
         self.start()
 
         self.read(b'{"room": "hall", "celsius": 21}', b'{"room": "attic", "celsius": 35}')
 
         self.assertEqual([b'{"tenant":"ada","room":"attic","celsius":35}'], self.alarms(1))
 
-    def test_a_directory_that_is_away_delays_the_alarm_and_loses_nothing(self):
-        answers = iter([ConnectionError(), ConnectionError(), "ada"])
+    def test_a_directory_that_is_away_delays_the_alarm_and_loses_nothing(self) -> None:
+        answers: Iterator[Exception | str] = iter([ConnectionError(), ConnectionError(), "ada"])
 
-        def tenant_of(room):
+        def tenant_of(room: str) -> str:
             answer = next(answers)
             if isinstance(answer, Exception):
                 raise answer
@@ -99,7 +104,7 @@ class HeatWatchTest(testtools.TestCase):
 
         self.assertEqual(1, len(self.alarms(1)))
 
-    def test_a_lost_answer_does_not_make_a_second_alarm(self):
+    def test_a_lost_answer_does_not_make_a_second_alarm(self) -> None:
         self.kafka.broker.inject("produce", LoseAnswer(seconds=0.02), topic="alarms")
         self.start()
 

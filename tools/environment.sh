@@ -5,13 +5,6 @@
 
 say() { printf '\n== %s\n' "$*"; }
 
-# pbr asks git for the version; in an unpacked archive, or a checkout of another user, git does not answer.
-set_version() {
-    if ! git rev-parse HEAD >/dev/null 2>&1; then
-        export PBR_VERSION="${PBR_VERSION:-0.0.1}"
-    fi
-}
-
 # make_environment EXTRAS: what is installed already, or is part of what is installed, is left alone.
 make_environment() {
     local extras="$1"

@@ -33,6 +33,5 @@ EOF
     esac
 done
 
-set_version
 make_environment api,persister,devbroker,quickstart,spark >&2
 exec monasca-common quickstart "$@"

@@ -10,18 +10,24 @@ usage() {
     cat <<'EOF'
 Usage: bash tools/run_tests.sh [--unit] [--help]
 
-Creates .venv when it is missing, installs the tested versions, fetches Kafka's jars once, runs ruff, mypy,
-import-linter, bandit, reno, sphinx and the unit and functional tests, and ends with one line:
+Creates .venv when it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with
+their pinned digests, runs ruff, mypy, import-linter, bandit, reno, sphinx and the unit and functional tests, and ends
+with one line:
 
     N passed, N failed, N skipped
 
 A check counts as one. The exit status is 0 when nothing failed. With CI=true a skip is a failure.
 
+The classes that take longest begin first; the times are kept in the user's cache, and the ten slowest are printed.
+A test that failed in its set-up, because something did not start, or by its time limit, is run once more by itself.
+If it then passes, it counts as passed, and stands above the last line as flaky, with its first traceback; more than
+two of them fail the run. A failed claim is never forgiven.
+
   --unit   unit tests only: no checks, no Java, no broker
   --help   this text
 
 Environment:
-  CONCURRENCY       test processes at once (default 2; functional ones, which mostly wait, 3)
+  CONCURRENCY       test processes at once (default 2; functional ones, half of which mostly wait, 4)
   OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
   PYTHON            the Python to make .venv with (default python3.11, else python3)
 
@@ -82,40 +88,64 @@ check() {
 }
 
 # What a test logs and prints is shown if it fails, and what its process wrote to stderr if any did.
+given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
-# Runs the tests in one folder, with a record of its own: another run in this checkout may be under way.
+# Runs the tests in one folder. What did not start, or not end in time, is run once more, by itself and with a record
+# of its own, when nothing else runs.
 results="$(mktemp -d)"
-trap 'rm -rf "$results"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$results"' EXIT
 
 run_suite() {
-    local name="$1" processes="$2" seconds="$3" status=0
+    local name="$1" processes="$2" seconds="$3" again
+    shift 3
     say "$name tests"
-    mkdir "$results/$name"
-    OS_TEST_TIMEOUT="${OS_TEST_TIMEOUT:-$seconds}" OS_TEST_PATH="./monasca_common/tests/$name" \
-        stestr --repo-url "$results/$name" run --concurrency "${CONCURRENCY:-$processes}" --suppress-attachments \
-        2> "$results/$name.stderr" || status=$?
-    stestr --repo-url "$results/$name" last --subunit > "$results/$name.subunit" 2>/dev/null || true
+    export OS_TEST_TIMEOUT="${given_timeout:-$seconds}"
+    run_processes "$name" "$name" --processes "${CONCURRENCY:-$processes}" "$@"
+    again="$(python tools/count_tests.py "$results" --repeatable "$name")"
+    if [[ -n "$again" ]]; then
+        say "$name tests once more, by themselves"
+        echo "$again" | tee "$results/$name.again"
+        run_processes "$name" "$name-again" --processes 1 --only "$results/$name.again"
+    fi
+}
+
+run_processes() {
+    local folder="$1" name="$2" status=0
+    shift 2
+    python tools/run_suite.py "monasca_common/tests/$folder" "$results" "$name" "$@" 2> "$results/$name.stderr" || status=$?
     echo "$status" > "$results/$name.status"
 }
 
-set_version
-make_environment api,persister,postgresql,spark,quickstart,devbroker,test,lint,docs
-if [[ "$only_unit" == false ]]; then
-    install_programs
-    check "fetch Kafka's jars" python -c 'from monasca_common.devbroker.jars import kafka_jars; print(kafka_jars())'
+checks() {
     check "ruff check" ruff check .
     check "ruff format" ruff format --check .
     check "mypy" mypy
     check "import-linter" lint-imports
     check "bandit" bandit --quiet --recursive --configfile pyproject.toml monasca_common
     check "reno" reno lint
+    check "software bill of materials" python tools/sbom.py --no-validate "$results/sbom.json"
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
-fi
-run_suite unit 2 60
+    check "environments of published services" python -m monasca_common.tests.functional.services.environments
+    echo "$passed_checks $failed_checks" > "$results/checks.count"
+}
+
+make_environment api,persister,postgresql,services,spark,quickstart,devbroker,test,lint,docs
 if [[ "$only_unit" == false ]]; then
+    install_programs
+    check "fetch jars and compare their digests" python tools/jar_digests.py check
+    check "fetch what the oldest versions need" python tools/matrix.py --prepare oldest
+    # They take one core: the unit tests run beside them.
+    checks > "$results/checks.shown" 2>&1 &
+    run_suite unit 2 60
+    wait $! || true
+    cat "$results/checks.shown"
+    read -r passed_checks failed_checks < "$results/checks.count"
     archive_classes
-    run_suite functional 3 300
+    # Two with Spark on two cores, while the other two mostly wait.
+    run_suite functional 4 300 --busy monasca_common.tests.functional.pipeline.
+else
+    run_suite unit 2 60
 fi
 say "result"
 python tools/count_tests.py "$results" --passed "$passed_checks" --failed "$failed_checks"

@@ -21,13 +21,13 @@ from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.pipeline import Publisher, Specifications
-from monasca_common.pipeline.jobs.aggregation import Aggregation
-from monasca_common.pipeline.ledger import Ledger, OffsetRange
-from monasca_common.pipeline.outbox import Closing, Outbox
+from monasca_common.pipeline.aggregate.batch import Aggregation
+from monasca_common.pipeline.aggregate.periods import Closing, Outbox
 from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
-from monasca_common.pipeline.specification_reader import Rows, read
-from monasca_common.pipeline.topic_view import TopicView
+from monasca_common.pipeline.specification.reader import JsonRows, read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def specifications(count: int) -> Specifications:
         for name, ids in fed.items()
         if ids
     ]
-    return read(Rows("pre_transforms", pre_transforms), Rows("transforms", transforms))
+    return read(JsonRows("pre_transforms", pre_transforms), JsonRows("transforms", transforms))
 
 
 def _transform(metric_id: str, name: str) -> dict[str, object]:
@@ -90,10 +90,10 @@ def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
     wanted = specifications(int(job.case.rpartition("-")[2]))
     stream = StreamSettings(consumer, ProducerSettings(consumer.connection), job.database)
     with contextlib.ExitStack() as stack:
-        view = stack.enter_context(TopicView(consumer))
+        source = stack.enter_context(SourceTopic(consumer))
         producer = stack.enter_context(kafka_producer(stream.producer))
-        whole = _aggregation(spark, stream, wanted, view, producer, job.topic, job.messages)
-        warm = _aggregation(spark, stream, wanted, view, producer, job.topic, job.messages // 10)
+        whole = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages)
+        warm = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages // 10)
         warmed = warm.step().offsets
         memory = stack.enter_context(PeakMemory())
         with Stopwatch() as watch:
@@ -114,21 +114,21 @@ def _aggregation(
     spark: SparkSession,
     stream: StreamSettings,
     wanted: Specifications,
-    view: TopicView,
+    source: SourceTopic,
     producer: KafkaProducer,
     topic: str,
     most: int,
 ) -> Aggregation:
     stream = dataclasses.replace(stream, max_offsets_per_trigger=most)
-    settings = AggregateSettings(stream, wanted, Publisher("benchmark", "t", "r"), f"{topic}.dlq")
-    ledger = Ledger(stream.connection)
-    outbox = Outbox(ledger, producer, settings.output_topic, settings.publisher, Closing(wanted, 0), "update")
-    return Aggregation(spark, settings, view, ledger, outbox)
+    settings = AggregateSettings(stream, wanted, f"{topic}.dlq", Publisher("benchmark", "t", "r"))
+    offset_store = OffsetStore(stream.connection)
+    outbox = Outbox(offset_store, producer, settings.output_topic, settings.publisher, Closing(wanted, 0), "update")
+    return Aggregation(spark, settings, source, offset_store, outbox)
 
 
 def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
-    with TopicView(consumer) as view:
-        extents = view.extents()
+    with SourceTopic(consumer) as source:
+        extents = source.extents()
     tenth, rest = parts(extents)
     _group(spark, job, tenth)
     with PeakMemory() as memory, Stopwatch() as watch:

@@ -16,12 +16,12 @@ from benchmarks.librdkafka import versions
 from benchmarks.process_tree import PeakMemory
 from benchmarks.spark_ranges import bare_frame, parts
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
-from monasca_common.pipeline.archive.archiving import Archiving
+from monasca_common.pipeline.archive.batch import Archiving
 from monasca_common.pipeline.archive.settings import ArchiveSettings
-from monasca_common.pipeline.ledger import Ledger, OffsetRange
 from monasca_common.pipeline.settings import SparkSettings, StreamSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
-from monasca_common.pipeline.topic_view import TopicView
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,20 +33,20 @@ def run(job: Job) -> Figures:
     spark = open_session(SparkSettings(master=f"local[{job.threads}]", shuffle_partitions=job.threads), "benchmark")
     consumer = ConsumerSettings(ConnectionSettings(job.servers), (job.topic,), job.group)
     try:
-        with tempfile.TemporaryDirectory() as folder, TopicView(consumer) as view:
+        with tempfile.TemporaryDirectory() as folder, SourceTopic(consumer) as topic:
             if job.case.endswith("-bare"):
-                return _bare(job, spark, view, Path(folder))
-            return _ours(job, spark, consumer, view, Path(folder))
+                return _bare(job, spark, topic, Path(folder))
+            return _ours(job, spark, consumer, topic, Path(folder))
     finally:
         spark.stop()
 
 
-def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings, view: TopicView, folder: Path) -> Figures:
+def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings, topic: SourceTopic, folder: Path) -> Figures:
     def archiving(most: int) -> Archiving:
         stream = StreamSettings(
             consumer, ProducerSettings(consumer.connection), job.database, max_offsets_per_trigger=most
         )
-        return Archiving(spark, ArchiveSettings((stream,), str(folder)), stream, view, Ledger(job.database))
+        return Archiving(spark, ArchiveSettings((stream,), str(folder)), stream, topic, OffsetStore(job.database))
 
     warmed = archiving(job.messages // 10).step().offsets
     whole = archiving(job.messages)
@@ -56,8 +56,8 @@ def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings, view: Topic
     return _figures(report.offsets, warmed + report.offsets, watch, memory)
 
 
-def _bare(job: Job, spark: SparkSession, view: TopicView, folder: Path) -> Figures:
-    tenth, rest = parts(view.extents())
+def _bare(job: Job, spark: SparkSession, topic: SourceTopic, folder: Path) -> Figures:
+    tenth, rest = parts(topic.extents())
     _copy(job, spark, tenth, folder / "tenth")
     with PeakMemory() as memory, Stopwatch() as watch:
         _copy(job, spark, rest, folder / "rest")

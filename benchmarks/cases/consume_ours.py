@@ -9,7 +9,7 @@ from benchmarks import ours
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import BATCH, versions
 from monasca_common.kafka.message import Batch
-from monasca_common.kafka.offsets import OffsetTracker
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 
 _COMMIT_SECONDS = 1.0
 

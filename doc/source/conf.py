@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How Sphinx makes the documentation. Its warnings are errors."""
 
-extensions = ["openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"]
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "extensions"))
+
+extensions = ["file_map", "openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"]
 
 project = "monasca-common"
 copyright = "Monasca contributors"  # noqa: A001 - Sphinx's name for it

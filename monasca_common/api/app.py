@@ -3,24 +3,35 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import falcon
 from oslo_config import cfg
 
-from monasca_common.api import auth, health, metric_lists
+from monasca_common.api import auth, openapi
+from monasca_common.api.access import Access, log_handler
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp
-from monasca_common.api.options import ApiSettings
-from monasca_common.api.posts import EVENTS_PATH, LOGS_PATH, Desk, Events, Logs, Metrics
-from monasca_common.api.problems import serialize_error, unavailable
+from monasca_common.api.notes import Reason
+from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
+from monasca_common.api.posting import PostContext
+from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
 from monasca_common.api.publishing import Publishing
-from monasca_common.api.reads import add_read_routes
+from monasca_common.api.reopening import Reopening
+from monasca_common.api.resources import alarms, events, health, logs, measurements, metrics
+from monasca_common.api.resources.versions import Version, Versions
+from monasca_common.api.routes import Routes
 from monasca_common.api.series_limit import SeriesLimit
-from monasca_common.api.versions import Version, Versions
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.stamps import SHARED, Stamps
 from monasca_common.kafka import ClosedError, KafkaProducer
-from monasca_common.storage.errors import NotSupported
+from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
+from monasca_common.storage.settings import RowLimits
+
+LOG = logging.getLogger(__name__)
 
 
 def make_app(
@@ -30,11 +41,16 @@ def make_app(
     *,
     conf: cfg.ConfigOpts | None = None,
     probe: Callable[[], None] | None = None,
-) -> WsgiApp:
+    limits: RowLimits | None = None,
+    now: Callable[[], float] = time.time,
+    stamps: Stamps = SHARED,
+) -> Access:
     """The application over an open producer (and reader, without which reads are answered 501); it closes neither.
 
     ``conf``: where [keystone_authtoken] and [oslo_policy] are, needed unless ``auth_strategy`` is noauth.
-    ``probe``: see `health.producer_check`.
+    ``probe``: see `health.producer_check`. ``limits``: what storage would refuse is refused; by default as its options'
+    defaults say. ``now``: seconds since the epoch. ``stamps``: those that this host remembers. Raises
+    `ConfigurationError` where it cannot authenticate.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":
@@ -42,42 +58,76 @@ def make_app(
     else:
         assert conf is not None, "authentication needs its configuration"
         middleware = auth.Authorization(conf)
-    app: Any = falcon.App(middleware=[middleware])
+    app: Any = _DescribedApp(middleware=[middleware, _Paths()])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(serialize_error)
+    app.add_error_handler(Exception, _failed)
     app.add_error_handler(ClosedError, _closing)
+    app.add_error_handler(StorageError, _unreadable)
+    reopening = Reopening(producer)
     checks = {
-        "producer": health.producer_check(producer, settings, probe),
+        "producer": health.producer_check(producer, settings, probe, reopening),
         "storage": health.storage_check(reader),
     }
     app.add_route("/", Versions())
     app.add_route("/v2.0", Version())
     app.add_route("/healthcheck", health.Health(checks))
-    _add_routes(app, settings, producer, reader)
-    app = app if settings.auth_strategy == "noauth" or conf is None else auth.authenticated(app, conf)
-    return InFlightLimit(app, settings.max_in_flight)
+    max_series = settings.max_series_per_tenant
+    series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
+    publishing = Publishing(producer, settings, reopening)
+    posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, stamps)
+    _add_routes(app, posts, reader)
+    own_metrics = ApiMetrics(producer)
+    app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
+    app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
+    app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, auth.PUBLIC_PATHS))
+    limited = InFlightLimit(app, settings.max_in_flight)
+    behind = limited if settings.auth_strategy == "noauth" else _authenticated(limited, settings, conf, own_metrics)
+    access = Access(behind, Routes(app.routes), own_metrics.count, log_handler(settings.access_log))
+    own_metrics.before_read = access.flush
+    return access
 
 
-def _add_routes(app: Any, settings: ApiSettings, producer: KafkaProducer, reader: Reader | None) -> None:
-    limit = settings.max_series_per_tenant
-    desk = Desk(
-        settings,
-        Publishing(producer, settings),
-        SeriesLimit(limit, settings.region, reader) if limit else None,
-    )
+class _DescribedApp(falcon.App[Any, Any]):
+    """``routes``: each resource by its template."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        self.routes: dict[str, Any] = {}
+
+    def add_route(self, uri_template: str, resource: object, **named: Any) -> None:
+        self.routes[uri_template] = resource
+        super().add_route(uri_template, resource, **named)
+
+
+def _authenticated(
+    limited: InFlightLimit, settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
+) -> WsgiApp:
+    """Requests that wait for Keystone have places of their own, so that they take none from those whose token is
+    known."""
+    from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
+
+    assert conf is not None, "authentication needs its configuration"
+    max_waiting = settings.max_in_flight
+    return limited.guarded(tokens.authenticated(limited, conf, auth.PUBLIC_PATHS, max_waiting, own_metrics.validated))
+
+
+def _add_routes(app: Any, posts: PostContext, reader: Reader | None) -> None:
+    settings = posts.settings
     readable: Any = reader if reader is not None else _NoReader()
-    app.add_route("/v2.0/metrics", _Metrics(Metrics(desk), metric_lists.Metrics(readable, settings.page_limit)))
-    add_read_routes(app, readable, settings)
-    app.add_route(LOGS_PATH, Logs(desk))
-    app.add_route(EVENTS_PATH, Events(desk))
+    metrics.add_routes(app, posts, readable)
+    measurements.add_routes(app, readable, settings)
+    alarms.add_routes(app, readable, settings)
+    app.add_route(logs.PATH, logs.Logs(posts))
+    app.add_route(events.PATH, events.Events(posts))
 
 
-class _Metrics:
-    """One path, where metrics are posted and listed."""
+class _Paths:
+    """Falcon middleware: no resource has a NUL character in its path, and databases cannot look for one."""
 
-    def __init__(self, posts: Metrics, lists: metric_lists.Metrics) -> None:
-        self.on_post = posts.on_post
-        self.on_get = lists.on_get
+    def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
+        if "\0" in request.path:
+            raise not_found("nothing here has a NUL character (%00) in its path: correct it")
 
 
 class _NoReader:
@@ -91,4 +141,17 @@ class _NoReader:
 
 
 def _closing(_request: Any, _response: Any, _error: Exception, _parameters: Any) -> None:
-    raise unavailable("the server is stopping: send the request again", retry_after_seconds=RETRY_AFTER_SECONDS)
+    raise unavailable(
+        "the server is stopping: send the request again",
+        retry_after_seconds=RETRY_AFTER_SECONDS,
+        reason=Reason.STOPPING,
+    )
+
+
+def _failed(request: Any, _response: Any, error: Exception, _parameters: Any) -> None:
+    LOG.error("%s %s failed", request.method, request.uri_template, exc_info=error)
+    raise Problem(500, "Internal Server Error", "the request failed; the log of the API says why")
+
+
+def _unreadable(_request: Any, _response: Any, error: StorageError, _parameters: Any) -> None:
+    raise of_storage(error) from error

@@ -1,30 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who calls, for which tenant, and whether they may.
 
-Tokens are keystonemiddleware's, rules are oslo.policy's. The tenant is the token's project; a body never names one.
-Everything is decided before routing, and so before a body is looked at.
+Tokens are keystonemiddleware's (`monasca_common.api.tokens`), rules are oslo.policy's. The tenant is the token's
+project; a body never names one. Everything is decided before routing, and so before a body is looked at.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 import falcon
-import msgspec
 from oslo_config import cfg
 from oslo_policy import policy
 
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, Environ, StartResponse, WsgiApp
-from monasca_common.api.options import ApiSettings
+from monasca_common.api.limits import Environ
+from monasca_common.api.notes import note_tenant
 from monasca_common.api.problems import Problem, unprocessable
+from monasca_common.api.resources.logs import PATH as LOGS
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka.config import config_file
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models.limits import TENANT
 
 LOG = logging.getLogger(__name__)
 
-PUBLIC_PATHS = frozenset({"/", "", "/v2.0", "/v2.0/", "/healthcheck"})
+PUBLIC_PATHS = frozenset({"/", "", "/v2.0", "/v2.0/", "/healthcheck", "/metrics", "/openapi.json"})
 
 POST_METRICS = "monasca:post_metrics"
 WRITE = "monasca:write"
@@ -47,9 +50,22 @@ _RULES = [
 _WRITING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
+def check(conf: cfg.ConfigOpts) -> None:
+    """Raise `ConfigurationError` for rules and for a way to Keystone that cannot work; nobody is asked."""
+    from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
+
+    Authorization(conf)
+    tokens.check_settings(conf)
+
+
 def list_rules() -> list[policy.RuleDefault]:
-    """For oslo.policy's generator of sample files."""
+    """The rules, read by oslo.policy's generator of sample files."""
     return list(_RULES)
+
+
+def has_token(environ: Environ) -> bool:
+    """Whether there is one at all; without one, the answer is 401 whatever else is sent."""
+    return "HTTP_X_AUTH_TOKEN" in environ or "HTTP_X_STORAGE_TOKEN" in environ
 
 
 class NoAuthentication:
@@ -65,17 +81,18 @@ class NoAuthentication:
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         tenant = request.env.get("HTTP_X_PROJECT_ID") or self._tenant
         if request.query_string:
-            tenant = request.get_param("tenant_id") or tenant
-        request.context.tenant = _checked(tenant)
+            tenant = _named_tenant(request) or tenant
+        _set_tenant(request, tenant)
 
 
 class Authorization:
     """Falcon middleware behind `authenticated`: sets ``request.context.tenant``, or raises `Problem` (401, 403)."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Raises `ConfigurationError` for rules that cannot be read or mean nothing."""
         self._enforcer = policy.Enforcer(conf)
         self._enforcer.register_defaults(_RULES)
-        self._enforcer.load_rules()  # what is wrong with a file of rules is told at the start
+        _check_rules(self._enforcer, conf)
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if request.path in PUBLIC_PATHS:
@@ -94,58 +111,48 @@ class Authorization:
         rule = _rule_of(request)
         if not self._allows(rule, caller):
             raise _unauthorized(f"none of the token's roles may do this ({rule}): ask for a token with one that may")
-        if request.has_param("tenant_id"):
+        named = _named_tenant(request)
+        if named is not None and named != tenant:
             if not self._allows(DELEGATE, caller):
                 raise Problem(
                     403, "Forbidden", "none of the token's roles may act for another tenant: leave tenant_id out"
                 )
-            tenant = request.get_param("tenant_id")
-        request.context.tenant = _checked(tenant)
+            tenant = named
+        _set_tenant(request, tenant)
 
     def _allows(self, rule: str, caller: Mapping[str, Any]) -> bool:
         target = {"project_id": caller["project_id"]}
         return bool(self._enforcer.authorize(rule, target, dict(caller), do_raise=False))
 
 
-def authenticated(app: WsgiApp, conf: cfg.ConfigOpts) -> WsgiApp:
-    """The app behind keystonemiddleware, which validates tokens as ``[keystone_authtoken]`` says, answers 401 without
-    a valid one, and strips the headers that pretend to come from it. Public paths go past it."""
-    import webob
-    import webob.exc
-    from keystoneauth1 import exceptions as keystone_exceptions
-    from keystonemiddleware import auth_token
-
-    class Tokens(auth_token.AuthProtocol):  # type: ignore[misc]  # it has no annotations
-        def process_request(self, request: Any) -> Any:
-            try:
-                return super().process_request(request)
-            except (webob.exc.HTTPServiceUnavailable, keystone_exceptions.ClientException) as error:
-                LOG.warning("A token cannot be validated: %s", error)
-                headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-                kind = {"content_type": "application/json", "charset": "UTF-8"}
-                return webob.Response(status=503, body=_KEYSTONE_AWAY, headers=headers, **kind)
-
-    # Were the decision delayed, so that public paths need no way of their own, a Keystone that is away would make
-    # every token a bad one.
-    behind = Tokens(app, {"oslo_config_config": conf, "delay_auth_decision": False})
-
-    def route(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        public = environ.get("PATH_INFO") in PUBLIC_PATHS
-        return app(environ, start_response) if public else behind(environ, start_response)
-
-    return route
+def _check_rules(enforcer: policy.Enforcer, conf: cfg.ConfigOpts) -> None:
+    """oslo.policy goes on with its defaults where a file that was named is missing."""
+    named = conf.oslo_policy.policy_file
+    if config_file.is_set(conf, "oslo_policy", "policy_file") and conf.find_file(named) is None:
+        raise ConfigurationError(f"policy_file in group [oslo_policy] is {named}, which is not found: correct the path")
+    try:
+        enforcer.load_rules()
+        enforcer.check_rules(raise_on_violation=True)
+    except (policy.InvalidDefinitionError, cfg.Error, ValueError, OSError) as error:
+        raise ConfigurationError(f"the rules of policy_file in group [oslo_policy] cannot be used: {error}") from error
+    known = {rule.name for rule in _RULES}
+    unknown = sorted(name for name in enforcer.file_rules if name.startswith("monasca:") and name not in known)
+    if unknown:
+        raise ConfigurationError(
+            f"policy_file in group [oslo_policy] has rules that nobody asks for, {', '.join(unknown)}: the rules are "
+            f"{', '.join(sorted(known))}"
+        )
 
 
-_KEYSTONE_AWAY = msgspec.json.encode(
-    {
-        "error": {
-            "code": 503,
-            "title": "Service Unavailable",
-            "message": "the identity service does not answer, so the token cannot be validated; nothing of the "
-            "request was taken: send it again later",
-        }
-    }
-)
+def _named_tenant(request: falcon.Request) -> str | None:
+    """The tenant that the query names. Raises `Problem` (422) where its two names differ."""
+    tenant = request.get_param("tenant_id")
+    if request.path != LOGS:
+        return tenant
+    project = request.get_param("project_id")  # as the old API for logs called it
+    if None not in (tenant, project) and tenant != project:
+        raise unprocessable("tenant_id and project_id name two tenants, but they mean the same: leave one out")
+    return tenant if tenant is not None else project
 
 
 def _rule_of(request: falcon.Request) -> str:
@@ -156,6 +163,11 @@ def _rule_of(request: falcon.Request) -> str:
 
 def _unauthorized(message: str) -> Problem:
     return Problem(401, "Unauthorized", message)
+
+
+def _set_tenant(request: falcon.Request, tenant: str | None) -> None:
+    request.context.tenant = checked = _checked(tenant)
+    note_tenant(request.env, checked)
 
 
 @lru_cache(maxsize=1024)

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of every list: links, and the elements of one page."""
+"""The shape of every list: links, and the elements of one page, bounded in number and in bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote_plus
 
 import falcon
 import msgspec
+
+from monasca_common.api.problems import Problem, unprocessable
+from monasca_common.storage.reader import PageOf
+
+T = TypeVar("T")
+encode = msgspec.json.encode
 
 
 def links(request: falcon.Request, next_offset: str | None = None) -> list[dict[str, str]]:
@@ -23,13 +29,58 @@ def links(request: falcon.Request, next_offset: str | None = None) -> list[dict[
 
 def answer(response: falcon.Response, document: Any) -> None:
     response.content_type = falcon.MEDIA_JSON
-    response.data = msgspec.json.encode(document)
+    response.data = encode(document)
+
+
+def answer_elements(
+    request: falcon.Request, response: falcon.Response, elements: Sequence[bytes], next_offset: str | None = None
+) -> None:
+    """``elements`` are JSON."""
+    response.content_type = falcon.MEDIA_JSON
+    response.data = b'{"links":%b,"elements":[%b]}' % (encode(links(request, next_offset)), b",".join(elements))
 
 
 def answer_page(
-    request: falcon.Request, response: falcon.Response, elements: Sequence[Any], next_offset: str | None = None
+    request: falcon.Request,
+    response: falcon.Response,
+    found: Iterable[T],
+    *,
+    limit: int,
+    max_bytes: int,
+    element: Callable[[T], Any],
+    offset: Callable[[T], str],
 ) -> None:
-    answer(response, {"links": links(request, next_offset), "elements": elements})
+    """As many of what is found as may be shown at once. ``element`` makes the shown ones, ``offset`` their places.
+
+    Raises `Problem` (422) if the first one alone is larger than ``max_bytes``.
+    """
+    texts: list[bytes] = []
+    left, last = max_bytes, None
+    for one in found:
+        text = encode(element(one))
+        left -= len(text) + 1
+        if left < 0 and not texts:
+            raise too_large(len(text), max_bytes, offset(one))
+        if left < 0 or len(texts) == limit:
+            break
+        texts.append(text)
+        last = one
+    else:
+        last = None
+    answer_elements(request, response, texts, None if last is None else offset(last))
+
+
+def one_more(page: PageOf) -> PageOf:
+    """Asks for one more than is shown, which says whether a page follows."""
+    return PageOf(page.limit + 1, page.after)
+
+
+def too_large(size_bytes: int, max_bytes: int, behind: str) -> Problem:
+    """An element that no page can hold. ``behind``: the offset with which the list goes on."""
+    return unprocessable(
+        f"an element has {size_bytes} bytes, and an answer may have {max_bytes} ([api] max_answer_bytes): have that "
+        f"raised, or go on behind it with offset={behind}"
+    )
 
 
 def _link(rel: str, request: falcon.Request, query: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ prints; of any other it shows nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,11 +15,25 @@ from typing import Any
 import falcon
 import msgspec
 
+from monasca_common.api.notes import Reason, note_reason, note_undelivered
+from monasca_common.storage.errors import (
+    NotSupported,
+    QueryTimeout,
+    QueryTooLarge,
+    SchemaMismatch,
+    StorageError,
+    StorageUnavailable,
+)
+
+LOG = logging.getLogger(__name__)
+_DATABASE_RETRY_AFTER_SECONDS = 5
+
 
 class Problem(falcon.HTTPError):
     """Raise it anywhere in a request. ``message`` names the input, the rule and the remedy.
 
-    ``details`` are further members of the body's ``error`` object; ``headers`` go into the answer.
+    ``details`` are further members of the body's ``error`` object; ``headers`` go into the answer. ``reason``: for
+    metrics, where the status does not say it.
     """
 
     def __init__(
@@ -29,6 +44,7 @@ class Problem(falcon.HTTPError):
         *,
         headers: Mapping[str, str] | None = None,
         details: Mapping[str, Any] | None = None,
+        reason: Reason | None = None,
     ) -> None:
         super().__init__(
             falcon.code_to_http_status(status),
@@ -38,6 +54,7 @@ class Problem(falcon.HTTPError):
             code=status,
         )
         self.details = dict(details or {})
+        self.reason = reason
 
     def to_dict(self, obj_type: Any = dict) -> Any:
         return _body(self, obj_type)
@@ -45,6 +62,10 @@ class Problem(falcon.HTTPError):
 
 def unprocessable(message: str, **more: Any) -> Problem:
     return Problem(422, "Unprocessable Entity", message, **more)
+
+
+def too_large(message: str, **more: Any) -> Problem:
+    return Problem(413, "Content Too Large", message, **more)
 
 
 def bad_request(message: str, **more: Any) -> Problem:
@@ -59,14 +80,44 @@ def not_found(message: str, **more: Any) -> Problem:
     return Problem(404, "Not Found", message, **more)
 
 
-def unavailable(message: str, *, retry_after_seconds: int, **more: Any) -> Problem:
-    return Problem(503, "Service Unavailable", message, headers={"Retry-After": str(retry_after_seconds)}, **more)
+def unavailable(message: str, *, retry_after_seconds: int, reason: Reason, **more: Any) -> Problem:
+    headers = {"Retry-After": str(retry_after_seconds)}
+    return Problem(503, "Service Unavailable", message, headers=headers, reason=reason, **more)
 
 
-def serialize_error(_request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-    """For `falcon.App.set_error_serializer`: Falcon's own errors (no such path, no such method) in the same shape."""
+def of_storage(error: StorageError) -> Problem:
+    """503 for what may pass, 422 for what was asked too widely."""
+    match error:
+        case StorageUnavailable() | SchemaMismatch():
+            LOG.warning("A read failed: %s", error)
+            return _database_away("the database cannot answer now")
+        case QueryTimeout():
+            return _database_away(str(error))
+        case QueryTooLarge():
+            return unprocessable(str(error))
+        case NotSupported():
+            return Problem(501, "Not Implemented", "what is stored here cannot be read back through this API")
+    LOG.error("A read failed", exc_info=error)
+    return Problem(500, "Internal Server Error", "the read failed; the log of the API says why")
+
+
+def _database_away(message: str) -> Problem:
+    return unavailable(message, retry_after_seconds=_DATABASE_RETRY_AFTER_SECONDS, reason=Reason.DATABASE)
+
+
+def serialize_error(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
+    """The function for `falcon.App.set_error_serializer`: it gives Falcon's own errors (no such path or method) the
+    same shape."""
+    note_undelivered(request.env, getattr(error, "details", {}))
+    if (reason := getattr(error, "reason", None)) is not None:
+        note_reason(request.env, reason)
     response.data = msgspec.json.encode(_body(error, dict))
     response.content_type = falcon.MEDIA_JSON
+
+
+def error_body(code: int, title: str, message: str, **details: Any) -> dict[str, Any]:
+    """The body of every error. ``details``: further members of its ``error`` object."""
+    return {"error": {"code": code, "title": title, "message": message, **details}}
 
 
 def _body(error: falcon.HTTPError, obj_type: Any) -> Any:
@@ -74,7 +125,6 @@ def _body(error: falcon.HTTPError, obj_type: Any) -> Any:
     title = error.title or ""
     if title == falcon.code_to_http_status(code):  # Falcon's default, "404 Not Found": the code is there already
         title = HTTPStatus(code).phrase
-    inner = {"code": code, "title": title, "message": error.description or title}
     body = obj_type()
-    body["error"] = {**inner, **getattr(error, "details", {})}
+    body.update(error_body(code, title, error.description or title, **getattr(error, "details", {})))
     return body

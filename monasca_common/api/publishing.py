@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a request's messages to its answer: all acknowledged, or how many of them were delivered, failed or unknown."""
+"""Publishes a request's messages; the answer says how many are delivered, failed or unknown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from monasca_common.api.limits import RETRY_AFTER_SECONDS
-from monasca_common.api.options import ApiSettings
+from monasca_common.api.notes import Reason
 from monasca_common.api.problems import Problem, unavailable
+from monasca_common.api.reopening import Reopening
+from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import DeliveryReport, KafkaProducer, MessageTooLarge, Record
 
 LOG = logging.getLogger(__name__)
@@ -19,9 +21,9 @@ _LOOK_AGAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Bulk:
-    """Messages for one topic. They have no key: which partition a metric takes means nothing, since what is stored
-    last is told by its version, and a tenant's key would put the largest tenant into one partition."""
+class TopicMessages:
+    """Messages for one topic. They have no key: which partition a metric takes means nothing, since the version
+    says what is stored last, and a tenant's key would put the largest tenant into one partition."""
 
     topic: str
     records: Sequence[bytes | Record]
@@ -31,16 +33,22 @@ class Publishing:
     """Publishes for requests; shared by the threads of a worker."""
 
     def __init__(
-        self, producer: KafkaProducer, settings: ApiSettings, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        producer: KafkaProducer,
+        settings: ApiSettings,
+        reopening: Reopening | None = None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.producer = producer
+        self._reopening = reopening or Reopening(producer)
         self._seconds = settings.publish_timeout_seconds
         self._stalled_after = settings.stalled_after_seconds
         self._monotonic = monotonic
         self._stalled = False
         self._look_again_at = float("-inf")
 
-    def publish(self, *bulks: Bulk, keyed: bool) -> None:
+    def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
         """Return once every message is acknowledged. Raises `Problem`: 503 (or 413, for a message that no retry can
         deliver), with the counts.
 
@@ -65,6 +73,7 @@ class Publishing:
         now = self._monotonic()
         if now >= self._look_again_at:
             self._look_again_at = now + _LOOK_AGAIN_SECONDS
+            self._reopening.reopen_if_finished()
             self._stalled = self.producer.health().oldest_unacknowledged_seconds > self._stalled_after
         return self._stalled
 
@@ -74,6 +83,7 @@ def _stalled(messages: int, *, keyed: bool) -> Problem:
     return unavailable(
         "Kafka has not acknowledged anything for a while, so nothing of this request was sent: send it again later",
         retry_after_seconds=RETRY_AFTER_SECONDS,
+        reason=Reason.KAFKA,
         details={"delivered": 0, "failed": failed, "unknown": unknown},
     )
 
@@ -100,5 +110,6 @@ def _undelivered(reports: Sequence[DeliveryReport]) -> Problem:
         f"of the request's messages {told} (failed: surely not stored; unknown: perhaps): send the same request again, "
         "with an Idempotency-Key so that nothing is stored twice",
         retry_after_seconds=RETRY_AFTER_SECONDS,
+        reason=Reason.KAFKA,
         details=counts,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl
 
@@ -19,9 +19,13 @@ from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, Series
 MAX_NAME_LENGTH = 255
 MAX_OFFSET_LENGTH = 1024
 MAX_PARAMETERS = 100
+MAX_KEYS = 100  # of dimensions, to filter or to group by: as many as a metric has by default
+MAX_VALUES = 1000  # of all these keys together
 MAX_PERIOD_SECONDS = 10 * 365 * 86_400
 DEFAULT_PERIOD_SECONDS = 300
 EVERY_SERIES = "*"
+
+LATEST_MS = 253_402_300_799_999  # of the year 9999, which a query can write
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -33,20 +37,32 @@ _LOST_PLUS = re.compile(r"(?<=[0-9]) (?=[0-9]{2}:?[0-9]{2}$)")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a page of rows ended: in which element (any, where only a time was given), at what time and series."""
+    """Where a page of rows ended: in which element (any, where only a time was given), at what time and series.
+
+    ``since_ms``: where rows begin in all elements, if the first page was asked for behind a time alone.
+    """
 
     time_ms: int
     element_id: str | None = None
     series_id: bytes | None = None
+    since_ms: int | None = None
 
     def __str__(self) -> str:
-        parts = [self.element_id, iso(self.time_ms), self.series_id.hex() if self.series_id else None]
+        parts = [
+            self.element_id,
+            iso(self.time_ms),
+            self.series_id.hex() if self.series_id else None,
+            iso(self.since_ms) if self.since_ms is not None else None,
+        ]
         return "_".join(part for part in parts if part is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class RowsQuery:
-    """For measurements and statistics. ``group_by`` wins over ``merge``; it is ``("*",)`` for every series."""
+    """The parameters of measurements and statistics. ``group_by`` wins over ``merge``; ``("*",)``: every series.
+
+    ``since_ms``: see `Cursor`.
+    """
 
     which: SeriesFilter
     name: str
@@ -55,6 +71,17 @@ class RowsQuery:
     merge: bool
     group_by: tuple[str, ...]
     cursor: Cursor | None
+    since_ms: int | None = None
+
+    def since(self, start_ms: int) -> RowsQuery:
+        """The same from this time on, in the pages that follow as well."""
+        which, span = replace(self.which, start_ms=start_ms), Span(start_ms, self.span.end_ms)
+        return replace(self, which=which, span=span, since_ms=start_ms)
+
+    def resumed(self) -> RowsQuery:
+        """The same as the first page had it, if that began behind a time alone."""
+        since_ms = self.cursor.since_ms if self.cursor is not None else None
+        return self if since_ms is None else self.since(max(since_ms, self.span.start_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +112,11 @@ class Query:
     def series(self) -> tuple[SeriesFilter, PageOf]:
         after = self._first("offset")
         if after is not None and not _SERIES_ID.fullmatch(after):
-            raise unprocessable("offset is no metric's id: take it from the link named next")
+            raise unprocessable("offset is not a metric's id: take it from the link named next")
         return self._filter(self._name("name")), PageOf(self.limit(), after)
 
     def names(self) -> tuple[SeriesFilter, PageOf]:
-        """Of metrics, of dimensions, and values of dimensions."""
+        """The parameters of lists of metrics, of dimension names and of dimension values."""
         return self._filter(self._name("metric_name")), PageOf(self.limit(), self._first("offset"))
 
     def dimension_name(self) -> str:
@@ -106,7 +133,7 @@ class Query:
             span=Span(start, which.end_ms),
             limit=self.limit(),
             merge=self._flag("merge_metrics"),
-            group_by=tuple(dict.fromkeys(self._list("group_by"))),
+            group_by=self._group_by(),
             cursor=self._cursor(),
         )
 
@@ -125,15 +152,15 @@ class Query:
         which = AlarmFilter(self._tenant, alarm_id, self._dimensions(), start, end)
         after = self._first("offset")
         if after is not None and not _TRANSITION_ID.fullmatch(after):
-            after = f"{_read_time('offset', after) + 1}-"
+            after = f"{max(0, _read_time('offset', after) + 1)}-"
         return which, PageOf(self.limit(), after)
 
     def count_columns(self) -> list[str]:
-        """Of the count of alarms."""
-        return ["count", *self._list("group_by")]
+        """The parameters of the count of alarms."""
+        return ["count", *self._group_by()]
 
     def limit(self) -> int:
-        """At most the page limit; a larger one is not an error, for clients ask for "all" like that."""
+        """At most the page limit; a larger one is not an error, because clients ask for "all" like that."""
         limit = self._number("limit", self._page_limit)
         if limit < 1:
             raise unprocessable("limit is 0: give how many elements to return, from 1")
@@ -198,7 +225,14 @@ class Query:
                     f"a key alone, each of 1 to {MAX_NAME_LENGTH} characters"
                 )
             dimensions[key] = values
+        _check_count("dimensions", "keys", len(dimensions), MAX_KEYS)
+        _check_count("dimensions", "values", sum(map(len, dimensions.values())), MAX_VALUES)
         return dimensions
+
+    def _group_by(self) -> tuple[str, ...]:
+        keys = tuple(dict.fromkeys(self._list("group_by")))
+        _check_count("group_by", "keys", len(keys), MAX_KEYS)
+        return keys
 
     def _cursor(self) -> Cursor | None:
         value = self._first("offset")
@@ -206,10 +240,17 @@ class Query:
             return None
         if "_" not in value:
             return Cursor(_read_time("offset", value))
-        element_id, time, *series = value.split("_")
-        if not _SERIES_ID.fullmatch(element_id) or len(series) > 1 or not all(map(_SERIES_ID.fullmatch, series)):
+        element_id, time, *more = value.split("_")
+        series = more.pop(0) if more and _SERIES_ID.fullmatch(more[0]) else ""
+        if not _SERIES_ID.fullmatch(element_id) or len(more) > 1:
             raise unprocessable("offset is neither a time nor from a link named next")
-        return Cursor(_read_time("offset", time), element_id, bytes.fromhex(series[0]) if series else None)
+        since_ms = _read_time("offset", more[0]) if more else None
+        return Cursor(_read_time("offset", time), element_id, bytes.fromhex(series) or None, since_ms)
+
+
+def _check_count(name: str, what: str, count: int, most: int) -> None:
+    if count > most:
+        raise unprocessable(f"{name} has {count} {what}: at most {most} are allowed")
 
 
 def iso(time_ms: int) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many series a tenant may have: approximate, as whoever shares nothing between workers must be.
+"""How many series a tenant may have: approximate, because workers share nothing.
 
 A worker counts what the database has of a tenant when it first hears of it, and what it admits itself from then on.
 So one worker is exact; several may each let through what the others admitted since. It learns anew every hour, for
@@ -29,12 +29,12 @@ _MAX_TENANTS = 1000  # the one that posted longest ago is forgotten, and learnt 
 _RETRY_AFTER_SECONDS = 60
 
 
-class _Metric(msgspec.Struct):
+class _SeriesKey(msgspec.Struct):
     name: str
     dimensions: dict[str, str] = {}  # msgspec copies it for each object
 
 
-_decode = msgspec.json.Decoder(_Metric).decode
+_decode = msgspec.json.Decoder(_SeriesKey).decode
 
 
 class _Known:
@@ -90,7 +90,7 @@ class SeriesLimit:
         if known.ids is None or now - known.learnt_at > _LEARN_AGAIN_SECONDS:
             stored = self._stored(tenant)
             if stored is None:
-                stored = known.ids or set()  # the database is away: go on with what this worker saw
+                stored = known.ids or set()  # the database is unavailable: continue with what this worker saw
             known.ids, known.learnt_at = stored, now
         return known.ids
 
@@ -102,11 +102,11 @@ class SeriesLimit:
         after = None
         try:
             while len(ids) <= self._limit:
-                found = self._reader.series(which, PageOf(_PAGE, after))
-                ids.update(series.id for series in found)
-                if len(found) < _PAGE:
+                page = [series.id for series in self._reader.iter_series(which, PageOf(_PAGE, after))]
+                ids.update(page)
+                if len(page) < _PAGE:
                     break
-                after = found[-1].id.hex()
+                after = page[-1].hex()
         except StorageError as error:
             LOG.warning("The series of a tenant cannot be counted, so its limit starts from what is posted: %s", error)
             return None

@@ -6,20 +6,20 @@ Made after a fork, in the process that serves: clients of Kafka and pools of dat
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 
 from oslo_config import cfg
 
 from monasca_common import kafka
+from monasca_common.api import auth
+from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
-from monasca_common.api.limits import WsgiApp
-from monasca_common.api.options import ApiSettings, api_settings
-from monasca_common.storage import options as storage_options
+from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import load_storage
 from monasca_common.storage.reader import Reader
+from monasca_common.storage.settings import has_database, row_limits
 
 LOG = logging.getLogger(__name__)
 
@@ -33,29 +33,45 @@ class Service:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.settings: ApiSettings = api_settings(conf)
+        limits = row_limits(conf)
         storage = storage_of(conf)
         self._reader: Reader | None = storage.open_reader() if storage is not None else None
         self._producer = kafka.load_producer(conf, eager_callers=_EAGER_CALLERS)
-        self.app: WsgiApp = make_app(self.settings, self._producer, self._reader, conf=conf, probe=_probe(conf))
+        self.app: Access = make_app(
+            self.settings, self._producer, self._reader, conf=conf, probe=_probe(conf), limits=limits
+        )
 
     def close(self) -> None:
-        """Wait for what Kafka has not acknowledged yet, `stop_timeout_seconds` at most; tell of what is left."""
+        """Wait for what Kafka has not acknowledged yet, `stop_timeout_seconds` at most; log what is left."""
         report = self._producer.close(self.settings.stop_timeout_seconds)
         left = len(report.failed) + len(report.unknown)
         if left:
-            LOG.error("%d messages are left undelivered by this stop; their clients were told 503", left)
+            LOG.error("%d messages are left undelivered by this stop; their clients got 503", left)
         if self._reader is not None:
             self._reader.close()
+        self.app.close()
+
+
+def check(conf: cfg.ConfigOpts) -> ApiSettings:
+    """The settings, where everything else that `Service` reads is in order too; nothing is connected to.
+
+    Raises `ConfigurationError`: once, in the parent, and not by each worker.
+    """
+    settings = api_settings(conf)
+    row_limits(conf)
+    storage_of(conf)
+    if (log := log_handler(settings.access_log)) is not None:
+        log.close()
+    if settings.auth_strategy == "keystone":
+        auth.check(conf)
+    return settings
 
 
 def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
     """The storage that reads are answered from; ``None``: posts are all that is served. Raises `ConfigurationError`."""
-    for group, options in storage_options.list_opts():
-        conf.register_opts(options, group=group)
-    with contextlib.suppress(cfg.Error, ValueError):  # what cannot be read is for load_storage to tell of
-        if not conf[storage_options.DATABASE_GROUP].connection:
-            LOG.warning("[database] connection is not set: posts are served, and no reads")
-            return None
+    if not has_database(conf):
+        LOG.warning("[database] connection is not set: posts are served, and no reads")
+        return None
     storage = load_storage(conf)
     if Capability.READS not in storage.capabilities:
         LOG.warning("[storage] driver cannot be read from: posts are served, and no reads")

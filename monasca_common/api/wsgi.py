@@ -4,7 +4,7 @@
 It is made at the first request, by the process that serves it, so that a server may import it and fork afterwards.
 Configuration files come from the environment variable ``MONASCA_API_CONFIG_FILES`` (separated by colons), or from
 where oslo.config looks for ``monasca-api.conf`` (/etc/monasca and others). The server's own threads bound how many
-requests are under way: give it 8 more than ``[api] max_in_flight``.
+requests are under way: give it twice as many as ``[api] max_in_flight``, and 8 more.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import os
 import threading
 from collections.abc import Iterable
 
+from oslo_config import cfg
+
 from monasca_common.api.limits import Environ, StartResponse
-from monasca_common.api.options import CONFIG_FILES, read_configuration
 from monasca_common.api.service import Service
+from monasca_common.api.settings import CONFIG_FILES, read_configuration
+from monasca_common.kafka.config import register_logging, start_logging
 
 
 class Application:
@@ -36,7 +39,11 @@ class Application:
     def _opened(self) -> Service:
         with self._lock:
             if self._service is None:
-                self._service = Service(read_configuration(_named_files()))
+                conf = cfg.ConfigOpts()
+                register_logging(conf)
+                read_configuration(_named_files(), conf)
+                start_logging(conf)
+                self._service = Service(conf)
                 atexit.register(self._service.close)
             return self._service
 

@@ -2,19 +2,31 @@
 """``monasca-common api``: the HTTP API until it is stopped."""
 
 import argparse
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
-from cliff.command import Command
+from oslo_config import cfg
 
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.kafka.config import check_listener, register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
-class Api(Command):
+
+class Api(MonascaCommand):
     """Serve the Monasca API over HTTP until SIGTERM or Ctrl-C.
 
     It listens where [api] host and port say, on [api] workers processes. A stop answers the requests in flight,
     waits until Kafka has what they sent, and ends with status 0; a configuration that cannot work ends with 1, a
     worker that cannot start with 3.
     """
+
+    extra = "api"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -28,21 +40,44 @@ class Api(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        with metrics_of_all_workers():
+            return self._serve(parsed_args)
+
+    def _serve(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.api.server import Server
+        from monasca_common.api.service import check
+        from monasca_common.api.settings import API_GROUP, read_configuration
+
         try:
-            from monasca_common.api.options import api_settings, read_configuration
-            from monasca_common.api.server import Server
-            from monasca_common.api.service import storage_of
-        except ModuleNotFoundError as error:
-            return self._complain(f"{error}: install monasca-common[api]")
-        try:
-            conf = read_configuration(parsed_args.config_file)
-            settings = api_settings(conf)
-            storage_of(conf)  # told here, once, and not by each worker
+            conf = cfg.ConfigOpts()
+            register_logging(conf)
+            read_configuration(parsed_args.config_file, conf)
+            start_logging(conf)
+            settings = check(conf)
+            check_listener(API_GROUP, settings.host, settings.port)
         except ConfigurationError as error:
-            return self._complain(str(error))
+            return self.complain(str(error))
         Server(conf, settings).run()
         return 0
 
-    def _complain(self, text: str) -> int:
-        self.app.stderr.write(f"monasca-common api: {text}\n")
-        return 1
+
+@contextlib.contextmanager
+def metrics_of_all_workers() -> Iterator[None]:
+    """Within, prometheus_client, which must not have been imported before, counts in files that all workers share.
+
+    The folder is the operator's, or made for the time being.
+    """
+    named = os.environ.get(_FOLDER)
+    if named is not None:
+        for left_over in Path(named).glob("*.db"):
+            left_over.unlink()
+        yield
+        return
+    parent, folder = os.getpid(), tempfile.mkdtemp(prefix="monasca-api-")
+    os.environ[_FOLDER] = folder
+    try:
+        yield
+    finally:
+        if os.getpid() == parent:  # a worker ends by an exception that comes by here
+            del os.environ[_FOLDER]
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files, for commands that do what a service's configuration says."""
+"""Configuration files, read by commands that act on a service's configuration."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
+from collections.abc import Iterator, Sequence
 
 from oslo_config import cfg
 
 from monasca_common.kafka.config import config_file
+from monasca_common.kafka.config.logs import PROJECT
 
-PROJECT = "monasca-common"
+_OPTIONS = "oslo.config.opts"
+_OURS = "monasca_common."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,12 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def own_options() -> Iterator[tuple[str, Sequence[cfg.Opt]]]:
+    """The groups of every service with their options; those of an extra that is not installed are left out."""
+    for each in importlib.metadata.entry_points(group=_OPTIONS):
+        if each.name.startswith(_OURS):
+            with contextlib.suppress(ImportError):
+                yield from each.load()()
+
+
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
     """``conf``: where options that must be there before files are read are registered, as those of oslo.log.
 
     Raises `ConfigurationError` for a file that is missing or no configuration.
     """
-    conf = cfg.ConfigOpts() if conf is None else conf
-    arguments = [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
+    return read_files(parsed_args.config_file, cfg.ConfigOpts() if conf is None else conf)
+
+
+def read_files(files: Sequence[str], conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
+    """As `read`; without files, those in the standard locations."""
+    arguments = [argument for path in files for argument in ("--config-file", path)]
     config_file.read(conf, arguments, project=PROJECT)
     return conf

@@ -9,17 +9,16 @@ import json
 from collections import Counter
 from typing import Any
 
-from cliff.command import Command
-
 from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage import Storage, load_storage
 from monasca_common.storage.base import StorageStatus
-from monasca_common.storage.errors import StorageError
+from monasca_common.storage.errors import NotSupported, StorageError
 
 
-class _DatabaseCommand(Command):
+class _DatabaseCommand(MonascaCommand):
     """The database is that of [storage] driver and [database] connection."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -33,15 +32,10 @@ class _DatabaseCommand(Command):
         try:
             return self.act(load_storage(configuration.read(parsed_args)), as_json=parsed_args.json)
         except (ConfigurationError, StorageError) as error:
-            self.app.stderr.write(f"monasca-common {self.cmd_name}: {error}\n")
-            return 1
+            return self.complain(str(error))
 
     def act(self, storage: Storage, *, as_json: bool) -> int:
         raise NotImplementedError
-
-    def print(self, text: str) -> None:
-        self.app.stdout.write(text + "\n")
-        self.app.stdout.flush()
 
 
 class DbUpgrade(_DatabaseCommand):
@@ -51,16 +45,26 @@ class DbUpgrade(_DatabaseCommand):
     """
 
     def act(self, storage: Storage, *, as_json: bool) -> int:
-        before = storage.status().found
+        before = _revision(storage)
         storage.upgrade()
-        after = storage.status().found
+        after = _revision(storage)
         if as_json:
             self.print(json.dumps({"before": before, "after": after}))
+        elif after is None:
+            self.print("The database is there; its driver has no schema.")
         elif before == after:
             self.print(f"The schema is {after} already.")
         else:
             self.print(f"The schema is {after} now; it was {before or 'not there'}.")
         return 0
+
+
+def _revision(storage: Storage) -> str | None:
+    """The schema's revision; ``None``: there is no schema, or the driver has none."""
+    try:
+        return storage.status().found
+    except NotSupported:
+        return None
 
 
 class DbPrune(_DatabaseCommand):
@@ -94,24 +98,26 @@ class DbPrune(_DatabaseCommand):
 class DbStatus(_DatabaseCommand):
     """Tell the schema's revision, the size, and up to which offsets rows are stored.
 
-    The exit status is 0 where the schema is this program's, else 1.
+    The exit status is 0 where this program may run on the database, else 1.
     """
 
     def act(self, storage: Storage, *, as_json: bool) -> int:
         status = storage.status()
-        current = status.found == status.wanted
+        current = status.usable
         self.print(json.dumps(description(status)) if as_json else summary(status))
         return 0 if current else 1
 
 
 def description(status: StorageStatus) -> dict[str, Any]:
     """What ``--json`` prints."""
-    return {**dataclasses.asdict(status), "current": status.found == status.wanted}
+    return {**dataclasses.asdict(status), "current": status.usable}
 
 
 def summary(status: StorageStatus) -> str:
     lines = [f"schema      {status.found}, as this program needs it"]
-    if status.found != status.wanted:
+    if status.found != status.wanted and status.usable:
+        lines = [f"schema      {status.found}, of a newer program; this one ({status.wanted}) may run on it"]
+    elif status.found != status.wanted:
         found = status.found or "none yet"
         lines = [f"schema      {found}, but this program needs {status.wanted}: run monasca-common db upgrade"]
     if status.size_bytes is not None:

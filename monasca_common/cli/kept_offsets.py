@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from monasca_common.cli.offset_plan import Kept
+from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.admin import Admin
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import SchemaMismatch, StorageError
 
@@ -43,7 +43,7 @@ class KafkaOffsets:
 
 
 class DatabaseOffsets:
-    """Those that count are in the database; Kafka's copy follows, for it is what lag tools look at."""
+    """Those that count are in the database; Kafka's copy follows, because lag tools look at it."""
 
     place = "database"
 
@@ -54,8 +54,8 @@ class DatabaseOffsets:
 
     def read(self) -> dict[TopicPartition, Kept]:
         status = self._storage.status()
-        if status.found != status.wanted:
-            # Of such a database no offsets are told, and those of Kafka would be taken for the ones that count.
+        if not status.usable:
+            # Such a database reports no offsets, and those of Kafka would be mistaken for the ones that count.
             raise SchemaMismatch(
                 f"the database's schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
                 "`monasca-common db upgrade`, or say --kept-in kafka for a group that keeps nothing in the database"

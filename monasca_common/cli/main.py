@@ -12,6 +12,15 @@ from cliff.commandmanager import CommandManager
 COMMANDS = "monasca_common.cli"
 
 
+class _Commands(CommandManager):
+    """Loads the command that is called, and no other: each may need an extra that is not installed."""
+
+    def load_commands(self, namespace: str) -> None:
+        self.group_list.append(namespace)
+        for command in importlib.metadata.entry_points(group=namespace):
+            self.commands[command.name.replace("_", " ")] = command
+
+
 class MonascaCommon(App):
     """Tools around the Kafka messaging layer of Monasca-like services."""
 
@@ -19,14 +28,14 @@ class MonascaCommon(App):
         super().__init__(
             description="Tools around the Kafka messaging layer of Monasca-like services.",
             version=importlib.metadata.version("monasca-common"),
-            command_manager=CommandManager(COMMANDS),
+            command_manager=_Commands(COMMANDS),
             deferred_help=True,
         )
 
     def configure_logging(self) -> None:
         super().configure_logging()
         if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
-            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands tell what they did in their own words
+            logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report what they did themselves
 
     def interact(self) -> None:
         """Instead of cliff's shell, which would wait for input where a script forgot the command."""

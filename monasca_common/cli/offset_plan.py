@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moving a group's offsets means for its messages: computed before anything is changed, and told to the operator.
+"""What moving a group's offsets means for its messages: computed before anything is changed, and shown to the operator.
 
 Counts are differences of offsets. Control records and compaction leave gaps in them, so fewer messages may be meant.
 """
@@ -34,7 +34,7 @@ class LogSpan:
 class Standing:
     """One partition of a group: what is kept of it, ``None`` before its first reader, and what the log holds.
 
-    ``log``: ``None`` where there is no such partition (any more).
+    ``log``: ``None`` where the partition does not exist (any more).
     """
 
     partition: TopicPartition
@@ -57,7 +57,7 @@ class Standing:
         if self.log is None:
             return "no such partition"
         if self.made_again:
-            return "topic deleted and made again"
+            return "topic deleted and recreated"
         if self.kept is not None and self.kept.next_offset < self.log.first:
             return f"{self.gone:,} deleted unread"
         if self.kept is not None and self.kept.next_offset > self.log.end:
@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def left(self) -> int:
-        """To be read from where the group is, or from the first where it is nowhere in this log."""
+        """Messages that are read from where the group is, or from the first where it is nowhere in this log."""
         if self.log is None:
             return 0
         position = self._position
@@ -83,7 +83,7 @@ class Standing:
         return None if self.kept is None or self.made_again else self.kept.next_offset
 
     def skipped(self, target: int) -> int:
-        """In the log, not read yet, and never read from ``target`` on."""
+        """Messages that are in the log, unread, and skipped when reading starts at ``target``."""
         if self.log is None:
             return 0
         return max(0, target - max(self.log.first, self._position or 0))
@@ -96,7 +96,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """``target``: the offset to read on from, or ``None`` to forget a partition that is no more."""
+    """``target``: the offset to read on from, or ``None`` to forget a partition that no longer exists."""
 
     standing: Standing
     target: int | None
@@ -111,7 +111,7 @@ class Move:
 
 
 def describe(standing: Standing) -> dict[str, Any]:
-    """What ``--json`` tells of one partition."""
+    """What ``--json`` prints for one partition."""
     kept, log = standing.kept, standing.log
     return {
         "topic": standing.partition.topic,
@@ -180,7 +180,7 @@ def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
         lines.append(f"Lost already: {gone:,} offsets were deleted from the log before they were read.")
     again_made = sorted({move.standing.partition.topic for move in moves if move.standing.made_again})
     lines += [
-        f"Topic {topic} was deleted and made again: what the old one held beyond the stored offset is gone."
+        f"Topic {topic} was deleted and recreated: what the old one held beyond the stored offset is gone."
         for topic in again_made
     ]
     return lines

@@ -1,39 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common offsets show | reset``: where a consumer group reads on, and how an operator moves it.
 
-For a topic that was deleted and made again, and for a position that retention has passed: there the services stop
+For a topic that was deleted and recreated, and for a position that retention has passed: there the services stop
 instead of guessing, and this is how a person decides.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
-import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from cliff.command import Command
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, kept_offsets, offset_plan
+from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.kept_offsets import KeptOffsets
 from monasca_common.cli.offset_plan import LogSpan, Move, Standing
-from monasca_common.kafka import options as kafka_options
-from monasca_common.kafka import plugins
-from monasca_common.kafka.config.configuration import consumer_settings
+from monasca_common.kafka import Admin, plugins
+from monasca_common.kafka.config import CONSUMER_GROUPS, KAFKA_GROUP, consumer_settings, register
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
-from monasca_common.kafka.transport.admin import Admin
 from monasca_common.storage import Storage, load_storage
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import StorageError
-from monasca_common.storage.options import DATABASE_GROUP
+from monasca_common.storage.settings import has_database
 
-_OPTIONS = "oslo.config.opts"
-_OURS = "monasca_common."
 _PERSISTER_GROUPS = frozenset(f"{KAFKA_GROUP}_{kind}" for kind in Kind)
 
 
@@ -41,7 +34,7 @@ class _Refused(Exception):
     """What is asked for cannot be done, or should not."""
 
 
-class _OffsetsCommand(Command):
+class _OffsetsCommand(MonascaCommand):
     """A consumer group, its topics, and where its offsets are kept."""
 
     _stores_rows = False  # the group is a persister's
@@ -78,17 +71,12 @@ class _OffsetsCommand(Command):
             chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
             return self.act(parsed_args, admin, kept, _standings(admin, kept, chosen))
         except (ConfigurationError, StorageError, MessagingError, _Refused) as error:
-            self.app.stderr.write(f"monasca-common {self.cmd_name}: {error}\n")
-            return 1
+            return self.complain(str(error))
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
     ) -> int:
         raise NotImplementedError
-
-    def print(self, *lines: str) -> None:
-        self.app.stdout.write("\n".join(lines) + "\n")
-        self.app.stdout.flush()
 
 
 class OffsetsShow(_OffsetsCommand):
@@ -111,9 +99,9 @@ class OffsetsShow(_OffsetsCommand):
 
 
 class OffsetsReset(_OffsetsCommand):
-    """Move where a consumer group reads on; without --execute, only tell what that would do.
+    """Move where a consumer group reads on; without --execute, only show what that would do.
 
-    For a topic that was deleted and made again, and for offsets that retention has passed. Refused while the group has
+    For a topic that was deleted and recreated, and for offsets that retention has passed. Refused while the group has
     members: stop its services first. The exit status is 0 where it was done, or would be.
     """
 
@@ -178,14 +166,14 @@ def _members(admin: Admin, group: str) -> list[str]:
 
 
 def _standings(admin: Admin, kept: KeptOffsets, chosen: Mapping[str, tuple[int, ...]]) -> list[Standing]:
-    """How each chosen partition stands. No partitions chosen: all of the topic's, and those kept that are no more."""
+    """How each chosen partition stands; without a choice all of the topic's, and those that only the store has."""
     if not chosen:
         raise _Refused("no consumer in the configuration has this group_id: name its topics with --topic")
     known = kept.read()
     standings = []
     for topic, numbers in chosen.items():
         if topic not in admin.topic_ids([topic], timeout=10.0):
-            raise _Refused(f"there is no topic {topic!r} to read on in: correct its name, or make it first")
+            raise _Refused(f"there is no topic {topic!r} to read on in: correct its name, or create it first")
         description = admin.describe_topic(topic)
         missing = [number for number in numbers if number >= description.partitions]
         if missing:
@@ -224,7 +212,7 @@ def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[
 
 
 def _left_behind(kept: KeptOffsets, moves: Sequence[Move]) -> list[str]:
-    """Partitions that still stop their reader, for what is kept of them is of the former topic."""
+    """Partitions that still stop their reader, because what is kept belongs to the former topic."""
     topics = {move.standing.partition.topic for move in moves if move.standing.made_again}
     moved = {move.standing.partition for move in moves}
     rest = sorted(each for each in kept.read() if each.topic in topics and each not in moved)
@@ -234,30 +222,18 @@ def _left_behind(kept: KeptOffsets, moves: Sequence[Move]) -> list[str]:
 
 def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]]:
     """The option group of the consumer with this id, whose servers count, and its topics; ``[kafka]`` and none."""
-    _register_options(conf)
+    for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
+        conf.register_opts(options, group=option_group)
     in_files = sorted(name for name in conf.list_all_sections() if name.startswith(f"{KAFKA_GROUP}_"))
     for name in dict.fromkeys((*CONSUMER_GROUPS, *in_files)):
-        kafka_options.register(conf, name)
+        register(conf, name)
         if conf[name].group_id == group_id:
             return name, consumer_settings(conf, name).topics
     return KAFKA_GROUP, ()
 
 
-def _register_options(conf: cfg.ConfigOpts) -> None:
-    """Those of every service, so that the file of any of them has no option that nobody knows."""
-    for each in importlib.metadata.entry_points(group=_OPTIONS):
-        if not each.name.startswith(_OURS):
-            continue
-        with contextlib.suppress(ImportError):  # an extra that is not installed here
-            for group, options in each.load()():
-                conf.register_opts(options, group=group)
-
-
 def _storage(conf: cfg.ConfigOpts) -> Storage | None:
-    unset = False
-    with contextlib.suppress(cfg.Error, ValueError):  # what cannot be read is for load_storage to tell of
-        unset = not conf[DATABASE_GROUP].connection
-    return None if unset else load_storage(conf)
+    return load_storage(conf) if has_database(conf) else None
 
 
 def _topic(text: str) -> tuple[str, tuple[int, ...]]:
@@ -270,7 +246,7 @@ def _topic(text: str) -> tuple[str, tuple[int, ...]]:
 
 def _offset(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no offset: write a number, 0 or greater")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an offset: write a number, 0 or greater")
     return int(text)
 
 
@@ -278,7 +254,7 @@ def _moment_ms(text: str) -> int:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write one such as 2026-01-31T06:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write one such as 2026-01-31T06:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)

@@ -3,21 +3,23 @@
 
 import argparse
 
-from cliff.command import Command
 from oslo_config import cfg
-from oslo_log import log
 
 from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage.errors import StorageError
 
 
-class Persister(Command):
+class Persister(MonascaCommand):
     """Store what is in Kafka's topics in the database, every message once, until SIGTERM.
 
     The options are in [persister], [storage], [database], [kafka] and a group for each kind of data: [kafka_metrics],
     [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reads them again.
     """
+
+    extra = "persister"
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -26,20 +28,14 @@ class Persister(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serves until SIGTERM, which ends the process with 0. A start that is refused: 1, and a line that says why."""
-        try:
-            from monasca_common.persister import service
-        except ImportError as error:
-            return self._complain(f"{error}: install monasca-common[persister]")
+        from monasca_common.persister import service
+
         try:
             conf = cfg.ConfigOpts()
-            log.register_options(conf)
+            register_logging(conf)
             configuration.read(parsed_args, conf)
-            log.setup(conf, configuration.PROJECT)
+            start_logging(conf)
             service.run(conf)
-        except (ConfigurationError, StorageError, cfg.Error, log.LogConfigError) as error:
-            return self._complain(str(error))
+        except (ConfigurationError, StorageError, cfg.Error) as error:
+            return self.complain(str(error))
         return 0
-
-    def _complain(self, text: str) -> int:
-        self.app.stderr.write(f"monasca-common persister: {text}\n")
-        return 1

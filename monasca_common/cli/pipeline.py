@@ -6,23 +6,25 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import logging
 import signal
 import threading
 from types import FrameType
 
-from cliff.command import Command
 from oslo_config import cfg
-from oslo_log import log
 
 from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.kafka.config import register_logging, start_logging, started, stopped
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.models import times
 from monasca_common.storage.errors import StorageError
 
-_REMEDY = "install monasca-common[spark]"
+LOG = logging.getLogger(__name__)
 
 
-class PipelineCommand(Command):
+class PipelineCommand(MonascaCommand):
+    extra = "spark"
     configured = True  # whether it reads configuration files
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -34,10 +36,8 @@ class PipelineCommand(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """0: done. 1: not, and the reason on standard error."""
-        try:
-            from monasca_common.pipeline.errors import PipelineError
-        except ImportError as error:
-            return self.complain(f"{error}: {_REMEDY}")
+        from monasca_common.pipeline.errors import PipelineError
+
         try:
             return self.act(parsed_args)
         except (
@@ -46,20 +46,11 @@ class PipelineCommand(Command):
             StorageError,
             PipelineError,
             cfg.Error,
-            log.LogConfigError,
         ) as error:
             return self.complain(str(error))
 
     def act(self, parsed_args: argparse.Namespace) -> int:
         raise NotImplementedError
-
-    def complain(self, text: str) -> int:
-        self.app.stderr.write(f"monasca-common {self.cmd_name}: {text}\n")
-        return 1
-
-    def print(self, text: str) -> None:
-        self.app.stdout.write(text + "\n")
-        self.app.stdout.flush()
 
 
 class PipelineList(PipelineCommand):
@@ -68,7 +59,7 @@ class PipelineList(PipelineCommand):
     configured = False
 
     def act(self, parsed_args: argparse.Namespace) -> int:
-        from monasca_common.pipeline.jobs.base import job_class, job_names
+        from monasca_common.pipeline.jobs.job import job_class, job_names
 
         summaries = {name: job_class(name).summary for name in job_names()}
         if parsed_args.json:
@@ -95,23 +86,23 @@ class PipelineRun(PipelineCommand):
 
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.cli.pipeline_progress import Shown
-        from monasca_common.pipeline.jobs.base import Request, Watcher, load_job
+        from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher, load_job
         from monasca_common.pipeline.spark import session
 
         from_ms, to_ms = _ms(parsed_args.from_time), _ms(parsed_args.to_time)
-        request = Request(parsed_args.once, from_ms, to_ms, execute=parsed_args.execute)
+        request = JobRequest(parsed_args.once, from_ms, to_ms, execute=parsed_args.execute)
         conf = cfg.ConfigOpts()
-        log.register_options(conf)
+        register_logging(conf)
         configuration.read(parsed_args, conf)
-        if not (conf.log_file or conf.log_dir):
-            conf.set_default("use_stderr", True)  # standard output is for what has come of it
-        log.setup(conf, configuration.PROJECT)
+        start_logging(conf)
         job = load_job(parsed_args.job, conf)
+        LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()
         with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
             _stop_on_signals(stop)
             session.tell_submit()
-            progress = job.run(request, Watcher(stop, shown.tell))
+            progress = job.run(request, JobWatcher(stop, shown.tell))
+        LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))
         if parsed_args.json:
             self.print(json.dumps({"job": parsed_args.job, **dataclasses.asdict(progress)}))
         else:
@@ -135,12 +126,16 @@ class PipelineSubmit(PipelineCommand):
 
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.cli import main
-        from monasca_common.pipeline.jobs.base import job_class
-        from monasca_common.pipeline.options import spark_settings
+        from monasca_common.pipeline.jobs.job import job_class
+        from monasca_common.pipeline.settings import spark_settings
         from monasca_common.pipeline.spark import session
 
         job_class(parsed_args.job)
-        settings = spark_settings(configuration.read(parsed_args))
+        conf = cfg.ConfigOpts()
+        register_logging(conf)
+        configuration.read(parsed_args, conf)
+        start_logging(conf)
+        settings = spark_settings(conf)
         arguments = ["pipeline", "run", parsed_args.job]
         arguments += [argument for path in parsed_args.config_file for argument in ("--config-file", path)]
         arguments += ["--once"] if parsed_args.once else []
@@ -155,9 +150,9 @@ class PipelineStatus(PipelineCommand):
     """Tell how far each job is: its offsets, how far behind it is, and what is yet to be published."""
 
     def act(self, parsed_args: argparse.Namespace) -> int:
-        from monasca_common.pipeline.standing import standings
+        from monasca_common.pipeline.status import job_statuses
 
-        found = standings(configuration.read(parsed_args))
+        found = job_statuses(configuration.read(parsed_args))
         if parsed_args.json:
             self.print(json.dumps([dataclasses.asdict(each) for each in found]))
             return 0

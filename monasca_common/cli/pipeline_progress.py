@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from monasca_common.pipeline.jobs.base import Progress
+from monasca_common.pipeline.jobs.job import JobProgress
 
 _LINE_EVERY_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ class Shown:
             self._bar.start()
         return self
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: JobProgress) -> None:
         total = progress.done + progress.left
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, total=total, completed=progress.done)

@@ -13,13 +13,13 @@ from monasca_common.cli.pipeline import PipelineCommand
 from monasca_common.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from monasca_common.pipeline import Rows, Specifications
+    from monasca_common.pipeline import JsonRows, Specifications
 
 
 class SpecificationsCheck(PipelineCommand):
-    """Tell whether specifications are accepted, and what is allowed but hardly meant.
+    """Check whether specifications are accepted, and warn of what is allowed but probably a mistake.
 
-    Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is told.
+    Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is printed.
     """
 
     configured = False
@@ -38,16 +38,16 @@ class SpecificationsCheck(PipelineCommand):
 
         return self.tell(read(*self.given(parsed_args)), as_json=parsed_args.json)
 
-    def given(self, parsed_args: argparse.Namespace) -> tuple[Rows, Rows]:
-        from monasca_common.pipeline import Rows
-        from monasca_common.pipeline.specification_reader import SHIPPED
+    def given(self, parsed_args: argparse.Namespace) -> tuple[JsonRows, JsonRows]:
+        from monasca_common.pipeline import JsonRows
+        from monasca_common.pipeline.specification.reader import SHIPPED
 
         files = (
             parsed_args.pre_transforms or SHIPPED / "pre_transform_specs.jsonl",
             parsed_args.transforms or SHIPPED / "transform_specs.jsonl",
         )
         try:
-            pre_transforms, transforms = (Rows.of_file(file) for file in files)
+            pre_transforms, transforms = (JsonRows.of_file(file) for file in files)
         except OSError as error:
             raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from None
         return pre_transforms, transforms
@@ -72,10 +72,11 @@ class SpecificationsLoad(SpecificationsCheck):
     configured = True
 
     def act(self, parsed_args: argparse.Namespace) -> int:
-        from monasca_common.pipeline import specification_table
-        from monasca_common.pipeline.ledger import Ledger
-        from monasca_common.pipeline.options import aggregate_connection
+        from monasca_common.pipeline.settings import aggregate_stream
+        from monasca_common.pipeline.source.offset_store import OffsetStore
+        from monasca_common.pipeline.specification import table
 
-        ledger = Ledger(aggregate_connection(configuration.read(parsed_args)))
-        ledger.check()
-        return self.tell(specification_table.store(ledger, *self.given(parsed_args)), as_json=parsed_args.json)
+        stream, _ = aggregate_stream(configuration.read(parsed_args))
+        offset_store = OffsetStore(stream.connection)
+        offset_store.check()
+        return self.tell(table.store(offset_store, *self.given(parsed_args)), as_json=parsed_args.json)

@@ -4,6 +4,7 @@
 import argparse
 import contextlib
 import datetime
+import importlib
 import json
 import shutil
 import signal
@@ -14,24 +15,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from cliff.command import Command
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from monasca_common.cli.command import MonascaCommand
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.brokers import Broker, java_is_missing, mock, real_kafka
-from monasca_common.quickstart.run import Progress, Run
-from monasca_common.quickstart.services import TOPICS, Service, ServiceFailed, run_command, write_configuration
+from monasca_common.quickstart.run import Run, RunProgress
+from monasca_common.quickstart.services import TOPICS, ServiceFailed, ServiceProcess, run_command, write_configuration
 from monasca_common.quickstart.table import show
 
 _DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
 _SAY_EVERY_SECONDS = 5.0
+_NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.service")
 
 
-class Quickstart(Command):
+class Quickstart(MonascaCommand):
     """Post this machine's own metrics to the API and count their rows, while answers are lost and a process is killed.
 
     It starts a real Kafka, the API and the persister on this machine, loses some of Kafka's acknowledgements on
@@ -62,6 +64,8 @@ class Quickstart(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        for part in _NEEDED:
+            importlib.import_module(part)  # what is not installed is reported before anything starts
         self._console = Console(file=self.app.stderr if parsed_args.json else self.app.stdout, highlight=False)
         try:
             with _ends_at_signals(), contextlib.ExitStack() as stack:
@@ -70,8 +74,7 @@ class Quickstart(Command):
             self._console.print("stopped")
             return 130
         except (DevBrokerError, ServiceFailed) as error:
-            self.app.stderr.write(f"monasca-common quickstart: {error}\n")
-            return 1
+            return self.complain(str(error))
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
@@ -84,7 +87,7 @@ class Quickstart(Command):
         self._say("starting the persister and the API")
         supervisor = Supervisor()
         stack.callback(supervisor.close)
-        persister, api = (Service(supervisor, name, configuration) for name in ("persister", "api"))
+        persister, api = (ServiceProcess(supervisor, name, configuration) for name in ("persister", "api"))
         stack.callback(persister.stop)
         stack.callback(api.stop)
         api.wait_until_answers(f"http://127.0.0.1:{port}/")
@@ -95,8 +98,7 @@ class Quickstart(Command):
         show(outcome, run.latencies_ms, self._console)
         outcome = replace(outcome, aggregates=self._aggregate(broker, configuration, database))
         if wanted.json:
-            self.app.stdout.write(json.dumps(outcome.as_json()) + "\n")
-            self.app.stdout.flush()
+            self.print(json.dumps(outcome.as_json()))
         if not wanted.once:
             self._stay_up(port, configuration, persister, api)
         return 0 if outcome.good else 1
@@ -133,7 +135,7 @@ class Quickstart(Command):
         return keep.absolute()
 
     @contextlib.contextmanager
-    def _bar(self, seconds: float) -> Iterator[Callable[[Progress], None]]:
+    def _bar(self, seconds: float) -> Iterator[Callable[[RunProgress], None]]:
         if not self._console.is_terminal:
             yield _Lines(self._say)
             return
@@ -142,7 +144,7 @@ class Quickstart(Command):
             task = bar.add_task("posting", total=seconds)
             noted = 0
 
-            def tell(progress: Progress) -> None:
+            def tell(progress: RunProgress) -> None:
                 nonlocal noted
                 for note in progress.notes[noted:]:
                     bar.console.print(note)
@@ -152,7 +154,7 @@ class Quickstart(Command):
 
             yield tell
 
-    def _stay_up(self, port: int, configuration: Path, *services: Service) -> None:
+    def _stay_up(self, port: int, configuration: Path, *services: ServiceProcess) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything stays up until Ctrl-C. Try:")
@@ -183,7 +185,7 @@ class _Lines:
         self._said_at = 0.0
         self._noted = 0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         for note in progress.notes[self._noted :]:
             self._say(note)
         self._noted = len(progress.notes)

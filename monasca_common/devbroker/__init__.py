@@ -11,10 +11,10 @@ from monasca_common.devbroker.errors import (
     JavaTooOld,
     PortTaken,
 )
-from monasca_common.devbroker.faults import Fault
-from monasca_common.devbroker.framing import ApiKey, Request
+from monasca_common.devbroker.framing import ApiKey, KafkaRequest
 from monasca_common.devbroker.node import Node
 from monasca_common.devbroker.proxy import KafkaProxy
+from monasca_common.devbroker.proxy_rules import Fault
 
 __all__ = [
     "ApiKey",
@@ -27,7 +27,7 @@ __all__ = [
     "JavaTooOld",
     "KafkaCluster",
     "KafkaProxy",
+    "KafkaRequest",
     "Node",
     "PortTaken",
-    "Request",
 ]

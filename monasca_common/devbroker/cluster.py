@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Apache Kafka on this machine, for trying things out and for tests."""
+"""A real Apache Kafka on this machine, to try things out and to test on."""
 
 import functools
 import os
@@ -13,22 +13,21 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from monasca_common.devbroker import ports
-from monasca_common.devbroker.errors import BrokerFailed, InvalidCluster, PortTaken
+from monasca_common.devbroker.data_folder import DataFolder
+from monasca_common.devbroker.errors import BrokerFailed, BrokerTooSlow, InvalidCluster, PortTaken
 from monasca_common.devbroker.jars import kafka_jars
 from monasca_common.devbroker.java import find_java
-from monasca_common.devbroker.node import Node
+from monasca_common.devbroker.node import START_SECONDS, Node
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.properties import NodePorts, node_properties, render
 from monasca_common.devbroker.proxy import KafkaProxy, Route
 from monasca_common.devbroker.security import ADMIN, DEFAULT_USERS, Security
-from monasca_common.devbroker.storage import Storage
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.devbroker.warm_up import warm_up
 
 if TYPE_CHECKING:
-    from monasca_common.kafka.transport.admin import Admin
+    from monasca_common.kafka import Admin
 
-_READY_SECONDS = 60.0
 _ORDERLY_STOP_SECONDS = 6.0
 _PORT_ATTEMPTS = 3
 
@@ -44,13 +43,15 @@ _JAVA_OPTIONS = (
 
 
 class KafkaCluster:
-    """Apache Kafka 4.3 (KRaft) on the loopback address: one node, or three that hold every topic three times.
+    """Apache Kafka (KRaft) on the loopback address: one node, or three that hold every topic three times.
 
     ``data_dir`` keeps the data there for the next start; without it they are removed on stop. ``port`` is where clients
     connect (three nodes take the two ports after it as well). `Security` says what ``tls``, ``sasl``, ``acl`` and
     ``users`` mean together. ``proxied`` puts ``proxy`` in front of every node. ``config`` overrides broker settings.
+    ``start_timeout``: seconds that a start may take, formatting included; then it raises `BrokerTooSlow`.
 
-    ``KAFKA_OPTS`` in the environment has options for the JVMs, as for Kafka's own scripts.
+    ``KAFKA_OPTS`` in the environment has options for the JVMs, as for Kafka's own scripts;
+    ``MONASCA_COMMON_KAFKA_VERSION`` names another version than the default one.
 
     A context manager. However this process ends, killed included, nothing of the cluster is left behind.
     Starting raises a `DevBrokerError` that names the remedy.
@@ -68,6 +69,7 @@ class KafkaCluster:
         users: Mapping[str, str] = DEFAULT_USERS,
         proxied: bool = False,
         config: Mapping[str, str] | None = None,
+        start_timeout: float = START_SECONDS,
     ) -> None:
         if nodes not in (1, 3):
             raise InvalidCluster(f"nodes is {nodes}: a cluster has 1 node, or 3 so that one may fail")
@@ -80,8 +82,10 @@ class KafkaCluster:
         self._port = port
         self._proxied = proxied
         self._config = dict(config or {})
+        self._start_timeout = start_timeout
+        self._deadline = 0.0  # of the start that is under way
         self._nodes: tuple[Node, ...] = ()
-        self._storage: Storage | None = None
+        self._storage: DataFolder | None = None
         self._supervisor: Supervisor | None = None
 
     def __enter__(self) -> Self:
@@ -99,15 +103,14 @@ class KafkaCluster:
             raise InvalidCluster("the cluster is started already: stop it first")
         java = [find_java().path, *_JAVA_OPTIONS, *shlex.split(os.environ.get("KAFKA_OPTS", ""))]
         java += ["-cp", f"{kafka_jars()}/*"]
+        self._deadline = time.monotonic() + self._start_timeout  # the first fetch of the jars does not count
         folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-broker-"))
         self._supervisor = Supervisor(remove=() if self._data_dir else (folder,))
         try:
-            self._storage = Storage(folder, self._node_count, self.security)
+            self._storage = DataFolder(folder, self._node_count, self.security)
             self._storage.prepare()
             self._start_nodes(java)
-            self.admin.wait_for_brokers(self._node_count, _READY_SECONDS)
-            internal = [node.ports.internal for node in self._nodes]
-            warm_up(internal, self.security.internal_options(), _READY_SECONDS)
+            self._wait_until_ready()
         except BaseException:
             self.stop()
             raise
@@ -164,7 +167,7 @@ class KafkaCluster:
     @functools.cached_property
     def admin(self) -> "Admin":
         """A super user past the proxy. For every further call the one client is kept."""
-        from monasca_common.kafka.transport.admin import Admin
+        from monasca_common.kafka import Admin
 
         return Admin(self.direct_options())
 
@@ -207,7 +210,7 @@ class KafkaCluster:
         for node_id in range(1, self._node_count + 1):
             properties = node_properties(node_id, chosen, self.security, storage.node(node_id), storage.certificates)
             (storage.node(node_id) / "server.properties").write_text(render(properties | self._config))
-        storage.format(java)
+        storage.format(java, self._left())
         self._nodes = tuple(
             Node(node_id, storage.node(node_id), node_ports, java, supervisor)
             for node_id, node_ports in enumerate(chosen, start=1)
@@ -215,7 +218,22 @@ class KafkaCluster:
         for node in self._nodes:
             node.start()
         for node in self._nodes:
-            node.wait_until_listening()
+            node.wait_until_listening(self._left())
+
+    def _wait_until_ready(self) -> None:
+        from monasca_common.kafka.errors import TransportError
+
+        internal = [node.ports.internal for node in self._nodes]
+        try:
+            self.admin.wait_for_brokers(self._node_count, self._left())
+            warm_up(internal, self.security.internal_options(), self._left())
+        except (TransportError, OSError) as error:
+            said = "\n".join([str(error), *(node.log_tail() for node in self._nodes)])
+            raise BrokerTooSlow("the nodes listen, but were not ready", self._start_timeout, said) from error
+
+    def _left(self) -> float:
+        """Seconds until the start is given up."""
+        return max(1.0, self._deadline - time.monotonic())
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
         free = iter(ports.free_ports(5 * self._node_count))
@@ -225,14 +243,15 @@ class KafkaCluster:
             public = (proxy if self._proxied else client) if self._port is None else self._port + index
             if not ports.is_free(public):
                 raise PortTaken(
-                    f"somebody listens on {HOST}:{public} already: choose another port, or 0 for a free one"
+                    f"somebody listens on {HOST}:{public} already: choose another port (broker start --port, "
+                    "KafkaCluster(port=...)), or a free one (--port 0)"
                 )
             client = client if self._proxied else public
             chosen.append(NodePorts(client, internal, controller, mutual_tls, advertised=public))
         return tuple(chosen)
 
     def _stop_in_order(self) -> None:
-        """All at once, for the last ones wait for a quorum that is gone; the supervisor kills what is left."""
+        """Stop all at once, because the last ones wait for a quorum that is gone; the supervisor kills what is left."""
         for node in self._nodes:
             node.signal(signal.SIGTERM)
         deadline = time.monotonic() + _ORDERLY_STOP_SECONDS

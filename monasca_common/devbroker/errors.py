@@ -9,7 +9,8 @@
     ├── JarsUnavailable         Kafka's jars are not there and cannot be fetched
     ├── InvalidCluster          a combination of settings that cannot work
     ├── PortTaken               somebody listens on the port that was asked for
-    ├── BrokerFailed            a broker ended or never became ready; the end of its log is in the message
+    ├── BrokerFailed            a broker ended by itself; the end of its log is in the message
+    │   └── BrokerTooSlow       a broker was not ready in time
     ├── PostgresqlNotFound      PostgreSQL's programs are not installed
     └── DatabaseFailed          the database ended or never became ready; the end of its log is in the message
 """
@@ -41,6 +42,16 @@ class PortTaken(DevBrokerError):
 
 class BrokerFailed(DevBrokerError):
     """A broker ended by itself, or was not ready in time."""
+
+
+class BrokerTooSlow(BrokerFailed):
+    """A broker was not ready in time: it hangs, or the machine is slower than ``start_timeout`` allows."""
+
+    def __init__(self, what: str, seconds: float, said: str = "") -> None:
+        super().__init__(
+            f"{what} within {seconds:.3g} s: give a slow machine longer (broker start --timeout, "
+            f"KafkaCluster(start_timeout=...)){said and f'; it wrote{chr(10)}{said}'}"
+        )
 
 
 class PostgresqlNotFound(DevBrokerError):

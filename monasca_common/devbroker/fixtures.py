@@ -21,6 +21,7 @@ from typing import Any
 from fixtures import EnvironmentVariable, Fixture, MonkeyPatch
 
 from monasca_common.devbroker.cluster import KafkaCluster
+from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.proxy import KafkaProxy
 
@@ -78,7 +79,7 @@ class SharedKafkaCluster(Fixture):
                 node.thaw()
             else:
                 node.restart()
-        self.cluster.admin.wait_for_brokers(len(self.cluster.nodes), timeout=60)
+        self.cluster.admin.wait_for_brokers(len(self.cluster.nodes), timeout=START_SECONDS)
 
 
 # An idle node takes 300 MB and 3 % of a core: with ten for each of three processes there is little left for tests.

@@ -47,7 +47,7 @@ class ApiKey(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class KafkaRequest:
     """One request on its way to node ``node``; ``frame`` is all of it but the length."""
 
     node: int
@@ -62,12 +62,12 @@ class Request:
         return self.api_key != ApiKey.PRODUCE or _acks(self) != 0
 
 
-def parse_request(node: int, frame: bytes) -> Request:
+def parse_request(node: int, frame: bytes) -> KafkaRequest:
     """Read the header of a request. Raises `ValueError` for what is none."""
     if len(frame) < _REQUEST.size:
         raise ValueError(f"a request of {len(frame)} bytes is shorter than the header of one: not Kafka's protocol")
     api_key, api_version, request_id = _REQUEST.unpack_from(frame)
-    return Request(node, api_key, api_version, request_id, frame)
+    return KafkaRequest(node, api_key, api_version, request_id, frame)
 
 
 def correlation_id(answer: bytes) -> int:
@@ -83,7 +83,7 @@ def frame_length(prefix: bytes) -> int:
     return length
 
 
-def _acks(request: Request) -> int:
+def _acks(request: KafkaRequest) -> int:
     """The acks of a produce request: after the client id, the tagged fields and the transactional id."""
     frame, version = request.frame, request.api_version
     at = _skip_string(frame, _REQUEST.size)

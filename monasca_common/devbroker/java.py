@@ -35,7 +35,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
     path = _program(os.environ if environ is None else environ)
     version = parse_version(_version_text(path))
     if version is None:
-        raise JavaNotFound(f"{path} does not tell its version: {_REMEDY}")
+        raise JavaNotFound(f"{path} does not report its version: {_REMEDY}")
     if version < MINIMUM_VERSION:
         raise JavaTooOld(f"{path} is Java {version}, and Kafka needs {MINIMUM_VERSION} or newer: {_REMEDY}")
     return Java(path, version)
@@ -55,7 +55,7 @@ def _program(environ: Mapping[str, str]) -> str:
     if home:
         path = Path(home, "bin", "java")
         if not os.access(path, os.X_OK):
-            raise JavaNotFound(f"JAVA_HOME is {home!r}, but {path} is no program: {_REMEDY}")
+            raise JavaNotFound(f"JAVA_HOME is {home!r}, but {path} is not a program: {_REMEDY}")
         return str(path)
     found = shutil.which("java", path=environ.get("PATH"))
     if found is None:

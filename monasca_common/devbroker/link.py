@@ -6,8 +6,8 @@ import contextlib
 import socket
 from dataclasses import dataclass
 
-from monasca_common.devbroker.faults import ActiveFault, Effect, FaultBook
-from monasca_common.devbroker.framing import LENGTH_BYTES, Request, correlation_id, frame_length, parse_request
+from monasca_common.devbroker.framing import LENGTH_BYTES, KafkaRequest, correlation_id, frame_length, parse_request
+from monasca_common.devbroker.proxy_rules import ActiveFault, Effect, FaultBook
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -69,7 +69,7 @@ class Link:
                 self._node_writer.write(prefix + frame)
                 await self._node_writer.drain()
 
-    async def _passes(self, request: Request) -> bool:
+    async def _passes(self, request: KafkaRequest) -> bool:
         """Meet the fault that takes this request, if one does; whether the request is passed on."""
         active = self._faults.taking(request)
         if active is None:

@@ -24,11 +24,11 @@ from typing import Self
 
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.errors import DatabaseFailed, PostgresqlNotFound
+from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.supervisor import Supervisor
 
 _USER = "monasca"
-_START_SECONDS = 60.0
 _END_SECONDS = 15.0
 _LINGER_SECONDS = 0.3
 _LOG_TAIL_LINES = 15
@@ -109,12 +109,12 @@ class PostgresqlServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the postmaster."""
+        """The process id of the postmaster."""
         return self._pid
 
     @property
     def folder(self) -> Path:
-        """Of the data, the log, and nobody else's."""
+        """The folder that holds the data and the log, and nothing else."""
         return self._folder
 
     @property
@@ -152,7 +152,7 @@ class PostgresqlServer:
             _signal(pid, signal.SIGCONT)
 
     def url(self, database: str = "postgres", *, port: int | None = None) -> str:
-        """For SQLAlchemy and the option ``[database] connection``. ``port``: of something in front of the server."""
+        """The URL for SQLAlchemy and ``[database] connection``. ``port``: that of a proxy in front of the server."""
         return f"postgresql+psycopg://{_USER}@{HOST}:{port or self.port}/{database}"
 
     def create_database(self) -> str:
@@ -187,13 +187,16 @@ class PostgresqlServer:
         arguments = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         command = [str(self._programs / "postgres"), "-D", str(self._data), *arguments]
         self._pid = self._supervised().start(command, log=self._folder / "server.log", user=self._user)
-        deadline = time.monotonic() + _START_SECONDS
+        deadline = time.monotonic() + START_SECONDS
         # The port is open before recovery is done; the last word of this file is "ready" once sessions are let in.
         while not self._is_ready():
             if not self.running:
                 raise DatabaseFailed(f"the server ended while it started; its log ends with\n{self.log_tail()}")
             if time.monotonic() >= deadline:
-                raise DatabaseFailed(f"no session within {_START_SECONDS} s; the log ends with\n{self.log_tail()}")
+                raise DatabaseFailed(
+                    f"no session within {START_SECONDS:g} s, which is long even for a slow machine: look into its log, "
+                    f"which ends with\n{self.log_tail()}"
+                )
             time.sleep(0.01)
 
     def _is_ready(self) -> bool:

@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 
 class JarProgress:
-    """Counts the jars of a fetch. Its ``title`` is shown at once, for the first jar may take a while."""
+    """Counts the jars of a fetch. Its ``title`` is shown at once, because the first jar may take a while."""
 
     def __init__(self, title: str, *, total: int) -> None:
         self._title = title

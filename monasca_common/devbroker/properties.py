@@ -25,7 +25,7 @@ _QUICK = {
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """Where one node listens. ``advertised`` is what clients are told: ``client``, or the proxy before it."""
+    """Where one node listens. ``advertised`` is the address that clients get: ``client``, or the proxy before it."""
 
     client: int
     internal: int
@@ -89,7 +89,7 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _replication(count: int) -> dict[str, str]:
-    """Every topic on every node, and one node may be away: the setting the guarantees are written for."""
+    """Every topic on every node, and one node may be down: the setting the guarantees are written for."""
     copies, in_sync = str(count), str(max(1, count - 1))
     properties = {"default.replication.factor": copies, "min.insync.replicas": in_sync}
     for topic in ("transaction.state.log", "share.coordinator.state.topic"):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may connect to a local cluster, and how: the broker's side and the client's side of it together."""
 
+import base64
+import hashlib
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +15,7 @@ ADMIN = "admin"  # super user
 DEFAULT_USERS: Mapping[str, str] = MappingProxyType({ADMIN: "admin-secret", "monasca": "monasca-secret"})
 
 _MECHANISM = "SCRAM-SHA-512"
+_ITERATIONS = 4096  # the least that Kafka takes
 _LOGIN = "org.apache.kafka.common.security.{module} required {options};"
 # Brokers among themselves, where there is an authorizer: on the loopback address, not for clients.
 _INTERNAL_USER, _INTERNAL_PASSWORD = "internal", "internal-secret"
@@ -48,7 +52,7 @@ class Security:
 
     @property
     def protocol(self) -> str:
-        """Of the listener for clients."""
+        """The properties of the listener for clients."""
         return {
             (False, False): "PLAINTEXT",
             (True, False): "SSL",
@@ -58,7 +62,7 @@ class Security:
 
     @property
     def internal_protocol(self) -> str:
-        """Of the listeners that brokers and controllers use among themselves."""
+        """The properties of the listeners that brokers and controllers use among themselves."""
         return "SASL_PLAINTEXT" if self.acl else "PLAINTEXT"
 
     @property
@@ -80,15 +84,14 @@ class Security:
         return properties
 
     def format_arguments(self) -> list[str]:
-        """For the storage tool, which writes the users' credentials before the first start."""
+        """Arguments for the storage tool, which writes the users' credentials before the first start.
+
+        They have the salted form of each password: what logs a user in here, and tells nobody the password. It also
+        may have characters that the tool would take for its own.
+        """
         if not self.sasl:
             return []
-        pairs = ((name, password) for name, password in self.users.items())
-        return [
-            part
-            for name, password in pairs
-            for part in ("--add-scram", f"{_MECHANISM}=[name={name},password={password}]")
-        ]
+        return [part for user in self.users.items() for part in ("--add-scram", _scram_credential(*user))]
 
     def client_options(self, user: str, certificates: Path) -> dict[str, str]:
         """librdkafka's options for ``user``, without the servers."""
@@ -124,6 +127,14 @@ class Security:
         if self.sasl:
             return "none"
         return "required" if self.acl else "requested"
+
+
+def _scram_credential(name: str, password: str) -> str:
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
+    shown = {"salt": salt, "saltedpassword": salted}
+    encoded = ",".join(f'{each}="{base64.b64encode(value).decode()}"' for each, value in shown.items())
+    return f"{_MECHANISM}=[name={name},iterations={_ITERATIONS},{encoded}]"
 
 
 def _tls(certificates: Path) -> dict[str, str]:

@@ -43,10 +43,16 @@ class Brood:
         if "start" in request:
             return {"pid": self._start(request["start"], request["log"], request["user"])}
         if "signal" in request:
-            # Popen knows whether the process was waited for, so that a reused id is never hit.
-            self._processes[request["pid"]].send_signal(request["signal"])
+            self._signal(self._processes[request["pid"]], request["signal"])
             return {}
         return {"returncode": self._processes[request["poll"]].poll()}
+
+    def _signal(self, process: "subprocess.Popen[bytes]", signum: int) -> None:
+        """Send a signal; one that stops the process is answered when every thread of it stands still."""
+        # Popen knows whether the process was waited for, so that a reused id is never hit.
+        process.send_signal(signum)
+        if signum == signal.SIGSTOP and sys.platform == "linux" and process.poll() is None:
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def kill_all(self) -> None:
         for process in self._processes.values():

@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from monasca_common.devbroker.errors import BrokerFailed
+from monasca_common.devbroker.errors import BrokerTooSlow
 from monasca_common.devbroker.framing import ApiKey
 from monasca_common.devbroker.wire import Connection, string
 
@@ -29,26 +29,24 @@ def warm_up(ports: Sequence[int], login: Mapping[str, str], timeout: float) -> N
     """Return when every node gives producer ids, and every coordinator of groups and transactions answers.
 
     ``ports`` are those of the brokers' own listeners; ``login`` has librdkafka's ``sasl.username`` and
-    ``sasl.password``, or is empty. Raises `BrokerFailed` after ``timeout`` seconds.
+    ``sasl.password``, or is empty. Raises `BrokerTooSlow` after ``timeout`` seconds.
     """
-    deadline = time.monotonic() + timeout
     connections = {port: Connection(port, timeout) for port in ports}
     try:
         if login:
             for connection in connections.values():
                 connection.log_in(login["sasl.username"], login["sasl.password"])
-        _ask_until_ready(_questions(connections), deadline)
+        _ask_until_ready(_questions(connections), timeout)
     finally:
         for connection in connections.values():
             connection.close()
 
 
-def _ask_until_ready(waiting: list[Ask], deadline: float) -> None:
+def _ask_until_ready(waiting: list[Ask], timeout: float) -> None:
+    deadline = time.monotonic() + timeout
     while waiting := [ask for ask in waiting if not ask()]:
         if time.monotonic() >= deadline:
-            raise BrokerFailed(
-                "the cluster runs, but its coordinators of groups and transactions do not answer in time"
-            )
+            raise BrokerTooSlow("the coordinators of groups and transactions did not answer", timeout)
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -40,7 +40,7 @@ class Connection:
         while len(received) < count:
             chunk = self._socket.recv(count - len(received))
             if not chunk:
-                raise BrokerFailed("the broker closed the connection; its log tells why")
+                raise BrokerFailed("the broker closed the connection; its log says why")
             received += chunk
         return bytes(received)
 

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers and consumers whose every outcome is known. Importing this imports no Kafka client."""
+"""Producers and consumers whose every outcome is known. Importing this imports no Kafka client.
 
-from monasca_common.kafka.commit import CommitResult
-from monasca_common.kafka.consumer import ConsumerHealth, KafkaConsumer
-from monasca_common.kafka.consuming.rebalance import RebalanceListener
-from monasca_common.kafka.dead_letter import DeadLetters
-from monasca_common.kafka.delivery import Delivery, DeliveryReport
+The face of this package: the rest of the house imports from here, and not from producer, consumer, processor and
+transport behind it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.consumer.commit import CommitResult
+from monasca_common.kafka.consumer.consumer import ConsumerHealth, KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -40,21 +45,42 @@ from monasca_common.kafka.errors import (
     UndeliveredError,
     WrongType,
 )
-from monasca_common.kafka.hooks import Hook, load_hooks
 from monasca_common.kafka.message import Batch, Headers, Message, PartitionBatch, Record, TopicPartition
-from monasca_common.kafka.plugins import load_admin, load_consumer, load_producer, load_serializer
-from monasca_common.kafka.processing.outputs import Output
-from monasca_common.kafka.processing.stopping import StopReport
-from monasca_common.kafka.processor import Processor
-from monasca_common.kafka.producer import KafkaProducer, ProducerHealth
-from monasca_common.kafka.retry import RetryPolicy
+from monasca_common.kafka.plugins import (
+    entry_point,
+    load_admin,
+    load_consumer,
+    load_hooks,
+    load_producer,
+    load_serializer,
+    open_consumer,
+    open_producer,
+)
+from monasca_common.kafka.processor import dead_letters
+from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay, Letter
+from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.processor.outputs import Output
+from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.processor.retry import RetryPolicy
+from monasca_common.kafka.processor.shutdown import StopReport
+from monasca_common.kafka.producer.health import ProducerHealth
+from monasca_common.kafka.producer.outcome import Delivery
+from monasca_common.kafka.producer.outgoing import portions
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.serialization.base import Serializer
-from monasca_common.kafka.transaction import Transaction
+
+if TYPE_CHECKING:
+    from monasca_common.kafka.transport.admin import Admin
 
 __all__ = [
+    "Admin",
     "AuthenticationError",
     "AuthorizationError",
     "Batch",
+    "Clock",
     "ClosedError",
     "CommitResult",
     "CommitUnknown",
@@ -62,6 +88,7 @@ __all__ = [
     "ConsumerError",
     "ConsumerHealth",
     "DeadLetterLimit",
+    "DeadLetterReplay",
     "DeadLetters",
     "Delivery",
     "DeliveryAbandoned",
@@ -78,6 +105,7 @@ __all__ = [
     "InCallbackError",
     "KafkaConsumer",
     "KafkaProducer",
+    "Letter",
     "Message",
     "MessageTooLarge",
     "MessagingError",
@@ -106,9 +134,23 @@ __all__ = [
     "TransportError",
     "UndeliveredError",
     "WrongType",
+    "dead_letters",
+    "entry_point",
     "load_admin",
     "load_consumer",
     "load_hooks",
     "load_producer",
     "load_serializer",
+    "open_consumer",
+    "open_producer",
+    "portions",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Admin` brings the Kafka client, which is therefore imported when somebody asks for it."""
+    if name == "Admin":
+        from monasca_common.kafka.transport.admin import Admin
+
+        return Admin
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as an argument: everything that waits or stamps asks a `Clock`, so that tests need not sleep."""
+"""Time as an argument, so that tests need not sleep: the `Clock` that waits and stamps ask, and the `Signal` that
+ends a wait."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
-        """Acquire ``lock`` within ``timeout`` seconds (``None``: for ever); tell whether it was acquired."""
+        """Acquire ``lock`` within ``timeout`` seconds (``None``: no limit); return whether it was acquired."""
         ...
 
 
@@ -31,3 +32,28 @@ class SystemClock:
 
     def wait(self, lock: threading.Lock, timeout: float | None) -> bool:
         return lock.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+
+
+class Signal:
+    """Wakes the one thread that waits for it.
+
+    Set before the wait, it lets the next wait pass at once: what is set twice before a wait wakes once. `set` never
+    blocks, so a signal handler may call it on the thread that waits.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        if self._lock.locked():
+            try:
+                self._lock.release()
+            except RuntimeError:  # another thread set it at the same moment
+                return
+
+    def wait(self, clock: Clock, timeout: float | None) -> bool:
+        """Whether it was set, since the last wait or within ``timeout`` seconds of ``clock`` (``None``: no limit)."""
+        return clock.wait(self._lock, timeout)

@@ -15,7 +15,7 @@
     │   ├── MessageTooLarge         larger than the topic takes; never sent
     │   ├── DeliveryTimeout         still on its way when the caller's deadline came
     │   ├── DeliveryAbandoned       purged or left behind by a close
-    │   └── DeliveryRefused         the client or the broker refused it (`cause` tells)
+    │   └── DeliveryRefused         the client or the broker refused it (see `cause`)
     ├── UndeliveredError            raised by `DeliveryReport.raise_for_undelivered`
     ├── TransportError              what the client library or the broker said
     │   ├── RetriableError          may succeed when it is tried again
@@ -25,7 +25,7 @@
     │   └── FatalError              this client is finished; open another
     ├── ConsumerError
     │   ├── OffsetOutOfRange        the position is no longer (or not yet) in the log
-    │   ├── TopicRecreated          the topic was deleted and made again under a reader
+    │   ├── TopicRecreated          the topic was deleted and recreated under a reader
     │   ├── StaleCommit             the partition was revoked since the messages were polled
     │   └── CommitUnknown           no answer to a commit in time: what is not stored is read again
     ├── TransactionError            the transaction was aborted; its inputs come again
@@ -39,10 +39,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from monasca_common.kafka.delivery import DeliveryReport
     from monasca_common.kafka.message import TopicPartition
 
 
@@ -77,7 +76,7 @@ class WrongType(MisuseError, TypeError):
 class DeliveryError(MessagingError):
     """Why a message is not delivered.
 
-    ``permanent`` tells that the same message would be refused again, so that `KafkaProducer.retry` carries it over
+    ``permanent``: the same message would be refused again, so that `KafkaProducer.retry` carries it over
     unsent.
     """
 
@@ -123,10 +122,45 @@ class DeliveryRefused(DeliveryError):
         self.permanent = permanent
 
 
-class UndeliveredError(MessagingError):
-    """Some messages of a report are not delivered; ``report`` has each one's outcome."""
+class Undelivered(Protocol):
+    """A message that is not delivered: a `Delivery`. ``index``: its place in the bulk."""
 
-    def __init__(self, report: DeliveryReport) -> None:
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def message_id(self) -> bytes | None: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def error(self) -> DeliveryError | None: ...
+
+
+class UndeliveredReport(Protocol):
+    """What an `UndeliveredError` carries: a `DeliveryReport`."""
+
+    @property
+    def delivered_count(self) -> int: ...
+
+    @property
+    def failed(self) -> tuple[Undelivered, ...]: ...
+
+    @property
+    def unknown(self) -> tuple[Undelivered, ...]: ...
+
+    @property
+    def ok(self) -> bool: ...
+
+    @property
+    def retriable(self) -> bool: ...
+
+
+class UndeliveredError(MessagingError):
+    """Some messages of a report are not delivered; ``report`` has each one's outcome, for `KafkaProducer.retry` too."""
+
+    def __init__(self, report: UndeliveredReport) -> None:
         super().__init__(
             f"{report.delivered_count} delivered, {len(report.failed)} failed, {len(report.unknown)} unknown"
         )
@@ -137,7 +171,7 @@ class TransportError(MessagingError):
     """What the client library or the broker said.
 
     ``code`` is Kafka's error code (negative: librdkafka's own), ``name`` its name;
-    ``from_broker`` tells that a broker answered with it, ``fatal`` that the client is finished.
+    ``from_broker``: a broker answered with it. ``fatal``: the client cannot be used any more.
     """
 
     def __init__(self, message: str, *, code: int = -1, name: str = "_FAIL", fatal: bool = False) -> None:
@@ -191,11 +225,11 @@ class OffsetOutOfRange(ConsumerError):
 
 
 class TopicRecreated(ConsumerError):
-    """A topic was deleted and made again; offsets of the old one mean nothing in the new one."""
+    """A topic was deleted and recreated; offsets of the old one mean nothing in the new one."""
 
     def __init__(self, topic: str, old_id: str, new_id: str) -> None:
         super().__init__(
-            f"topic {topic!r} was deleted and made again (id {old_id} is now {new_id}): stop the readers, "
+            f"topic {topic!r} was deleted and recreated (id {old_id} is now {new_id}): stop the readers, "
             "run `monasca-common offsets reset`, and start again"
         )
         self.topic = topic
@@ -228,13 +262,15 @@ class DeadLetterLimit(MessagingError):
 
 
 class RetryLater(Exception):
-    """Raised by a handler: a dependency is away. The batch is offered again, for ever; nothing is dead-lettered.
+    """Raised by a handler: a dependency is unavailable. The batch comes again, without limit; nothing is dead-lettered.
 
     ``after``: seconds to wait; ``None`` leaves it to the retry policy's back-off.
     """
 
     def __init__(self, after: float | None = None) -> None:
-        super().__init__("a dependency is away" if after is None else f"a dependency is away; again in {after} s")
+        super().__init__(
+            "a dependency is unavailable" if after is None else f"a dependency is unavailable; again in {after} s"
+        )
         self.after = after
 
 

@@ -11,7 +11,7 @@ import ctypes
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from monasca_common.kafka.errors import ConfigurationError, ForkedError
@@ -57,9 +57,10 @@ class ForkGuard:
         """Never let ``handle``, a native client, be destroyed in a child (nor, while this guard lives, here)."""
         self._handles.append(handle)
 
-    def unpin(self) -> None:
-        """Forget the pinned handles, once they are closed: then nothing is left that a child could break."""
-        self._handles.clear()
+    def unpin(self, closed: Sequence[Any] | None = None) -> None:
+        """Forget pinned handles (``None``: all), once they are closed: nothing is left that a child could break."""
+        gone = self._handles if closed is None else closed
+        self._handles = [handle for handle in self._handles if not any(handle is each for each in gone)]
 
     def _enter_child(self) -> None:
         if self._in_child is not None:

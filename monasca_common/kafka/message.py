@@ -4,11 +4,24 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # What a value is: bytes or None as they are read, else what a serializer makes of them.
+    T = TypeVar("T", default=bytes | None)
+    T_co = TypeVar("T_co", default=bytes | None, covariant=True)
+else:
+    from typing import TypeVar  # knows of no defaults before Python 3.13
+
+    T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True)
 
 LOG = logging.getLogger(__name__)
 
@@ -18,6 +31,16 @@ Headers = tuple[tuple[str, bytes | None], ...]
 _HEADERS_OF = methodcaller("headers")
 
 MESSAGE_ID_HEADER = "message-id"
+#: Size of the ids that producers make; a caller's own may have any.
+MADE_ID_BYTES = 16
+
+# Kafka's own rule, so that nobody needs to ask a broker about any other name.
+TOPIC_NAME_RULE = "a topic has 1 to 249 letters, digits, dots, dashes and underscores, and is neither '.' nor '..'"
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class TopicPartition(NamedTuple):
@@ -27,9 +50,11 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is sent. Bare ``bytes`` stand for ``Record(value)``.
+    """What is sent. Bare ``bytes`` stand for ``Record(value)``. Value, key and headers are bytes, not text:
+    ``"hall".encode()``, or what a serializer's ``dumps`` returns. A header's name is text.
 
-    ``message_id`` is the caller's own id; without one the producer makes it before the first attempt.
+    ``timestamp_ms``: milliseconds since 1970, above 0; ``None`` means now. ``message_id`` is the caller's own id;
+    without one (an empty one is none) the producer makes it before the first attempt.
     """
 
     value: bytes | None
@@ -41,15 +66,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """What is read. ``offset`` is this message's own; ``timestamp_ms`` is ``None`` where the log has none."""
+class Message(Generic[T_co]):
+    """What is read. ``offset`` is this message's own; ``timestamp_ms`` is ``None`` where the log has none.
+
+    ``value``: bytes, or ``None`` for a deletion (tombstone); in a handler of a `Processor` with a ``serializer`` what
+    that made of the bytes, as ``Message[Reading]``. A deletion stays ``None`` there: where a topic has some, annotate
+    ``Message[Reading | None]``. ``key`` and header values stay bytes.
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int | None
     key: bytes | None
-    value: bytes | None
+    value: T_co
     headers: Headers
 
     @property
@@ -61,8 +91,10 @@ class Message:
         return f"{self.topic}/{self.partition}/{self.offset}".encode()
 
 
-class PartitionBatch:
+class PartitionBatch(Generic[T_co]):
     """The messages of one partition in one poll, as columns of equal length, in order of offset.
+
+    ``values`` are bytes or ``None``, or what a serializer made of them, as in `Message`.
 
     The columns are read from the client's messages when they are first asked for, so that a hot loop
     pays for what it uses and for no object per message.
@@ -82,7 +114,7 @@ class PartitionBatch:
         self.epoch = epoch  # of the assignment it was read under; a commit under a later one is stale
         self._raw = raw
         #: From here to `next_offset` all is accounted for: what is not in this batch was never in the log (control
-        #: records, compaction) or is a dead letter. A database that stores ranges can tell by it what is missing.
+        #: records, compaction) or is a dead letter. With it a database that stores ranges finds what is missing.
         self.start_offset: int = int(raw[0].offset()) if start_offset is None else start_offset
         #: One past the last message: what a commit of all of it says.
         self.next_offset: int = int(raw[-1].offset()) + 1 if next_offset is None else next_offset
@@ -99,7 +131,7 @@ class PartitionBatch:
         return [raw.key() for raw in self._raw]
 
     @cached_property
-    def values(self) -> list[bytes | None]:
+    def values(self) -> list[T_co]:
         return [raw.value() for raw in self._raw]
 
     @cached_property
@@ -112,7 +144,7 @@ class PartitionBatch:
     def headers(self) -> list[Headers]:
         return [_headers(raw) for raw in self._raw]
 
-    def message(self, index: int) -> Message:
+    def message(self, index: int) -> Message[T_co]:
         raw = self._raw[index]
         kind, at = raw.timestamp()
         return Message(
@@ -125,29 +157,29 @@ class PartitionBatch:
             headers=_headers(raw),
         )
 
-    def slice(self, start: int, stop: int) -> PartitionBatch:
+    def slice(self, start: int, stop: int) -> PartitionBatch[T_co]:
         """The same partition and epoch, messages ``start`` to ``stop``; a range between its neighbours' ranges."""
         first = int(self._raw[start - 1].offset()) + 1 if start else self.start_offset
         following = None if stop < len(self._raw) else self.next_offset
         return PartitionBatch(self.topic_partition, self.epoch, self._raw[start:stop], first, following)
 
-    def select(self, indices: Sequence[int]) -> PartitionBatch:
+    def select(self, indices: Sequence[int]) -> PartitionBatch[T_co]:
         """The same partition and epoch, the messages at these ascending positions."""
         return PartitionBatch(self.topic_partition, self.epoch, [self._raw[index] for index in indices])
 
-    def without(self, indices: Container[int]) -> PartitionBatch:
+    def without(self, indices: Container[int]) -> PartitionBatch[T_co]:
         """The same range, without the messages at these positions: they are accounted for."""
         left = [raw for index, raw in enumerate(self._raw) if index not in indices]
         return PartitionBatch(self.topic_partition, self.epoch, left, self.start_offset, self.next_offset)
 
     @classmethod
-    def joined(cls, parts: Sequence[PartitionBatch]) -> PartitionBatch:
+    def joined(cls, parts: Sequence[PartitionBatch[T]]) -> PartitionBatch[T]:
         """Neighbours of one partition and epoch, in order, as one batch; at least one."""
         first = parts[0]
         raw = [message for part in parts for message in part._raw]
-        return cls(first.topic_partition, first.epoch, raw, first.start_offset)
+        return PartitionBatch(first.topic_partition, first.epoch, raw, first.start_offset)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[T_co]]:
         return map(self.message, range(len(self._raw)))
 
 
@@ -180,3 +212,10 @@ class Batch:
     def __iter__(self) -> Iterator[Message]:
         for part in self.partitions:
             yield from part
+
+
+class OffsetAndEpoch(NamedTuple):
+    """How far a partition was handled under one assignment: ``next_offset`` is the next to read."""
+
+    epoch: int
+    next_offset: int

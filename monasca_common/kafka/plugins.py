@@ -3,29 +3,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+import functools
+import importlib.metadata
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
+from stevedore import ExtensionManager, driver
+from stevedore.exception import NoMatches
 
 from monasca_common.kafka.config import configuration
-from monasca_common.kafka.entry_points import entry_point
+from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.options import KAFKA_GROUP
+from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 
 if TYPE_CHECKING:
-    from monasca_common.kafka.consumer import KafkaConsumer
-    from monasca_common.kafka.consuming.rebalance import RebalanceListener
-    from monasca_common.kafka.producer import KafkaProducer
+    from monasca_common.kafka.consumer.consumer import KafkaConsumer
+    from monasca_common.kafka.consumer.rebalance import RebalanceListener
+    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.admin import Admin
 
 PRODUCERS = "monasca_common.producers"
 CONSUMERS = "monasca_common.consumers"
 SERIALIZERS = "monasca_common.serializers"
+HOOKS = "monasca_common.hooks"
 
 
 def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP, *, eager_callers: int | None = None) -> KafkaProducer:
@@ -36,7 +43,11 @@ def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP, *, eager_calle
     messages linger to share requests.
     Raises `ConfigurationError`, which names the option.
     """
-    settings = dataclasses.replace(configuration.producer_settings(conf, group), eager_callers=eager_callers)
+    return open_producer(dataclasses.replace(configuration.producer_settings(conf, group), eager_callers=eager_callers))
+
+
+def open_producer(settings: ProducerSettings) -> KafkaProducer:
+    """The producer of the driver that the settings name. Raises `ConfigurationError` for an unknown one."""
     return entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
 
 
@@ -51,7 +62,16 @@ def load_consumer(
     ``partitions``: read exactly these, instead of those that the group's protocol assigns.
     Raises `ConfigurationError`, which names the option.
     """
-    settings = configuration.consumer_settings(conf, group)
+    return open_consumer(configuration.consumer_settings(conf, group), listener=listener, partitions=partitions)
+
+
+def open_consumer(
+    settings: ConsumerSettings,
+    *,
+    listener: RebalanceListener | None = None,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> KafkaConsumer:
+    """The consumer of the driver that the settings name, as `load_consumer`. Raises `ConfigurationError`."""
     factory = entry_point(CONSUMERS, settings.connection.driver, option="driver")
     return factory(settings, listener=listener, partitions=partitions)  # type: ignore[no-any-return]
 
@@ -78,7 +98,7 @@ def load_serializer(name: str) -> Serializer:
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
-    from monasca_common.kafka.producer import KafkaProducer
+    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 
     def open_transport(batch_bytes: int, on_error: Any) -> ConfluentProducer:
@@ -88,7 +108,7 @@ def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
 
 
 def memory_producer(settings: ProducerSettings) -> KafkaProducer:
-    from monasca_common.kafka.producer import KafkaProducer
+    from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.memory import MemoryProducer
 
     def open_transport(batch_bytes: int, on_error: Any) -> MemoryProducer:
@@ -103,7 +123,7 @@ def kafka_consumer(
     listener: RebalanceListener | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> KafkaConsumer:
-    from monasca_common.kafka.consumer import KafkaConsumer
+    from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 
     return KafkaConsumer(settings, ConfluentConsumer(settings), listener=listener, partitions=partitions)
@@ -115,7 +135,58 @@ def memory_consumer(
     listener: RebalanceListener | None = None,
     partitions: Iterable[TopicPartition] | None = None,
 ) -> KafkaConsumer:
-    from monasca_common.kafka.consumer import KafkaConsumer
+    from monasca_common.kafka.consumer.consumer import KafkaConsumer
     from monasca_common.kafka.transport.memory import MemoryConsumer
 
     return KafkaConsumer(settings, MemoryConsumer(settings), listener=listener, partitions=partitions)
+
+
+@functools.lru_cache
+def entry_point(namespace: str, name: str, *, option: str, extra: str = "") -> Any:
+    """What is installed under ``name``; loaded once. ``option`` is where an operator wrote the name.
+    ``extra``: that of this package which installs what the plugins of this namespace need.
+
+    Raises `ConfigurationError`, which lists the known names.
+    """
+    manager: Any = None
+    broken: list[BaseException] = []
+    # stevedore logs a name that is not there; what is raised here says more.
+    if name in importlib.metadata.entry_points(group=namespace).names:
+        with contextlib.suppress(NoMatches):
+            manager = driver.DriverManager(
+                namespace,
+                name,
+                on_load_failure_callback=lambda _manager, _plugin, error: broken.append(error),
+                warn_on_missing_entrypoint=False,
+            )
+    if manager is None:
+        raise _no_plugin(namespace, name, option, broken, extra) from (broken[0] if broken else None)
+    return manager.driver
+
+
+def _no_plugin(namespace: str, name: str, option: str, broken: list[BaseException], extra: str) -> ConfigurationError:
+    if broken and isinstance(broken[0], ImportError):
+        return ConfigurationError(
+            f"{option}={name}: the plugin cannot be loaded: {remedy(broken[0], extra)}, or use another"
+        )
+    if broken:
+        return ConfigurationError(
+            f"{option}={name}: the plugin cannot be loaded ({broken[0]}): install what it needs, or use another"
+        )
+    known = sorted(importlib.metadata.entry_points(group=namespace).names)
+    return ConfigurationError(
+        f"{option}={name} is not known: use one of {', '.join(known) or '(none is installed)'}, or install a package "
+        f"that offers it as an entry point of {namespace}"
+    )
+
+
+def load_hooks(names: Sequence[str]) -> tuple[Hook, ...]:
+    """The hooks of these entry-point names, in this order; an unknown name raises `ConfigurationError`."""
+    if not names:
+        return ()
+    extensions: Iterable[Any] = ExtensionManager(HOOKS)
+    known = {extension.name: extension.plugin for extension in extensions}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigurationError(f"unknown hooks {unknown} in {HOOKS}: known are {sorted(known)}")
+    return tuple(known[name]() for name in names)

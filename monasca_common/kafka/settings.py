@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen settings: what configuration becomes at the edge, and all that the rest of the library knows of it."""
+"""Frozen settings: what configuration becomes at the edge, and all that the rest of the library knows of it.
+
+Each option of ``[kafka]`` and of a consumer's group is declared here, once.
+"""
 
 from __future__ import annotations
 
@@ -8,54 +11,319 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+from monasca_common.kafka.declaration import OptionType, declared, made_of, option
+
+MIB = 1024 * 1024
+_DAY_SECONDS = 86_400.0
+
 
 def _none() -> Mapping[str, str]:
     return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
+class SecuritySettings:
+    """TLS and credentials as they are configured, unchecked; `config.security.checked` makes librdkafka's options."""
+
+    security_protocol: str = option(
+        "PLAINTEXT",
+        inherited=True,
+        choices={
+            "PLAINTEXT": "neither TLS nor credentials",
+            "SSL": "TLS; with a certificate of this client if brokers ask for one",
+            "SASL_PLAINTEXT": "credentials that everybody on the network path can read",
+            "SASL_SSL": "credentials within TLS",
+        },
+        ignore_case=True,
+        help="The protocol of connections to brokers. SASL_PLAINTEXT also needs allow_insecure_credentials.",
+    )
+    sasl_mechanism: str | None = option(
+        None,
+        inherited=True,
+        choices={
+            "PLAIN": "the client sends the password",
+            "SCRAM-SHA-256": "the client proves that it knows the password, without sending it",
+            "SCRAM-SHA-512": "the same with a longer hash",
+        },
+        ignore_case=True,
+        help="The mechanism of the login, if security_protocol is SASL_SSL or SASL_PLAINTEXT.",
+    )
+    sasl_username: str | None = option(
+        None, inherited=True, secret=True, help="The user to log in as. Write $$ for each $."
+    )
+    sasl_password: str | None = option(
+        None, inherited=True, secret=True, help="The password of sasl_username. Write $$ for each $."
+    )
+    allow_insecure_credentials: bool = option(
+        False,
+        inherited=True,
+        help="Send credentials over connections without TLS, where everybody on the network path can read them.",
+    )
+    tls_ca_file: str | None = option(
+        None,
+        inherited=True,
+        help="PEM file of the certificate authorities to trust. Unset: those of the operating system.",
+    )
+    tls_certificate_file: str | None = option(
+        None, inherited=True, help="PEM file of this client's certificate, if brokers ask for one."
+    )
+    tls_key_file: str | None = option(
+        None, inherited=True, help="PEM file of the private key that belongs to tls_certificate_file."
+    )
+    tls_key_password: str | None = option(
+        None, inherited=True, secret=True, help="The password of tls_key_file. Write $$ for each $."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionSettings:
     """How to reach a cluster. ``security`` and option mappings hold librdkafka names; secrets never show in a repr."""
 
-    bootstrap_servers: str
-    driver: str = "kafka"
-    client_id: str = "monasca-common"
-    security: Mapping[str, str] = field(default_factory=_none, repr=False)
+    bootstrap_servers: str = field(
+        metadata=declared(
+            type=OptionType.LIST,
+            inherited=True,
+            old_names=("uri", "url"),
+            example="kafka1.example.org:9092,kafka2.example.org:9092",
+            help="The brokers to connect to first, as host:port, separated by commas; they report the others. There is "
+            "no default.",
+        )
+    )
+    client_id: str = option(
+        "monasca-common", inherited=True, help="The name under which brokers log this client and apply quotas to it."
+    )
+    security: Mapping[str, str] = field(default_factory=_none, repr=False, metadata=made_of(SecuritySettings))
+    driver: str = option(
+        "kafka",
+        help="The transport of every producer and consumer: kafka, memory (this process only, for tests), or another "
+        "plugin in monasca_common.producers and monasca_common.consumers.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
+    """One producer. ``eager_callers``: messages linger while more callers than this wait in `publish`; ``None``:
+    never."""
+
     connection: ConnectionSettings
-    compression: str = "lz4"
-    linger_ms: int = 10
-    publish_timeout_seconds: float = 10.0
-    budget_messages: int = 100_000
-    budget_bytes: int = 256 * 1024 * 1024
-    max_message_bytes: int = 1_000_000  # where the topic's own limit cannot be asked for
-    transactional_id: str | None = None
-    transaction_timeout_seconds: float = 60.0
-    topics_without_message_id: frozenset[str] = frozenset()
-    eager_callers: int | None = None  # while more than so many wait in `publish`, messages linger; None: they never do
-    options: Mapping[str, str] = field(default_factory=_none, repr=False)  # raw, of librdkafka, checked at the edge
+    compression: str = option(
+        "lz4",
+        choices={
+            "none": "no compression",
+            "gzip": "small and slow",
+            "snappy": "fast",
+            "lz4": "fast",
+            "zstd": "small and fast; needs brokers of version 2.1",
+        },
+        help="The codec that compresses batches of messages.",
+    )
+    linger_ms: int = option(
+        10,
+        minimum=0,
+        maximum=1000,
+        unit="milliseconds",
+        help="How long a message may linger, so that others share its request. Too small: more requests and worse "
+        "compression. Too large: later delivery. A publish that waits for its outcome ends the linger.",
+    )
+    publish_timeout_seconds: float = option(
+        10.0,
+        minimum=0.01,
+        maximum=3600.0,
+        unit="seconds",
+        help="How long a publish waits for its outcome. After that, the outcome of unacknowledged messages is unknown, "
+        "and delivery continues. Too small: outcomes are unknown that would be known a moment later. Too large: "
+        "callers wait long while Kafka does not answer.",
+    )
+    budget_messages: int = option(
+        100_000,
+        minimum=1,
+        maximum=10_000_000,
+        unit="messages",
+        help="How many messages may be in flight at once. Beyond that, sending waits and then fails. Too small: "
+        "senders wait for acknowledgements. Too large: more messages are unknown after a crash.",
+    )
+    budget_bytes: int = option(
+        256 * MIB,
+        minimum=MIB,
+        maximum=64 * 1024 * MIB,
+        unit="bytes",
+        help="How many bytes of messages may be in flight at once. Beyond that, sending waits and then fails. Too "
+        "small: senders wait for acknowledgements. Too large: the process runs out of memory while Kafka does not "
+        "answer.",
+    )
+    max_message_bytes: int = option(
+        1_000_000,
+        minimum=1024,
+        maximum=1_000_000_000,
+        unit="bytes",
+        help="Largest batch, and largest message if the topic's own max.message.bytes cannot be read. Set it to the "
+        "smallest limit of the topics written to if this client may not describe their configuration, or if it is "
+        "transactional. Too small: valid messages fail. Too large: brokers refuse batches.",
+    )
+    transactional_id: str | None = option(
+        None,
+        help="Makes the producer transactional. Every live process needs its own id, because a second process with the "
+        "same id fences the first.",
+    )
+    transaction_timeout_seconds: float = option(
+        60.0,
+        minimum=1.0,
+        maximum=900.0,
+        unit="seconds",
+        help="After how long brokers abort a transaction that is not committed. Too small: slow work is aborted. Too "
+        "large: readers wait behind the open transaction of a dead process.",
+    )
+    topics_without_message_id: frozenset[str] = option(
+        frozenset(),
+        help="Topics whose rows have a natural key: their messages carry no message-id header.",
+    )
+    eager_callers: int | None = None
+    topic_check_seconds: float = 60.0
+    options: Mapping[str, str] = option(
+        name="producer_options",
+        default_factory=_none,
+        secret=True,
+        help="Further librdkafka options of producers, one name=value per line; repeat the line as needed. Write $$ "
+        "for each $. Options that would undo a guarantee are refused.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
+    """One consumer. ``topics`` has at least one; without ``dead_letter_topic`` dead letters go to ``<topic>.dlq``."""
+
     connection: ConnectionSettings
-    topics: tuple[str, ...]
-    group_id: str
-    group_protocol: Literal["classic", "consumer"] = "classic"
-    assignment_strategy: str | None = None  # classic only; None: cooperative-sticky
-    session_timeout_seconds: float | None = None  # classic only
-    group_instance_id: str | None = None
-    start: str = "earliest"  # or "latest", or an ISO 8601 time in UTC
-    batch_size: int = 500
-    max_wait_time_seconds: float = 1.0
-    max_poll_interval_seconds: float = 300.0
-    stop_timeout_seconds: float = 10.0
-    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    topic_check_seconds: float = 60.0
-    max_uncommitted_messages: int = 100_000  # per partition: the span between committed and read
-    buffer_bytes: int = 64 * 1024 * 1024
-    dead_letter_topic: str | None = None  # None: "<topic>.dlq"
-    options: Mapping[str, str] = field(default_factory=_none, repr=False)
+    topics: tuple[str, ...] = field(
+        metadata=declared(name="topic", help="The topic to read, or several separated by commas.")
+    )
+    group_id: str = field(
+        metadata=declared(
+            help="The consumer group that shares the topic's partitions and stores how far it has read.",
+        )
+    )
+    group_protocol: Literal["classic", "consumer"] = option(
+        "classic",
+        inherited=True,
+        choices={
+            "classic": "the members agree among themselves",
+            "consumer": "the brokers decide (KIP-848, Kafka 4.0 and later)",
+        },
+        help="The protocol by which the members of a group share its partitions.",
+    )
+    assignment_strategy: str | None = option(
+        None,
+        inherited=True,
+        choices={
+            "cooperative-sticky": "only partitions that move stop",
+            "range": "everything stops; partitions of the same number go to the same member",
+            "roundrobin": "everything stops; partitions are dealt out in turn",
+        },
+        help="Which member gets which partition, with group_protocol classic. Unset: cooperative-sticky.",
+    )
+    session_timeout_seconds: float | None = option(
+        None,
+        inherited=True,
+        minimum=0.5,
+        maximum=3600.0,
+        unit="seconds",
+        help="After how long a silent member counts as dead, with group_protocol classic. Too small: a busy member "
+        "loses its partitions. Too large: the partitions of a dead member wait long. Unset: 45 s.",
+    )
+    group_instance_id: str | None = option(
+        None,
+        help="Static membership: a restart within the session time-out moves no partitions. Every live process "
+        "of the group needs its own.",
+    )
+    start: str = option(
+        "earliest",
+        inherited=True,
+        help="Where a group without committed offsets starts: earliest, latest, or a time such as "
+        "2026-01-31T06:00:00Z.",
+    )
+    batch_size: int = option(
+        500,
+        inherited=True,
+        minimum=1,
+        maximum=1_000_000,
+        unit="messages",
+        old_names=("database_batch_size",),
+        help="How many messages a batch may have. Too small: a commit or a transaction for a few messages. Too "
+        "large: a batch takes much memory, and handling it can exceed max_poll_interval_seconds.",
+    )
+    max_wait_time_seconds: float = option(
+        1.0,
+        inherited=True,
+        minimum=0.01,
+        maximum=3600.0,
+        unit="seconds",
+        help="How long a batch may wait to fill up. Too small: small batches. Too large: messages are handled late.",
+    )
+    max_poll_interval_seconds: float = option(
+        300.0,
+        inherited=True,
+        minimum=1.0,
+        maximum=_DAY_SECONDS,
+        unit="seconds",
+        help="After how long without a poll a member loses its partitions. Too small: slow work is done twice. Too "
+        "large: the partitions of a hung process wait long.",
+    )
+    stop_timeout_seconds: float = option(
+        10.0,
+        inherited=True,
+        minimum=0.0,
+        maximum=3600.0,
+        unit="seconds",
+        help="How long a stop may take to finish and commit what is in flight. Too small: unfinished messages are read "
+        "again after the restart. Too large: a stop with a hung handler takes long.",
+    )
+    isolation_level: Literal["read_committed", "read_uncommitted"] = option(
+        "read_committed",
+        inherited=True,
+        choices={
+            "read_committed": "hides messages of aborted and of unfinished transactions",
+            "read_uncommitted": "shows everything",
+        },
+        help="Which messages of transactions the consumer reads.",
+    )
+    topic_check_seconds: float = option(
+        60.0,
+        inherited=True,
+        minimum=0.0,
+        maximum=_DAY_SECONDS,
+        unit="seconds",
+        help="How often to check whether a topic was deleted and recreated, which stops its readers. Too small: more "
+        "requests to the brokers. Too large: a reader notices late. 0: never, for a broker without topic ids, such as "
+        "the one within librdkafka.",
+    )
+    max_uncommitted_messages: int = option(
+        100_000,
+        inherited=True,
+        minimum=1,
+        maximum=100_000_000,
+        unit="messages",
+        help="How many offsets of one partition may be read and not yet committed. Beyond that the partition is "
+        "paused. Too small: one slow message pauses its partition. Too large: more messages are read again after a "
+        "crash.",
+    )
+    buffer_bytes: int = option(
+        64 * MIB,
+        inherited=True,
+        minimum=MIB,
+        maximum=2048 * MIB - 1024,
+        unit="bytes",
+        help="How many bytes may be fetched ahead of the handler. Too small: handlers wait for fetches. Too large: the "
+        "process runs out of memory.",
+    )
+    dead_letter_topic: str | None = option(
+        None,
+        help="The topic for messages that can never be handled, on this consumer's own servers. "
+        'Unset: the topic\'s name followed by ".dlq".',
+    )
+    options: Mapping[str, str] = option(
+        name="consumer_options",
+        default_factory=_none,
+        inherited=True,
+        secret=True,
+        help="Further librdkafka options of consumers, one name=value per line; repeat the line as needed. Write $$ "
+        "for each $. Options that would undo a guarantee are refused. A consumer's own are added to those of [kafka].",
+    )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alarm transitions: ``{"alarm-transitioned": {"tenantId", "alarmId", "newState", "oldState", "timestamp": <ms>, …}}``.
 
-A message must tell whose alarm changed, when, and from what to what; what else is missing is stored as empty, as
+A message must say whose alarm changed, when, and from what to what; what else is missing is stored as empty, as
 older threshold engines left out some of it. Sub-alarms and metrics are kept as JSON, as they are on the wire.
 """
 
@@ -22,7 +22,7 @@ def decode_all(values: Sequence[bytes | None]) -> Decoded[AlarmTransition]:
     return decode_each(values, _transition)
 
 
-def _transition(value: bytes | None) -> AlarmTransition:
+def _transition(value: bytes | None) -> tuple[AlarmTransition, bool]:
     violations: list[Violation] = []
     alarm = Fields.read(value, violations).inner("alarm-transitioned")
     transition = AlarmTransition(
@@ -41,4 +41,4 @@ def _transition(value: bytes | None) -> AlarmTransition:
         sub_alarms=alarm.document("subAlarms", list, "[]"),
     )
     alarm.raise_violations()
-    return transition
+    return transition, True

@@ -4,8 +4,8 @@
 ::
 
     ValueError
-    └── InvalidEnvelope     breaks at least one rule (`violations` tells each)
-        └── NotJson         is no JSON at all, so that nothing else can be said of it
+    └── InvalidEnvelope     breaks at least one rule (`violations` lists each)
+        └── NotJson         is not JSON at all, so that nothing else can be said of it
 """
 
 from __future__ import annotations
@@ -22,22 +22,24 @@ _LONGEST_KEY_SHOWN = 64
 class Violation:
     """``where``: like ``[3].dimensions.host``, empty for the whole. ``rule``: what is asked of it.
 
-    Neither quotes a value, and ``where`` shows keys as plain ASCII of bounded length.
+    Neither quotes a value, and ``where`` shows keys as plain ASCII of bounded length. ``too_large``: its size alone
+    is wrong, which HTTP has a status of its own for.
     """
 
     where: str
     rule: str
+    too_large: bool = False
 
     def __str__(self) -> str:
         return f"{self.where} {self.rule}" if self.where else self.rule
 
     def within(self, place: str) -> Violation:
         """The same violation, seen from outside of ``place``."""
-        return Violation(joined(place, self.where), self.rule)
+        return Violation(joined(place, self.where), self.rule, self.too_large)
 
 
 class InvalidEnvelope(ValueError):
-    """Breaks the rules told in ``violations``; sending it again as it is can never help."""
+    """Breaks the rules listed in ``violations``; sending it again as it is can never help."""
 
     def __init__(self, violations: Iterable[Violation]) -> None:
         self.violations = tuple(violations)

@@ -14,16 +14,17 @@ from typing import Any
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import NON_EMPTY, POSTED, STORED, TENANT
+from monasca_common.models.limits import MOST_DIMENSIONS, NON_EMPTY, POSTED, STORED, TENANT
 from monasca_common.models.post import MOST_ELEMENTS, ParsedPost, members_of, parse_each, split
 from monasca_common.models.rows import Decoded, Event, decode_each
+from monasca_common.models.times import ANY_TIME, Window
 
 
-def decode_all(values: Sequence[bytes | None]) -> Decoded[Event]:
-    return decode_each(values, _event)
+def decode_all(values: Sequence[bytes | None], *, max_dimensions: int = MOST_DIMENSIONS) -> Decoded[Event]:
+    return decode_each(values, partial(_event, max_dimensions=max_dimensions))
 
 
-def _event(value: bytes | None) -> Event:
+def _event(value: bytes | None, *, max_dimensions: int) -> tuple[Event, bool]:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
     event, meta = whole.inner("event"), whole.inner("meta")
@@ -31,51 +32,59 @@ def _event(value: bytes | None) -> Event:
     created_ms = whole.parsed("creation_time", times.version, required=event.members.get("timestamp") is None)
     time_ms = event.parsed("timestamp", times.from_ms_or_iso, required=False)
     event_type = event.text("event_type", NON_EMPTY) or ""
-    payload, dimensions = event.document("payload", dict, "{}"), event.dimensions(STORED)
+    payload, dimensions = event.document("payload", dict, "{}"), event.dimensions(STORED, max_dimensions)
     whole.raise_violations()
-    return Event(
+    row = Event(
         time_ms=(created_ms or 0) if time_ms is None else time_ms,
         tenant=tenant,
         event_type=event_type,
         payload=payload,
         dimensions=json_text.write_sorted(dimensions).decode(),
     )
+    return row, time_ms is not None
 
 
-def parse_post(body: bytes, *, max_elements: int = MOST_ELEMENTS) -> ParsedPost:
-    """``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``.
+def parse_post(
+    body: bytes,
+    *,
+    allowed: Window = ANY_TIME,
+    max_dimensions: int = MOST_DIMENSIONS,
+    max_elements: int = MOST_ELEMENTS,
+) -> ParsedPost:
+    """``{"timestamp", "events": [{"dimensions": {}, "event": {"event_type", "payload"}}]}``, with times in ``allowed``.
 
     ``valid`` holds ``{"event_type", "payload", "dimensions", "timestamp"}``, the last in ms and only if one is known.
     Raises `NotJson`, and `InvalidEnvelope` where the body as a whole breaks a rule (no events, a bad timestamp).
     """
     members = members_of(body)
-    time_ms = _common_time(members.get("timestamp", b"null"))
+    time_ms = _common_time(members.get("timestamp", b"null"), allowed)
     if members.get("events") in (None, b"null"):
         raise InvalidEnvelope([Violation("events", "must be given: an array of events")])
     elements = split(members["events"], max_elements, "events")
     if not elements:
         raise InvalidEnvelope([Violation("events", "must not be empty")])
-    return parse_each(elements, partial(_parse_element, common_ms=time_ms), "events[{}]".format)
+    parse = partial(_parse_element, common_ms=time_ms, allowed=allowed, max_dimensions=max_dimensions)
+    return parse_each(elements, parse, "events[{}]".format)
 
 
-def _common_time(text: bytes) -> int | None:
+def _common_time(text: bytes, allowed: Window) -> int | None:
     fields = Fields.read(b'{"timestamp":%b}' % text, [])
-    time_ms = fields.parsed("timestamp", times.from_ms_or_iso, required=False)
+    time_ms = fields.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     fields.raise_violations()
     return time_ms
 
 
-def _parse_element(element: bytes, *, common_ms: int | None) -> bytes:
+def _parse_element(element: bytes, *, common_ms: int | None, allowed: Window, max_dimensions: int) -> bytes:
     violations: list[Violation] = []
     whole = Fields.read(element, violations)
     event = whole.inner("event")
     event.text("event_type", NON_EMPTY)
     event.document("payload", dict, "{}")
-    time_ms = event.parsed("timestamp", times.from_ms_or_iso, required=False)
+    time_ms = event.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     normalised: dict[str, Any] = {
         "event_type": event.members.get("event_type"),
         "payload": event.members.get("payload") or {},
-        "dimensions": whole.dimensions(POSTED),
+        "dimensions": whole.dimensions(POSTED, max_dimensions),
     }
     whole.raise_violations()
     if (known_ms := common_ms if time_ms is None else time_ms) is not None:
@@ -83,7 +92,7 @@ def _parse_element(element: bytes, *, common_ms: int | None) -> bytes:
     return json_text.write(normalised)
 
 
-def envelope(event_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
+def envelope(event_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
     """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds. Events know no region."""
     meta = json_text.write({"project_id": tenant})
-    return b'{"event":%b,"meta":%b,"creation_time":%d}' % (event_json, meta, creation_time)
+    return b'{"event":%b,"meta":%b,"creation_time":%b}' % (event_json, meta, times.seconds_text(creation_time))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation, joined, key_place
-from monasca_common.models.limits import ANY_TEXT, Limits, TextRule
+from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, Limits, TextRule, too_many_dimensions
 
 Parsed = TypeVar("Parsed")
 
@@ -33,7 +33,7 @@ class Fields:
 
     @classmethod
     def read(cls, text: bytes | None, violations: list[Violation]) -> Fields:
-        """An object's text. Text that is no JSON is a violation, and is read as far as it goes to tell where."""
+        """An object's text. Text that is not JSON is a violation; it is read as far as it goes, to say where."""
         if text is None:
             violations.append(Violation("", "has no value"))
             return cls._nothing(violations)
@@ -52,10 +52,10 @@ class Fields:
         fields._is_known = False
         return fields
 
-    def blame(self, key: str | None, rules: Iterable[str]) -> None:
+    def blame(self, key: str | None, rules: Iterable[str], *, too_large: bool = False) -> None:
         """``key`` None: the object as a whole."""
         place = joined(self._place, "" if key is None else key_place(key))
-        self._violations += [Violation(place, rule) for rule in rules]
+        self._violations += [Violation(place, rule, too_large) for rule in rules]
 
     def get(self, key: str, *, required: bool = False) -> Any:
         """None where it is missing or null, which is a violation of what is required, once."""
@@ -93,8 +93,12 @@ class Fields:
             fields._is_known = False
         return fields
 
-    def dimensions(self, limits: Limits, key: str = "dimensions") -> dict[str, str]:
-        fields = self.inner(key, required=False)
+    def dimensions(self, limits: Limits, most: int = MOST_DIMENSIONS) -> dict[str, str]:
+        """The object of that name, of ``most`` entries."""
+        fields = self.inner("dimensions", required=False)
+        if len(fields.members) > most:
+            fields.blame(None, [too_many_dimensions(len(fields.members), most)])
+            return {}
         for name, value in fields.members.items():
             fields.blame(name, (f"as a key {fault}" for fault in limits.key.faults(name)))
             if isinstance(value, str):

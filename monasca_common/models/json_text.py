@@ -20,7 +20,7 @@ HALF_A_PAIR = "has half of a surrogate pair, which is no character"
 _TOO_DEEP = f"has more than {MOST_DEPTH} arrays and objects inside each other"
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What msgspec raises when bytes are not what it was told to read."""
+"""The errors that msgspec raises for bytes of another type than it expects."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode

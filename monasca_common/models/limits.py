@@ -3,7 +3,7 @@
 
 `POSTED` is what the API asks of a newcomer. `STORED` is what the persister asks of what is in the topic already, be
 it written by an older API, by an agent with its own producer or by another program: only what protects the database
-and its indexes is enforced there (types, lengths, no NUL), for a refused message is a dead letter, and characters
+and its indexes is enforced there (types, lengths, no NUL), because a refused message is a dead letter, and characters
 that a newer rule forbids do no harm in a row. Lengths are in characters; ``len`` of a string, not bytes.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from monasca_common.models.json_text import A_NUL, HALF_A_PAIR
 
 LONGEST_TEXT = 255
+MOST_DIMENSIONS = 100  # of a metric, a log or an event; those of OpenStack have a tenth of it
 MOST_META_ENTRIES = 16
 MOST_META_BYTES = 2048
 LATEST_MS = 2**63 - 1
@@ -67,6 +68,10 @@ NON_EMPTY = TextRule()
 # Tenants and regions stand beside a name in one index, whose entries hold at most 2.7 kB: so these are in bytes.
 TENANT = TextRule(most=None, most_bytes=LONGEST_TEXT)
 REGION = TextRule(least=0, most=None, most_bytes=LONGEST_TEXT)  # old writers leave it out
+
+
+def too_many_dimensions(count: int, most: int) -> str:
+    return f"has {count} entries: at most {most} are allowed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
-from monasca_common.models.limits import ANY_TEXT, POSTED, REGION, STORED, TENANT
+from monasca_common.models.limits import ANY_TEXT, MOST_DIMENSIONS, POSTED, REGION, STORED, TENANT, too_many_dimensions
 from monasca_common.models.post import (
     MOST_ELEMENTS,
     ParsedPost,
@@ -24,16 +24,17 @@ from monasca_common.models.post import (
     split,
 )
 from monasca_common.models.rows import Decoded, LogEntry, decode_each
+from monasca_common.models.times import ANY_TIME, Window
 
 MOST_MESSAGE_BYTES = 1024 * 1024
 _OWN = ("message", "dimensions", "timestamp")
 
 
-def decode_all(values: Sequence[bytes | None]) -> Decoded[LogEntry]:
-    return decode_each(values, _entry)
+def decode_all(values: Sequence[bytes | None], *, max_dimensions: int = MOST_DIMENSIONS) -> Decoded[LogEntry]:
+    return decode_each(values, partial(_entry, max_dimensions=max_dimensions))
 
 
-def _entry(value: bytes | None) -> LogEntry:
+def _entry(value: bytes | None, *, max_dimensions: int) -> tuple[LogEntry, bool]:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
     log, meta = whole.inner("log"), whole.inner("meta")
@@ -41,9 +42,10 @@ def _entry(value: bytes | None) -> LogEntry:
     region = meta.text("region", REGION, required=False) or ""
     created_ms = whole.parsed("creation_time", times.version, required=log.members.get("timestamp") is None)
     time_ms = log.parsed("timestamp", times.from_ms_or_iso, required=False)
-    message, dimensions, rest = log.text("message", ANY_TEXT) or "", log.dimensions(STORED), _rest(log)
+    message, rest = log.text("message", ANY_TEXT) or "", _rest(log)
+    dimensions = log.dimensions(STORED, max_dimensions)
     whole.raise_violations()
-    return LogEntry(
+    entry = LogEntry(
         time_ms=(created_ms or 0) if time_ms is None else time_ms,
         tenant=tenant,
         region=region,
@@ -51,6 +53,7 @@ def _entry(value: bytes | None) -> LogEntry:
         dimensions=json_text.write_sorted(dimensions).decode(),
         fields=rest.decode(),
     )
+    return entry, time_ms is not None
 
 
 def _rest(log: Fields) -> bytes:
@@ -61,38 +64,56 @@ def _rest(log: Fields) -> bytes:
 
 
 def parse_post(
-    body: bytes, *, max_message_bytes: int = MOST_MESSAGE_BYTES, max_elements: int = MOST_ELEMENTS
+    body: bytes,
+    *,
+    allowed: Window = ANY_TIME,
+    max_dimensions: int = MOST_DIMENSIONS,
+    max_message_bytes: int = MOST_MESSAGE_BYTES,
+    max_elements: int = MOST_ELEMENTS,
 ) -> ParsedPost:
     """``{"dimensions": {}, "logs": [{"message", "dimensions", …}]}``; a log's own dimensions win over the common ones.
 
+    ``allowed``: the timestamps that logs may have; ``max_dimensions``: of one log, with the common ones.
     ``valid`` holds logs with their dimensions merged, and their timestamp, if any, in ms.
     Raises `NotJson`, and `InvalidEnvelope` where the body as a whole breaks a rule (no logs, bad common dimensions).
     """
     members = members_of(body)
     if members.get("logs") in (None, b"null"):
         raise InvalidEnvelope([Violation("logs", "must be given: an array of logs")])
-    common = _common_dimensions(members.get("dimensions", b"{}"))
+    common = _common_dimensions(members.get("dimensions", b"{}"), max_dimensions)
     elements = split(members["logs"], max_elements, "logs")
-    parse = partial(_parse_element, common=common, max_message_bytes=max_message_bytes)
+    parse = partial(
+        _parse_element,
+        common=common,
+        allowed=allowed,
+        max_dimensions=max_dimensions,
+        max_message_bytes=max_message_bytes,
+    )
     return parse_each(elements, parse, "logs[{}]".format)
 
 
-def _common_dimensions(text: bytes) -> dict[str, str]:
+def _common_dimensions(text: bytes, max_dimensions: int) -> dict[str, str]:
     fields = Fields.read(b'{"dimensions":%b}' % text, [])
-    dimensions = fields.dimensions(POSTED)
+    dimensions = fields.dimensions(POSTED, max_dimensions)
     fields.raise_violations()
     return dimensions
 
 
-def _parse_element(element: bytes, *, common: dict[str, str], max_message_bytes: int) -> bytes:
+def _parse_element(
+    element: bytes, *, common: dict[str, str], allowed: Window, max_dimensions: int, max_message_bytes: int
+) -> bytes:
     violations: list[Violation] = []
     log = Fields.read(element, violations)
     message = log.text("message", ANY_TEXT)
     size_bytes = len((message or "").encode(errors="replace"))
     if size_bytes > max_message_bytes:
-        log.blame("message", [f"has {size_bytes} bytes: at most {max_message_bytes} are allowed"])
-    normalised: dict[str, Any] = {"message": message, "dimensions": common | log.dimensions(POSTED)}
-    time_ms = log.parsed("timestamp", times.from_ms_or_iso, required=False)
+        rule = f"has {size_bytes} bytes: at most {max_message_bytes} are allowed"
+        log.blame("message", [rule], too_large=True)
+    dimensions = common | log.dimensions(POSTED, max_dimensions)
+    if len(dimensions) > max_dimensions:
+        log.blame("dimensions", [f"with the common ones {too_many_dimensions(len(dimensions), max_dimensions)}"])
+    normalised: dict[str, Any] = {"message": message, "dimensions": dimensions}
+    time_ms = log.parsed("timestamp", allowed.checked(times.from_ms_or_iso), required=False)
     if time_ms is not None:
         normalised["timestamp"] = time_ms
     _rest(log)
@@ -102,6 +123,6 @@ def _parse_element(element: bytes, *, common: dict[str, str], max_message_bytes:
     return json_text.write(normalised)
 
 
-def envelope(log_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
+def envelope(log_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
     """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds."""
     return b'{"log":%b%b' % (log_json, envelope_ends(tenant, region, creation_time))

@@ -2,7 +2,8 @@
 """Metrics: from posted bodies to envelopes (the API), and from envelopes to rows (the persister).
 
 An envelope: ``{"metric": {"name", "dimensions": {}, "timestamp": <ms>, "value", "value_meta": null | {}},
-"meta": {"tenantId", "region"}, "creation_time": <s>}``. Members of other names are ignored.
+"meta": {"tenantId", "region"}, "creation_time": <s>}``, the last with milliseconds, if any, as a fraction. Members of
+other names are ignored.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import (
     LATEST_MS,
+    MOST_DIMENSIONS,
     MOST_META_BYTES,
     MOST_META_ENTRIES,
     POSTED,
@@ -41,8 +43,10 @@ from monasca_common.models.post import (
 from monasca_common.models.rows import Decoded, Measurement, good_indices
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series, series_id
+from monasca_common.models.times import ANY_TIME, Window
 
 _LATEST_S = LATEST_MS // 1000
+_NUMBERS = {int, float}
 _REFUSED = (*json_text.UNREADABLE, TypeError)  # TypeError: a message without a value
 _TOGETHER = 1000  # messages: enough to spread the cost of a pass, few enough to stay in the processor's cache
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
@@ -53,7 +57,7 @@ _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement
 
 
 # Not tracked by the garbage collector (they cannot be part of a cycle): it would walk 20,000 of them in each batch.
-# Dimensions and meta stay text: whoever has seen the text has seen the series.
+# Dimensions and meta stay text, because equal texts are equal series.
 
 
 class _StoredMetric(msgspec.Struct, gc=False):
@@ -96,13 +100,16 @@ _decode_dimensions = msgspec.json.Decoder(dict[str, str] | None).decode
 class MetricDecoder:
     """Values of messages to `Measurement` rows, with a memory of ``max_series`` series (about 1 kB each).
 
+    What has more than ``max_dimensions`` dimensions is refused.
+
     The limits are `limits.STORED`: characters that the API refuses today are accepted, for what is in the topic
     was accepted by whoever wrote it. Values of value_meta that are no strings become their JSON text; no or null
     creation_time gives version 0; a missing region is ``""``; ``-0.0`` is stored as ``0.0``, which equals it.
     For one thread; what is remembered is computed from the text alone, so that nothing can make it wrong.
     """
 
-    def __init__(self, max_series: int = 200_000) -> None:
+    def __init__(self, max_series: int = 200_000, *, max_dimensions: int = MOST_DIMENSIONS) -> None:
+        self._max_dimensions = max_dimensions
         self._series: Seen[tuple[str, bytes, bytes], Series] = Seen(max_series, max_entry_bytes=4096)
 
     def decode_all(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
@@ -151,14 +158,16 @@ class MetricDecoder:
             try:
                 rows += self._decode_together((value,))
             except _REFUSED:
-                errors[index] = _why_not_stored(value)
+                errors[index] = _why_not_stored(value, self._max_dimensions)
 
     def _resolve(self, key: tuple[str, bytes, bytes]) -> Series:
         name, dimensions_text, meta_text = key
         meta = _decode_meta(meta_text)
         region = meta.region or ""
         dimensions = _decode_dimensions(dimensions_text) or {}
-        if not STORED.keep(name, dimensions) or any(TENANT.faults(meta.tenant)) or any(REGION.faults(region)):
+        if len(dimensions) > self._max_dimensions or not STORED.keep(name, dimensions):
+            raise ValueError("breaks a limit")
+        if any(TENANT.faults(meta.tenant)) or any(REGION.faults(region)):
             raise ValueError("breaks a limit")
         # The same few keys stand in all series.
         dimensions = {intern(dimension): value for dimension, value in dimensions.items()}
@@ -169,66 +178,74 @@ class MetricDecoder:
 
 def _versions(created: list[Any]) -> list[int]:
     """As `times.version` of each, without the call where they are what they usually are."""
-    if set(map(type, created)) == {int} and min(created) >= 0 and max(created) <= _LATEST_S:
-        return [seconds * 1000 for seconds in created]
+    if set(map(type, created)) <= _NUMBERS and min(created) >= 0 and max(created) <= _LATEST_S:
+        return [round(seconds * 1000) for seconds in created]
     return list(map(times.version, created))
 
 
-def parse_post(body: bytes, *, max_elements: int = MOST_ELEMENTS) -> ParsedPost:
-    """A body of one metric or an array of metrics. The limits are `limits.POSTED`.
+def parse_post(
+    body: bytes,
+    *,
+    allowed: Window = ANY_TIME,
+    max_dimensions: int = MOST_DIMENSIONS,
+    max_elements: int = MOST_ELEMENTS,
+) -> ParsedPost:
+    """A body of one metric or an array of metrics, with times in ``allowed``. The limits are `limits.POSTED`.
 
     ``valid`` holds ``{"name", "dimensions", "timestamp", "value", "value_meta"}`` with the timestamp in integer ms.
     Raises `NotJson`, and `InvalidEnvelope` for what is neither object nor array, or has too many elements.
     """
     try:
         if _OBJECT.match(body):
-            return ParsedPost([_normalised(_decode_posted(body))], [0], 1)
+            return ParsedPost([_normalised(_decode_posted(body), allowed, max_dimensions)], [0], 1)
         metrics = _decode_posted_list(body)
-        valid = [_normalised(metric) for metric in metrics[:max_elements]]
+        valid = [_normalised(metric, allowed, max_dimensions) for metric in metrics[:max_elements]]
     except _REFUSED:
-        return _parse_each(body, max_elements)
+        parse = partial(_parse_element, allowed=allowed, max_dimensions=max_dimensions)
+        return _parse_each(body, parse, max_elements)
     check_count(len(metrics), max_elements)
     return ParsedPost(valid, list(range(len(valid))), len(valid))
 
 
-def _parse_each(body: bytes, max_elements: int) -> ParsedPost:
+def _parse_each(body: bytes, parse: Callable[[bytes], bytes], max_elements: int) -> ParsedPost:
     if _OBJECT.match(body):
         members_of(body)
-        return parse_each([body], _parse_element, lambda _: "")
+        return parse_each([body], parse, lambda _: "")
     if not _ARRAY.match(body):
         json_text.read(body)
         raise InvalidEnvelope([Violation("", "must be a metric (an object) or an array of metrics")])
-    return parse_each(split(body, max_elements), _parse_element, "[{}]".format)
+    return parse_each(split(body, max_elements), parse, "[{}]".format)
 
 
-def envelope(metric_json: bytes, tenant: str, region: str, creation_time: int) -> bytes:
+def envelope(metric_json: bytes, tenant: str, region: str, creation_time: float) -> bytes:
     """The message of one element of `ParsedPost.valid`; ``creation_time`` in seconds."""
     return b'{"metric":%b%b' % (metric_json, envelope_ends(tenant, region, creation_time))
 
 
-def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_time: int) -> list[bytes]:
+def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_time: float) -> list[bytes]:
     """The messages of one request."""
     end = envelope_ends(tenant, region, creation_time)
     return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
 
 
-def _parse_element(element: bytes) -> bytes:
+def _parse_element(element: bytes, *, allowed: Window, max_dimensions: int) -> bytes:
     try:
-        return _normalised(_decode_posted(element))
+        return _normalised(_decode_posted(element), allowed, max_dimensions)
     except _REFUSED:
-        raise _why_not_posted(element) from None
+        raise _why_not_posted(element, allowed, max_dimensions) from None
 
 
-# The text of the dimensions as it is written, by name and the text that was posted: checked once, sorted once.
-_checked: Seen[tuple[str, bytes], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
+# The text of the dimensions as it is written, by name, the text that was posted and how many there may be: checked
+# once, sorted once.
+_checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 
-def _normalised(metric: _PostedMetric) -> bytes:
+def _normalised(metric: _PostedMetric, allowed: Window, max_dimensions: int) -> bytes:
     # Written by msgspec as a whole: a third of what formatting a text of the members costs.
-    key = (metric.name, bytes(metric.dimensions))
+    key = (metric.name, bytes(metric.dimensions), max_dimensions)
     metric.dimensions = _checked.find(key) or _check(key)
     time_ms = metric.timestamp
-    if not 0 <= time_ms <= LATEST_MS:
+    if not (0 <= time_ms <= LATEST_MS and allowed.earliest_ms <= int(time_ms) <= allowed.latest_ms):
         raise ValueError(times.NOT_A_TIME)
     if time_ms.__class__ is float:
         metric.timestamp = int(time_ms)
@@ -239,10 +256,10 @@ def _normalised(metric: _PostedMetric) -> bytes:
     return _write(metric)
 
 
-def _check(key: tuple[str, bytes]) -> msgspec.Raw:
-    name, dimensions_text = key
+def _check(key: tuple[str, bytes, int]) -> msgspec.Raw:
+    name, dimensions_text, most = key
     dimensions = _decode_dimensions(dimensions_text) or {}
-    if not POSTED.keep(name, dimensions):
+    if len(dimensions) > most or not POSTED.keep(name, dimensions):
         raise ValueError("breaks a limit")
     text = msgspec.Raw(json_text.write_sorted(dimensions))
     _checked.keep(key, text, len(name) + len(dimensions_text))
@@ -285,16 +302,16 @@ def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[t
 # Why not: slow, thorough, and only asked after the fast look has refused.
 
 
-def _why_not_posted(element: bytes) -> InvalidEnvelope:
+def _why_not_posted(element: bytes, allowed: Window, max_dimensions: int) -> InvalidEnvelope:
     violations: list[Violation] = []
-    _look_at_metric(Fields.read(element, violations), POSTED)
+    _look_at_metric(Fields.read(element, violations), POSTED, allowed, max_dimensions)
     return _refusal(violations)
 
 
-def _why_not_stored(value: bytes | None) -> InvalidEnvelope:
+def _why_not_stored(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
-    _look_at_metric(whole.inner("metric"), STORED)
+    _look_at_metric(whole.inner("metric"), STORED, ANY_TIME, max_dimensions)
     meta = whole.inner("meta")
     meta.text("tenantId", TENANT)
     meta.text("region", REGION, required=False)
@@ -307,10 +324,10 @@ def _refusal(violations: list[Violation]) -> InvalidEnvelope:
     return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
 
 
-def _look_at_metric(metric: Fields, limits: Limits) -> None:
+def _look_at_metric(metric: Fields, limits: Limits, allowed: Window, max_dimensions: int) -> None:
     metric.text("name", limits.name)
-    metric.dimensions(limits)
-    metric.parsed("timestamp", times.from_ms)
+    metric.dimensions(limits, max_dimensions)
+    metric.parsed("timestamp", allowed.checked(times.from_ms))
     metric.parsed("value", _finite)
     value_meta = metric.inner("value_meta", required=False)
     for key, rule in _value_meta_faults(value_meta.members, limits):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from monasca_common.models import json_text
+from monasca_common.models import json_text, times
 from monasca_common.models.errors import InvalidEnvelope, NotJson, Violation
 
 MOST_ELEMENTS = 20_000
@@ -46,7 +46,7 @@ class ParsedPost:
 
 
 def members_of(body: bytes) -> dict[str, bytes]:
-    """The texts of a body's members. Raises `NotJson`, or `InvalidEnvelope` for what is no object."""
+    """The texts of a body's members. Raises `NotJson`, or `InvalidEnvelope` for what is not an object."""
     try:
         return {key: bytes(member) for key, member in _split_object(body).items()}
     except json_text.UNREADABLE as error:
@@ -57,7 +57,7 @@ def members_of(body: bytes) -> dict[str, bytes]:
 
 
 def split(array: bytes, most: int, place: str = "") -> list[bytes]:
-    """The elements' texts. Raises `NotJson`, or `InvalidEnvelope` for what is no array or too long.
+    """The elements' texts. Raises `NotJson`, or `InvalidEnvelope` for what is not an array, or is too long.
 
     What a client in Python takes for JSON (NaN, half a surrogate pair) spoils its own element only.
     """
@@ -106,9 +106,9 @@ def parse_each(elements: Sequence[bytes], parse: Callable[[bytes], bytes], place
     return ParsedPost(valid, indices, len(elements), tuple(violations), tuple(rejected))
 
 
-def envelope_ends(tenant: str, region: str, creation_time: int) -> bytes:
+def envelope_ends(tenant: str, region: str, creation_time: float) -> bytes:
     """What follows the payload in the envelopes of one request of metrics or logs."""
-    return b"%b%d}" % (_meta(tenant, region), creation_time)
+    return b"%b%b}" % (_meta(tenant, region), times.seconds_text(creation_time))
 
 
 @lru_cache(maxsize=1024)

@@ -66,23 +66,34 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[Row]):
-    """What became of the messages of one call: ``rows[i]`` is of message ``indices[i]``; ``errors`` by message."""
+    """What became of the messages of one call: ``rows[i]`` is of message ``indices[i]``; ``errors`` by message.
+
+    ``untimed``: the places in ``rows`` of those without a time of their own. They have the envelope's creation_time,
+    which is another one in each attempt to send the message.
+    """
 
     rows: list[Row]
     indices: list[int]
     errors: dict[int, InvalidEnvelope]
+    untimed: frozenset[int] = frozenset()
 
 
-def decode_each(values: Sequence[bytes | None], decode: Callable[[bytes | None], Row]) -> Decoded[Row]:
-    """``decode`` raises `InvalidEnvelope`; one bad message leaves the others alone."""
+def decode_each(values: Sequence[bytes | None], decode: Callable[[bytes | None], tuple[Row, bool]]) -> Decoded[Row]:
+    """``decode`` returns a row and whether it has a time of its own, or raises `InvalidEnvelope`. One bad message
+    leaves the others alone."""
     rows: list[Row] = []
     errors: dict[int, InvalidEnvelope] = {}
+    untimed = []
     for index, value in enumerate(values):
         try:
-            rows.append(decode(value))
+            row, has_own_time = decode(value)
         except InvalidEnvelope as error:
             errors[index] = error
-    return Decoded(rows, good_indices(len(values), errors), errors)
+            continue
+        if not has_own_time:
+            untimed.append(len(rows))
+        rows.append(row)
+    return Decoded(rows, good_indices(len(values), errors), errors, frozenset(untimed))
 
 
 def good_indices(count: int, errors: Mapping[int, object]) -> list[int]:

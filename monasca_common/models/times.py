@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,9 +21,60 @@ NOT_A_TIME = "must be milliseconds since the epoch, between 0 and 2^63 - 1"
 NOT_A_DATE = NOT_A_TIME + ", or ISO 8601 like 2026-01-31T23:59:59.123Z"
 NOT_SECONDS = "must be seconds since the epoch, not negative"
 
+# A number in another unit than milliseconds, as milliseconds.
+_MISTAKEN: tuple[tuple[str, Callable[[int], int]], ...] = (
+    ("seconds", lambda time: time * 1000),
+    ("microseconds", lambda time: time // 1000),
+    ("nanoseconds", lambda time: time // 1_000_000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The times that are allowed, both ends included, in ms since the epoch."""
+
+    earliest_ms: int = 0
+    latest_ms: int = LATEST_MS
+
+    def __contains__(self, time_ms: float) -> bool:
+        return self.earliest_ms <= time_ms <= self.latest_ms
+
+    def fault(self, time_ms: int) -> str | None:
+        """What is wrong with a time, and in which unit it would be right."""
+        if time_ms in self:
+            return None
+        if time_ms < self.earliest_ms:
+            fault = f"is older than rows are kept: since {shown(self.earliest_ms)}"
+        else:
+            fault = f"is in the future: beyond {shown(self.latest_ms)}"
+        units = [unit for unit, in_ms in _MISTAKEN if in_ms(time_ms) in self]
+        return f"{fault}; as {units[0]} it would be right: send milliseconds" if units else fault
+
+    def checked(self, parse: Callable[[Any], int]) -> Callable[[Any], int]:
+        """``parse``, which raises `ValueError` for a time outside as well."""
+
+        def parse_within(value: Any) -> int:
+            time_ms = parse(value)
+            if fault := self.fault(time_ms):
+                raise ValueError(fault)
+            return time_ms
+
+        return parse_within
+
+
+ANY_TIME = Window()
+
+
+def shown(time_ms: int) -> str:
+    """As ISO 8601, in milliseconds where no calendar has it."""
+    try:
+        return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds")
+    except OverflowError:
+        return f"{time_ms} ms"
+
 
 def from_ms(value: Any) -> int:
-    """Raises `ValueError`, whose text is the rule, for all but a number from 0 on that fits in 64 bits."""
+    """Raise `ValueError` with the rule, unless it is a number from 0 on that fits in 64 bits."""
     if type(value) not in (int, float) or not 0 <= value <= LATEST_MS:
         raise ValueError(NOT_A_TIME)
     return int(value)
@@ -47,6 +100,12 @@ def from_ms_or_iso(value: Any) -> int:
         raise ValueError(NOT_A_DATE) from None
     time_ms = (moment - _EPOCH) // _MILLISECOND + int((fraction or "").ljust(3, "0")[:3])
     return from_ms(time_ms)
+
+
+def seconds_text(seconds: float) -> bytes:
+    """As envelopes write their creation_time: whole seconds, and milliseconds where they say more."""
+    whole, rest_ms = divmod(round(seconds * 1000), 1000)
+    return b"%d.%03d" % (whole, rest_ms) if rest_ms else b"%d" % whole
 
 
 def version(creation_time: Any) -> int:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From Kafka to rows, exactly once: worker processes that start where the database left off."""
+"""The persister: worker processes that store Kafka's messages as rows, exactly once, from the stored offsets on."""

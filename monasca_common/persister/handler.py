@@ -1,79 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heart of the persister: one batch of one partition becomes rows, in one transaction with its offset."""
+"""The handler of the persister: it stores one batch of one partition as rows, in one transaction with its offset."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import PartitionBatch
+from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.models.rows import Decoded
-from monasca_common.persister.account import Account
-from monasca_common.persister.starts import StoredStarts
-from monasca_common.persister.writers import Writers
+from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.persister.status import MemberStatus
+from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Claim, Kind, Rows
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageError, StorageUnavailable
-from monasca_common.storage.row_keys import message_key
+from monasca_common.storage.parts import PartSize
 
 Decoder = Callable[[Sequence[bytes | None]], Decoded[Any]]
 
 
 class RowsHandler:
-    """A `Processor`'s handler; called by several threads at once, for a different partition each.
+    """A `Processor`'s handler. Several threads call it at once, each with a different partition.
 
-    What is no row, or can never be stored, is `Poison` message by message: dead letters, and the others come again
-    without them. The database being away is `RetryLater`. The stored offset has the last word about the range: what
-    is below it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`).
+    It raises `Poison` for each message that is not a row or can never be stored: these become dead letters, and the
+    others come again without them. It raises `RetryLater` if the database is unavailable, or if a batch is too large
+    for it; then the next attempt stores it in smaller parts. The stored offset decides about the range: what is below
+    it is skipped, and a range that begins beyond it is read again from there (`ReadFrom`).
     """
 
     def __init__(
-        self, kind: Kind, group: str, decode: Decoder, writers: Writers, starts: StoredStarts, account: Account
+        self, kind: Kind, group: str, decode: Decoder, writers: WriterPool, starts: StartOffsets, status: MemberStatus
     ) -> None:
         self._kind = kind
         self._group = group
         self._decode = decode
         self._writers = writers
         self._starts = starts
-        self._account = account
+        self._status = status
+        self._size = PartSize()
 
     def __call__(self, part: PartitionBatch) -> None:
         decoded = self._decode(part.values)
         if decoded.errors:
             reasons = {index: str(error) for index, error in decoded.errors.items()}
-            raise Poison(f"{len(reasons)} messages are no {self._kind} envelopes", reasons=reasons)
-        ids = () if self._kind is Kind.METRICS else message_ids(part)
-        self._write(part, Rows(self._kind, decoded.rows, part.offsets, ids))
+            raise Poison(f"{len(reasons)} messages are not {self._kind} envelopes", reasons=reasons)
+        if self._kind is Kind.METRICS:
+            rows = Rows(self._kind, decoded.rows, part.offsets)
+        else:
+            by_id = row_keys.by_id(part.headers, decoded.untimed)
+            rows = Rows(self._kind, decoded.rows, part.offsets, message_ids(part), by_id)
+        self._write(part, rows)
+
+    def accounted(self, partition: TopicPartition, start: int, end: int) -> None:
+        """Move the stored offset over offsets without rows: dead letters, or offsets without a message. A `Processor`
+        calls it before it commits to Kafka. Raises `RetryLater` and `ReadFrom` as the handler does."""
+        with self._translated(), self._writers.writer() as writer:
+            writer.accounted(self._claim(partition, start, end))
+        self._status.available()
 
     def _write(self, part: PartitionBatch, rows: Rows) -> None:
-        topic, partition = part.topic_partition
-        topic_id = self._starts.topic_ids.get(topic)
-        claim = Claim(self._group, topic, partition, topic_id, part.start_offset, part.next_offset)
+        claim = self._claim(part.topic_partition, part.start_offset, part.next_offset)
         fail_point("persister.before_write")
         began = time.monotonic()
+        with self._translated(), self._writers.writer() as writer:
+            for stored in parts.write(writer, claim, rows, self._size):
+                self._status.wrote(stored.written, time.monotonic() - began)
+                began = time.monotonic()
+
+    def _claim(self, partition: TopicPartition, start: int, end: int) -> Claim:
+        topic_id = self._starts.topic_ids.get(partition.topic)
+        return Claim(self._group, partition.topic, partition.partition, topic_id, start, end)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Translate errors of storage to those that a processor handles, and record them in the status."""
         try:
-            with self._writers.lend() as writer:
-                written = writer.write(claim, rows)
+            yield
         except StorageUnavailable as error:
-            self._account.unavailable(error)
+            self._status.unavailable(error)
             raise RetryLater from error
         except RowsRefused as error:
             raise Poison(str(error), reasons=error.reasons) from error
         except RangeBeyondNext as error:
             raise ReadFrom(error.next_offset) from error
         except StorageError as error:
-            # Nothing that trying again, or leaving single rows out, would cure.
-            self._account.fail(error)
+            # Neither a retry nor leaving out single rows would help.
+            self._status.fail(error)
             raise RetryLater from error
-        self._account.wrote(written, time.monotonic() - began)
 
 
 def message_ids(part: PartitionBatch) -> list[bytes]:
-    """What keys each message's row, for a whole batch without an object each."""
+    """The key of each message's row, computed for a whole batch without an object per message."""
     topic, partition = part.topic_partition
     return [
-        message_key(headers, topic, partition, offset)
+        row_keys.message_key(headers, topic, partition, offset)
         for headers, offset in zip(part.headers, part.offsets, strict=True)
     ]

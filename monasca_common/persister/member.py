@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member of a consumer group: its consumer, its writers, its loop, and another try when one of them fails."""
+"""One member of a consumer group: its consumer, its writers, its loop, and its restart after a failure."""
 
 from __future__ import annotations
 
@@ -7,35 +7,38 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
+from monasca_common.kafka import (
+    DeadLetters,
+    Hook,
+    KafkaConsumer,
+    KafkaProducer,
+    Processor,
+    RetryPolicy,
+    open_consumer,
+    open_producer,
+)
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.dead_letter import DeadLetters
-from monasca_common.kafka.entry_points import entry_point
 from monasca_common.kafka.errors import DeadLetterLimit, MessagingError
-from monasca_common.kafka.hooks import Hook
 from monasca_common.kafka.message import Message, TopicPartition
-from monasca_common.kafka.plugins import CONSUMERS, PRODUCERS
-from monasca_common.kafka.processor import Processor
-from monasca_common.kafka.producer import KafkaProducer
-from monasca_common.kafka.retry import RetryPolicy
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
-from monasca_common.persister.account import Account, State, Status
-from monasca_common.persister.board import Board
 from monasca_common.persister.handler import Decoder, RowsHandler
 from monasca_common.persister.settings import GroupSettings
-from monasca_common.persister.starts import StoredStarts
-from monasca_common.persister.writers import Writers
+from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.persister.status import MemberState, MemberStatus, Status
+from monasca_common.persister.status_board import StatusBoard
+from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.storage.base import Capability, Kind, Storage
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
 
-# Of a database that is away: seldom enough not to be a load, often enough to go on within seconds of its return.
+# Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
-# Of a member that failed; one that ran for so long starts again at the first.
+# Back-off for a member that failed; it begins anew after the member ran for HEALTHY_SECONDS.
 RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2)
 HEALTHY_SECONDS = 60.0
 _CLOSE_SECONDS = 1.0
@@ -45,14 +48,14 @@ _PROBE_PATIENCE_SECONDS = 2.0
 
 
 class Member:
-    """Runs one consumer of ``group`` until `stop`, in the process (and after the fork) that makes it."""
+    """Runs one consumer of ``group`` until `stop`. Create it in the process that runs it, after the fork."""
 
     def __init__(
         self,
         group: GroupSettings,
         storage: Storage,
         dead_letters: DeadLetters,
-        board: Board,
+        board: StatusBoard,
         status: Status,
         *,
         clock: Clock | None = None,
@@ -62,14 +65,14 @@ class Member:
         self._dead_letters = dead_letters
         self._board = board
         self._clock = clock or SystemClock()
-        self._account = Account(status, self._clock)
+        self._status = MemberStatus(status, self._clock)
         self._stopping = threading.Event()
         self._over = threading.Event()
         self._processor: Processor | None = None
         self._consumer: KafkaConsumer | None = None
 
     def run(self) -> None:
-        """Until `stop`: read and store; after a failure, again with a back-off. Raises nothing."""
+        """Read and store until `stop`; after a failure, restart with a back-off. Raises nothing."""
         teller = threading.Thread(target=self._tell, name=f"{self._group.kind}-status", daemon=True)
         teller.start()
         failures = 0
@@ -80,14 +83,14 @@ class Member:
             except Exception as error:
                 failures = 1 if self._clock.monotonic() - began > HEALTHY_SECONDS else failures + 1
                 self._failed(error, failures)
-        self._account.enter(State.STOPPED)
+        self._status.enter(MemberState.STOPPED)
         self._over.set()
         teller.join(_TELL_SECONDS)
-        LOG.info("%s stopped: %s", self._account.name, self._account.status({}).counters)
+        LOG.debug("%s stopped: %s", self._status.name, self._status.report({}))
         self._post()
 
     def stop(self) -> None:
-        """Hand out nothing more, commit, leave the group; returns when that is done, in bounded time."""
+        """Stop reading, commit, and leave the group; returns when that is done, in bounded time."""
         self._stopping.set()
         if self._processor is not None:
             self._processor.stop()
@@ -97,26 +100,26 @@ class Member:
         delay = None if final else RESTARTS.delay(failures, 0.0)
         then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
         LOG.error("the consumer of [%s] failed and %s: %s", self._group.name, then, error, exc_info=_unexpected(error))
-        self._account.enter(State.FAILED, str(error))
+        self._status.enter(MemberState.FAILED, str(error))
         self._stopping.wait(delay)
         if not self._stopping.is_set():
-            self._account.restarted()
+            self._status.restarted()
 
     def _serve(self) -> None:
         """One consumer, from its first poll to its close."""
         with contextlib.ExitStack() as stack:
-            writers = Writers(self._storage)
+            writers = WriterPool(self._storage)
             stack.callback(writers.close)
-            starts = StoredStarts(writers, self._account)
+            starts = StartOffsets(writers, self._status)
             producer = stack.enter_context(_opened_producer(self._group))
             consumer = stack.enter_context(_opened_consumer(self._group, starts, self._storage))
             handler = RowsHandler(
                 self._group.kind,
                 consumer.settings.group_id,
-                decoder(self._group.kind, self._group.max_cached_series),
+                decoder(self._group),
                 writers,
                 starts,
-                self._account,
+                self._status,
             )
             processor = Processor(
                 consumer,
@@ -126,20 +129,21 @@ class Member:
                 dead_letters=self._dead_letters,
                 threads=self._group.threads,
                 max_wait_seconds=consumer.settings.max_wait_time_seconds,
-                hooks=[_Watcher(self._account)],
+                accounted=handler.accounted,
+                hooks=[_StatusHook(self._status)],
             )
-            self._account.begin(lambda: processor.stop(0))
+            self._status.begin(lambda: processor.stop(0))
             self._processor, self._consumer = processor, consumer
             stack.callback(self._forget)
             if not self._stopping.is_set():
                 processor.run()
-        if self._account.failure is not None:
-            raise self._account.failure
+        if self._status.failure is not None:
+            raise self._status.failure
 
     def _forget(self) -> None:
         self._processor = self._consumer = None
 
-    # What is told of it
+    # What it reports
 
     def _tell(self) -> None:
         probe_at = 0.0
@@ -151,19 +155,19 @@ class Member:
             self._over.wait(_TELL_SECONDS)
 
     def _probe(self) -> None:
-        """Ask the brokers for something: a consumer that hears nothing may have nothing to read, or no broker."""
+        """Send a request to the brokers, because a silent consumer may have nothing to read, or no broker."""
         consumer = self._consumer
         if consumer is None:
             return
         try:
             consumer.partition_count(self._group.consumer.topics[0], _PROBE_PATIENCE_SECONDS)
         except MessagingError as error:
-            self._account.kafka(error)
+            self._status.kafka(error)
         else:
-            self._account.kafka(None)
+            self._status.kafka(None)
 
     def _post(self) -> None:
-        self._board.write(self._account.status(self._ends()))
+        self._board.write(self._status.report(self._ends()))
 
     def _ends(self) -> dict[TopicPartition, int]:
         consumer = self._consumer
@@ -177,36 +181,36 @@ class Member:
         return {tp: at + behind[tp] for tp, at in positions.items() if at is not None}
 
 
-class _Watcher(Hook):
-    def __init__(self, account: Account) -> None:
-        self._account = account
+class _StatusHook(Hook):
+    def __init__(self, status: MemberStatus) -> None:
+        self._status = status
         self._offsets: Mapping[TopicPartition, int] = {}
 
     def after_dead_letter(self, message: Message, error: Exception) -> None:
-        self._account.dead_letter()
+        self._status.dead_letter()
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._offsets = offsets
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
         committed = (partition for partition, error in outcomes.items() if error is None)
-        self._account.done({partition: self._offsets[partition] for partition in committed})
+        self._status.done({partition: self._offsets[partition] for partition in committed})
 
 
-def decoder(kind: Kind, max_series: int) -> Decoder:
-    """What turns values of this kind's topic into rows, on several threads at once."""
-    if kind is Kind.METRICS:
-        return _MetricDecoders(max_series)
-    if kind is Kind.ALARM_HISTORY:
+def decoder(group: GroupSettings) -> Decoder:
+    """A function that decodes values of the group's topic to rows; several threads may call it at once."""
+    if group.kind is Kind.METRICS:
+        return _MetricDecoders(group.max_cached_series, group.max_dimensions)
+    if group.kind is Kind.ALARM_HISTORY:
         return alarm.decode_all
-    return log.decode_all if kind is Kind.LOGS else event.decode_all
+    return partial(log.decode_all if group.kind is Kind.LOGS else event.decode_all, max_dimensions=group.max_dimensions)
 
 
 class _MetricDecoders(threading.local):
-    """One for each thread, for they are not to be shared; what one remembers, another may have to find out."""
+    """One for each thread, because they cannot be shared; so one may have to compute what another has cached."""
 
-    def __init__(self, max_series: int) -> None:
-        self._decoder = MetricDecoder(max_series)
+    def __init__(self, max_series: int, max_dimensions: int) -> None:
+        self._decoder = MetricDecoder(max_series, max_dimensions=max_dimensions)
 
     def __call__(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
         return self._decoder.decode_all(values)
@@ -214,7 +218,7 @@ class _MetricDecoders(threading.local):
 
 @contextlib.contextmanager
 def _opened_producer(group: GroupSettings) -> Iterator[KafkaProducer]:
-    producer = entry_point(PRODUCERS, group.producer.connection.driver, option="driver")(group.producer)
+    producer = open_producer(group.producer)
     try:
         yield producer
     finally:
@@ -222,9 +226,9 @@ def _opened_producer(group: GroupSettings) -> Iterator[KafkaProducer]:
 
 
 @contextlib.contextmanager
-def _opened_consumer(group: GroupSettings, starts: StoredStarts, storage: Storage) -> Iterator[KafkaConsumer]:
-    consumer = entry_point(CONSUMERS, group.consumer.connection.driver, option="driver")(group.consumer)
-    # Without offsets in the database, Kafka's are all there is: at least once, and rows overwrite by key.
+def _opened_consumer(group: GroupSettings, starts: StartOffsets, storage: Storage) -> Iterator[KafkaConsumer]:
+    consumer = open_consumer(group.consumer)
+    # Without offsets in the database, Kafka's count: rows are stored at least once, and overwrite by key.
     if Capability.TRANSACTIONAL_OFFSETS in storage.capabilities:
         starts.attach(consumer)
     try:
@@ -234,5 +238,5 @@ def _opened_consumer(group: GroupSettings, starts: StoredStarts, storage: Storag
 
 
 def _unexpected(error: Exception) -> bool:
-    """Whether its text may not be enough to find the cause."""
+    """Whether a log of the error needs a traceback, because its text may not show the cause."""
     return not isinstance(error, MessagingError | StorageError)

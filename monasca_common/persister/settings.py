@@ -1,37 +1,203 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a persister is made from: frozen, and checked before it gets here."""
+"""The settings of a persister: frozen, declared here as the options of ``[persister]`` and of its consumers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+from oslo_config import cfg
+
+from monasca_common.kafka.config import (
+    KAFKA_GROUP,
+    GroupReader,
+    OptionGroup,
+    OptionType,
+    consumer_settings,
+    declared,
+    option,
+    options_of,
+    producer_settings,
+    register,
+    with_defaults,
+)
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.storage.base import Kind
-from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.settings import StorageSettings, storage_settings
+
+PERSISTER_GROUP = "persister"
+
+# The option group of each kind, and whether it is read by default: as in the old persister.
+_CONSUMERS = {
+    "kafka_metrics": (Kind.METRICS, True),
+    "kafka_alarm_history": (Kind.ALARM_HISTORY, True),
+    "kafka_logs": (Kind.LOGS, False),
+    "kafka_events": (Kind.EVENTS, False),
+}
+
+# Defaults that differ from those of [kafka]. A transaction costs the database the same for 50 rows and for 20,000
+# (SQLite writes every page that has one of them); a stop leaves room, within the 10 seconds that are promised, for
+# leaving the group and for the parent process.
+_DEFAULTS_OF_KAFKA = {
+    "batch_size": 20_000,
+    "buffer_bytes": 128 * 1024 * 1024,  # two batches at work and the next ones, with 500 bytes of overhead a message
+    "max_wait_time_seconds": 0.1,
+    "stop_timeout_seconds": 5.0,
+}
+# A killed worker is replaced at once, but its partitions wait until its session times out.
+_SESSION_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSwitch:
+    """Whether a consumer runs; a disabled one has no `GroupSettings`."""
+
+    enabled: bool = field(metadata=declared(help="Whether the persister stores this topic."))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """One kind of data: who reads it and how many share the work. ``name`` is its group of options.
+    """One kind of data: its consumer, and how many processes and threads share the work. ``name``: its option group.
 
-    ``producer`` writes its dead letters, to the servers that it reads from.
+    ``producer`` writes the dead letters, to the servers that the consumer reads from. ``max_dimensions``: that of
+    ``[storage]``; what has more is a dead letter.
     """
 
     name: str
     kind: Kind
-    num_processors: int
-    threads: int
-    max_cached_series: int
+    num_processors: int = field(
+        metadata=declared(
+            default=1,
+            inherited=True,
+            minimum=1,
+            maximum=256,
+            unit="processes",
+            help="How many processes share the topic's partitions. Too small: the persister falls behind. Beyond the "
+            "number of partitions: processes are idle. A database that one process may write to, such as sqlite, "
+            "takes 1.",
+        )
+    )
+    threads: int = field(
+        metadata=declared(
+            default=2,
+            minimum=1,
+            maximum=64,
+            unit="threads",
+            help="How many partitions one process handles at once: one batch is decoded while another waits for the "
+            "database. Each thread has a connection of its own. Too small: the process waits for the database. Too "
+            "large: the database runs out of connections.",
+        )
+    )
+    max_cached_series: int = field(
+        metadata=declared(
+            default=200_000,
+            minimum=1,
+            maximum=100_000_000,
+            unit="series",
+            help="How many series each thread that decodes metrics caches, at 1 kB each. Too small: metrics of other "
+            "series take twice as long. Too large: the process runs out of memory.",
+        )
+    )
     consumer: ConsumerSettings
     producer: ProducerSettings
+    max_dimensions: int = MOST_DIMENSIONS
 
 
 @dataclass(frozen=True, slots=True)
 class PersisterSettings:
-    """``status_port``: ``None`` for no status at all. ``max_consecutive_dead_letters``: ``None`` for no limit."""
+    """The settings of the service. ``status_port``: ``None``: no status. ``max_consecutive_dead_letters``: ``None``: no
+    limit."""
 
     groups: tuple[GroupSettings, ...]
     storage: StorageSettings
-    status_host: str = "127.0.0.1"
-    status_port: int | None = None
-    max_consecutive_dead_letters: int | None = None
+    status_host: str = option(
+        "127.0.0.1",
+        help="The address at which /healthcheck and /metrics answer; 0.0.0.0 for every address of this machine. "
+        "Neither asks for authentication.",
+    )
+    status_port: int | None = option(
+        None,
+        type=OptionType.PORT,
+        help="The port at which /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: neither is served.",
+    )
+    max_consecutive_dead_letters: int | None = option(
+        10_000,
+        minimum=0,
+        maximum=1_000_000_000,
+        unit="messages",
+        help="How many dead letters of one partition may follow each other. The next one stops its consumer until a "
+        "restart, because the topic is then probably the wrong one. Too small: a series of bad rows stops the "
+        "consumer. 0: no limit.",
+    )
+
+
+_PERSISTER = OptionGroup(
+    PERSISTER_GROUP, (*options_of(PersisterSettings), *options_of(GroupSettings, "max_cached_series"))
+)
+_SHARED = OptionGroup(KAFKA_GROUP, options_of(GroupSettings, "num_processors"))
+
+
+def _group(name: str, *, enabled: bool) -> OptionGroup:
+    """The options that the persister adds to the group of one of its consumers."""
+    switch = with_defaults(options_of(GroupSwitch), {"enabled": enabled})
+    return OptionGroup(name, (*switch, *options_of(GroupSettings, "num_processors", "threads")))
+
+
+_GROUPS = {name: _group(name, enabled=enabled) for name, (_, enabled) in _CONSUMERS.items()}
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """Every group with its options, for oslo.config's generator of sample files."""
+    return [group.listed() for group in (_PERSISTER, _SHARED, *_GROUPS.values())]
+
+
+def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
+    """The settings of a persister; registers every option that it reads.
+
+    Raises `ConfigurationError`, which names the option.
+    """
+    for group in (_SHARED, *_GROUPS.values()):
+        register(conf, group.name)
+        group.register(conf)
+    for name, default in _DEFAULTS_OF_KAFKA.items():
+        conf.set_default(name, default, group=KAFKA_GROUP)
+    read = GroupReader(conf, _PERSISTER)
+    readers = [GroupReader(conf, group) for group in _GROUPS.values()]
+    storage = storage_settings(conf)
+    groups = tuple(
+        _group_settings(conf, each, read["max_cached_series"], storage.max_dimensions)
+        for each in readers
+        if each["enabled"]
+    )
+    if not groups:
+        raise ConfigurationError(
+            f"enabled is false in every one of the groups {', '.join(_CONSUMERS)}: there is nothing to do, enable one"
+        )
+    return read.settings(
+        PersisterSettings,
+        groups=groups,
+        storage=storage,
+        max_consecutive_dead_letters=read["max_consecutive_dead_letters"] or None,
+    )
+
+
+def _group_settings(
+    conf: cfg.ConfigOpts, read: GroupReader, max_cached_series: int, max_dimensions: int
+) -> GroupSettings:
+    consumer = consumer_settings(conf, read.group)
+    if consumer.group_protocol == "classic" and consumer.session_timeout_seconds is None:
+        quick = min(_SESSION_TIMEOUT_SECONDS, consumer.max_poll_interval_seconds)
+        consumer = replace(consumer, session_timeout_seconds=quick)
+    return read.settings(
+        GroupSettings,
+        name=read.group,
+        kind=_CONSUMERS[read.group][0],
+        max_cached_series=max_cached_series,
+        max_dimensions=max_dimensions,
+        consumer=consumer,
+        # Dead letters and offsets are not one transaction: the database's offsets count, and dead letters are
+        # idempotent.
+        producer=replace(producer_settings(conf, read.group), transactional_id=None),
+    )

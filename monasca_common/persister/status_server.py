@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/healthcheck`` for probes, as JSON, and ``/metrics`` for Prometheus: what is on the board."""
+"""``/healthcheck`` for probes, as JSON, and ``/metrics`` for Prometheus: the statuses on the board."""
 
 from __future__ import annotations
 
@@ -7,26 +7,29 @@ import socket
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import accumulate
+from math import inf
 from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
+from prometheus_client.utils import floatToGoString
 
-from monasca_common.persister.account import State, Status
-from monasca_common.persister.board import Board
+from monasca_common.persister.status import WRITE_SECONDS, MemberState, Status
+from monasca_common.persister.status_board import StatusBoard
 
 _PREFIX = "monasca_persister"
 _REQUEST_SECONDS = 5.0
 
 
 class StatusServer(ThreadingHTTPServer):
-    """Serves on a socket that is bound and listening already."""
+    """An HTTP server on a socket that is bound and listening already."""
 
     daemon_threads = True
 
-    def __init__(self, listener: socket.socket, board: Board) -> None:
+    def __init__(self, listener: socket.socket, board: StatusBoard) -> None:
         super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -58,15 +61,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """A probe every few seconds is no news."""
+        """Log nothing, because probes come every few seconds."""
 
 
 def healthy(statuses: Sequence[Status]) -> bool:
-    return all(status.state is State.RUNNING for status in statuses)
+    return all(status.state is MemberState.RUNNING for status in statuses)
 
 
 def health(statuses: Sequence[Status]) -> dict[str, Any]:
-    """What ``/healthcheck`` says, with 503 unless every worker is running."""
+    """The body of ``/healthcheck``, whose status is 503 unless every worker is running."""
     return {
         "healthy": healthy(statuses),
         "workers": {
@@ -78,7 +81,7 @@ def health(statuses: Sequence[Status]) -> dict[str, Any]:
                 "partitions": len(status.lag),
                 "seconds_since_write": _seconds_before(status, status.written_ms),
                 "pid": status.pid,
-                "restarts": status.counters.restarts,
+                "restarts": status.restarts,
             }
             for status in statuses
         },
@@ -90,7 +93,7 @@ def _seconds_before(status: Status, moment_ms: int | None) -> float | None:
 
 
 class _Collector:
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: StatusBoard) -> None:
         self._board = board
 
     def collect(self) -> Iterator[Metric]:
@@ -98,23 +101,25 @@ class _Collector:
 
 
 def metrics(statuses: Sequence[Status]) -> Iterator[Metric]:
-    """What ``/metrics`` says. Counters go on where a restarted worker's left off."""
+    """The metrics of ``/metrics``. The counters of a restarted worker continue."""
     yield _states(statuses)
     yield _lags(statuses)
     rows = CounterMetricFamily(f"{_PREFIX}_rows", "Rows by what became of them", labels=["worker", "outcome"])
-    dead = CounterMetricFamily(f"{_PREFIX}_dead_letters", "Messages that are no rows", labels=["worker"])
+    dead = CounterMetricFamily(f"{_PREFIX}_dead_letters", "Messages that are not rows", labels=["worker"])
     away = CounterMetricFamily(f"{_PREFIX}_database_unavailable_seconds", "Waited for the database", labels=["worker"])
     again = CounterMetricFamily(f"{_PREFIX}_restarts", "Restarts after a failure", labels=["worker"])
-    writes = SummaryMetricFamily(f"{_PREFIX}_write_seconds", "Transactions", labels=["worker"])
+    writes = HistogramMetricFamily(f"{_PREFIX}_write_seconds", "Transactions", labels=["worker"])
     last = GaugeMetricFamily(f"{_PREFIX}_last_write_timestamp_seconds", "The last transaction", labels=["worker"])
     for status in statuses:
-        name, counters = status.worker, status.counters
+        name = status.worker
         for outcome in ("stored", "repeated", "conflicting", "skipped"):
-            rows.add_metric([name, outcome], getattr(counters, outcome))
-        dead.add_metric([name], counters.dead_letters)
-        away.add_metric([name], counters.unavailable_seconds)
-        again.add_metric([name], counters.restarts)
-        writes.add_metric([name], counters.writes, counters.write_seconds)
+            rows.add_metric([name, outcome], getattr(status, outcome))
+        dead.add_metric([name], status.dead_letters)
+        away.add_metric([name], status.unavailable_seconds)
+        again.add_metric([name], status.restarts)
+        bounds = map(floatToGoString, (*WRITE_SECONDS, inf))
+        buckets = list(zip(bounds, accumulate(status.write_classes), strict=True))
+        writes.add_metric([name], buckets, status.write_seconds)
         if status.written_ms:
             last.add_metric([name], status.written_ms / 1000)
     yield from (rows, dead, away, again, writes, last)
@@ -125,8 +130,8 @@ def _states(statuses: Sequence[Status]) -> Metric:
         f"{_PREFIX}_worker_state", "1 for the state that a worker is in", labels=["worker", "state"]
     )
     for status in statuses:
-        for state in State:
-            family.add_metric([status.worker, state], float(state is status.state))
+        for state in MemberState:
+            family.add_metric([status.worker, state.replace(" ", "_")], float(state is status.state))
     return family
 
 

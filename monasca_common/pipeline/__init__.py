@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aggregation of metrics. What is imported here needs neither Spark nor a database."""
+"""Aggregation of metrics. Importing this package needs neither Spark nor a database."""
 
-from monasca_common.pipeline.errors import Fault, InvalidSpecifications
-from monasca_common.pipeline.output import Output, Publisher, output
-from monasca_common.pipeline.partials import (
+from monasca_common.pipeline.aggregate.output import OutputMessage, Publisher, output
+from monasca_common.pipeline.aggregate.partials import (
     Accumulator,
     Partial,
     PartialKey,
@@ -13,19 +12,20 @@ from monasca_common.pipeline.partials import (
     group_text,
     merged,
 )
-from monasca_common.pipeline.records import RecordReader, Records, Rejection
-from monasca_common.pipeline.rollup import Aggregate, aggregate
-from monasca_common.pipeline.specification import PreTransform, Specifications, Transform
-from monasca_common.pipeline.specification_reader import Rows, load, read
-from monasca_common.pipeline.usages import Usage
+from monasca_common.pipeline.aggregate.records import RecordReader, Records, Rejection
+from monasca_common.pipeline.aggregate.rollup import Aggregate, aggregate
+from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
+from monasca_common.pipeline.specification.reader import JsonRows, load, read
+from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
 from monasca_common.pipeline.windows import TimeBounds, period_start_ms, window_start_ms
 
 __all__ = [
     "Accumulator",
     "Aggregate",
-    "Fault",
     "InvalidSpecifications",
-    "Output",
+    "JsonRows",
+    "OutputMessage",
     "Partial",
     "PartialKey",
     "PreTransform",
@@ -34,7 +34,7 @@ __all__ = [
     "RecordReader",
     "Records",
     "Rejection",
-    "Rows",
+    "RowFault",
     "Specifications",
     "TimeBounds",
     "Transform",

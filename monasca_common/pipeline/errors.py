@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong with a job.
+"""The errors of a job.
 
 ::
 
     ConfigurationError
-    └── InvalidSpecifications   at least one row breaks a rule (`faults` tells each)
+    └── InvalidSpecifications   at least one row breaks a rule (`faults` has each)
     PipelineError
-    ├── Fenced                  somebody else has accounted for these offsets: read again from what is stored
-    ├── RecordsLost             the log no longer has what is to be read next
+    ├── Fenced                  another process has accounted for these offsets: read again from the stored ones
+    ├── RecordsLost             the log no longer has the next records to read
     ├── NotPublished            aggregates are stored, and Kafka does not take all of them
-    ├── StagingLost             what executors have staged is not all there: compute it again
+    ├── StagingLost             some of what executors staged is missing: compute it again
     ├── AlreadyArchived         the archive has these offsets: its position was put back
-    ├── ArchiveUnavailable      the file system that the archive is on cannot do it now
-    ├── ArchiveDamaged          a file of the archive is gone, or is not whole
-    ├── ReplayFailed            some of it was not sent: to repeat it adds nothing twice
+    ├── ArchiveUnavailable      the file system of the archive is unavailable
+    ├── ArchiveDamaged          a file of the archive is missing, or is not whole
+    ├── ReplayFailed            a part was not sent: repeating the replay adds nothing twice
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
-    ├── SparkFailed             it does not come to a result; of a job that does not try again
-    ├── BackfillStopped         it was asked to stop before it was done
-    └── NotAggregated           a record that counts nowhere; it becomes a dead letter, which says why
+    ├── SparkFailed             Spark failed in a job that does not retry
+    ├── BackfillStopped         the backfill was asked to stop before it was done
+    └── NotAggregated           a record that counts nowhere; its dead letter says why
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Fault:
+class RowFault:
     """``source``: the file or table; ``row``: from 1; ``field``: like ``aggregation_params_map.filter_by_list[0]``."""
 
     source: str
@@ -42,15 +42,15 @@ class Fault:
 
 
 class InvalidSpecifications(ConfigurationError):
-    """Every fault of every file, for whoever mends one wants to see all."""
+    """Lists every fault of every file, because an operator who corrects one wants to see all."""
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
+    def __init__(self, faults: Iterable[RowFault]) -> None:
         self.faults = tuple(sorted(faults))
         super().__init__("\n".join(map(str, self.faults)))
 
 
 class PipelineError(Exception):
-    """Base of what a job raises, beside the errors of Kafka and of storage."""
+    """Base of the errors that a job raises, beside those of Kafka and of storage."""
 
 
 class Fenced(PipelineError):
@@ -64,19 +64,19 @@ class Fenced(PipelineError):
 
 
 class RecordsLost(PipelineError):
-    """Retention has passed the position: these records are in no aggregate, and never will be."""
+    """Retention has removed records before they were read: no aggregate will ever count them."""
 
 
 class NotPublished(PipelineError):
-    """Nothing is lost: what is not published stays due."""
+    """Kafka did not take all aggregates. Nothing is lost: what is not published stays due."""
 
 
 class StagingLost(PipelineError):
-    """What executors say they have staged is not what the database holds."""
+    """The database does not have what executors reported as staged."""
 
 
 class AlreadyArchived(PipelineError):
-    """The archive's position was put back: what it has would be there twice."""
+    """The archive's position was put back: its records would be archived twice."""
 
     def __init__(self, group: str, topic: str, partition: int, start: int, last: int) -> None:
         super().__init__(
@@ -86,27 +86,27 @@ class AlreadyArchived(PipelineError):
 
 
 class ArchiveUnavailable(PipelineError):
-    """A passing condition, as far as one can tell: the message names the path and what its file system says."""
+    """A condition that may pass. The message names the path and quotes its file system."""
 
 
 class ArchiveDamaged(PipelineError):
-    """Somebody else has removed a file that the manifest names, or a file of the archive is cut or overwritten."""
+    """A file that the manifest names was removed, or a file of the archive is truncated or overwritten."""
 
 
 class ReplayFailed(PipelineError):
-    """What was sent before is sent; the whole may be repeated."""
+    """A replay failed midway. What was sent stays sent; the whole replay may be repeated."""
 
 
 class SparkUnavailable(PipelineError):
-    """The message says what to install."""
+    """Spark cannot start. The message says what to install."""
 
 
 class SparkFailed(PipelineError):
-    """What an executor, or Spark itself, said first; all of it is in Spark's log."""
+    """Spark failed. The message is the first line of the executor's or Spark's error; the rest is in Spark's log."""
 
 
 class BackfillStopped(PipelineError):
-    """Nothing was replaced: run it again."""
+    """The backfill stopped before it was done. Nothing was replaced: run it again."""
 
 
 class NotAggregated(PipelineError):

@@ -1,51 +1,164 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs are made from: frozen, and checked before it gets here."""
+"""The settings of jobs: frozen, declared here as the options of ``[spark]`` and of ``[pipeline_<job>]``.
+
+The group of a job that follows a topic also has the options of a consumer. This module imports neither a database nor
+Spark.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
+from oslo_config import cfg
+
+from monasca_common.kafka.config import (
+    GroupReader,
+    Option,
+    OptionGroup,
+    OptionType,
+    consumer_settings,
+    declared,
+    group_of,
+    made_of,
+    option,
+    options_of,
+    producer_settings,
+    register,
+    shown_url,
+    with_defaults,
+)
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.pipeline.output import Publisher
-from monasca_common.pipeline.specification import Specifications
+from monasca_common.pipeline.aggregate.output import Publisher
+from monasca_common.pipeline.specification.reader import load
+from monasca_common.pipeline.specification.reader import read as read_specifications
+from monasca_common.pipeline.specification.specification import Specifications
+from monasca_common.storage.settings import storage_settings
+
+SPARK_GROUP = "spark"
+AGGREGATE_GROUP = "pipeline_aggregate"
+BACKFILL_GROUP = "pipeline_backfill"
+_DAY_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """``packages`` are Maven coordinates; none: the Kafka connector of the pyspark that is installed."""
+    """The settings of a session. ``packages``: Maven coordinates; none: the connector of the installed pyspark."""
 
-    master: str = "local[*]"
-    packages: tuple[str, ...] = ()
-    jars: tuple[str, ...] = ()
-    driver_memory: str = "1g"
-    shuffle_partitions: int = 8
-    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    master: str = option(
+        "local[*]",
+        help="Master URL of Spark: local[*] (this machine, all cores), local[N], spark://host:7077, yarn, k8s://...",
+    )
+    packages: tuple[str, ...] = option(
+        (),
+        help="Maven coordinates that Spark fetches at the start. Unset: the Kafka connector of the installed pyspark.",
+    )
+    jars: tuple[str, ...] = option(
+        (), help="Jar files that Spark loads in addition to packages; paths that every node can read."
+    )
+    jar_digests: str | None = option(
+        None,
+        help="File with the SHA-256 digest of each jar that Spark fetches for packages, as sha256sum writes it; with "
+        "any other jar a job does not start. Unset: the Kafka connector is compared with the digests that are shipped "
+        "for its version, and other jars are used as they come, with a warning.",
+    )
+    driver_memory: str = option("1g", help="Heap of the driver's JVM, as Java writes it: 512m, 2g.")
+    shuffle_partitions: int = option(
+        8,
+        minimum=1,
+        maximum=100_000,
+        unit="tasks",
+        help="How many tasks merge partial aggregates; about one for each core. Too small: cores are idle; too large: "
+        "each batch spends its time on starting tasks. It may change at any time.",
+    )
+    options: Mapping[str, str] = option(
+        default_factory=lambda: MappingProxyType({}),
+        secret=True,
+        help="Further options of Spark, one name=value a line, such as spark.executor.memory=2g. They override the "
+        "others. Write $$ for each $.",
+    )
+
+
+def _status_host() -> Any:
+    return option(
+        "127.0.0.1",
+        name="status_host",
+        help="The address at which /metrics answers; 0.0.0.0 for every address of this machine. It asks for no "
+        "authentication.",
+    )
+
+
+def _status_port() -> Any:
+    return option(
+        None,
+        name="status_port",
+        type=OptionType.PORT,
+        help="The port at which /metrics (Prometheus) answers. Unset: it is not served.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """Where /metrics answers. Without a port it is not served."""
+
+    host: str = _status_host()
+    port: int | None = _status_port()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """How a job goes through its topic, batch by batch.
+    """How a job reads its topic, batch by batch.
 
-    ``trigger_seconds``: from the start of one batch to that of the next, where there is not more to read.
-    ``max_offsets_per_trigger``: of all partitions. ``min_partitions``: tasks a batch is cut into, at least; 0: one for
-    each partition of the topic.
+    ``trigger_seconds``: the time from the start of one batch to the start of the next, unless more is waiting than a
+    batch may have. ``max_offsets_per_trigger``: the greatest batch, over all partitions. ``min_partitions``: the least
+    number of tasks that read a batch; 0: one for each partition of the topic.
     """
 
     consumer: ConsumerSettings
     producer: ProducerSettings
-    connection: str = field(repr=False)
-    trigger_seconds: float = 10.0
-    max_offsets_per_trigger: int = 1_000_000
-    min_partitions: int = 0
-    status_host: str = "127.0.0.1"
-    status_port: int | None = None
+    connection: str = field(
+        repr=False,
+        metadata=declared(
+            secret=True,
+            help="The database in which the job keeps its state, as a SQLAlchemy URL of sqlite or postgresql. Unset: "
+            "[database] connection. Write $$ for each $.",
+        ),
+    )
+    trigger_seconds: float = option(
+        10.0,
+        minimum=0.0,
+        maximum=float(_DAY_SECONDS),
+        unit="seconds",
+        help="The time from the start of a batch to the start of the next, unless more is waiting than one "
+        "batch may have. Too small: each batch pays the fixed cost of Spark for a few records. Larger: fewer, larger "
+        "batches and later results.",
+    )
+    max_offsets_per_trigger: int = option(
+        1_000_000,
+        minimum=1,
+        maximum=10_000_000_000,
+        unit="offsets",
+        help="How many offsets a batch may have, over all partitions. Too small: the job falls behind its topic. Too "
+        "large: a batch outgrows the memory of the executors.",
+    )
+    min_partitions: int = option(
+        0,
+        minimum=0,
+        maximum=100_000,
+        unit="tasks",
+        help="The least number of tasks that read a batch; partitions of the topic are split. 0: one task for each "
+        "partition.",
+    )
+    status_host: str = _status_host()
+    status_port: int | None = _status_port()
 
     @property
     def name(self) -> str:
-        """Under which its state is kept: another group, or another topic, begins anew."""
+        """The name under which the state is kept: another group, or another topic, begins anew."""
         return f"{self.group}/{self.topic}"
 
     @property
@@ -56,36 +169,233 @@ class StreamSettings:
     def group(self) -> str:
         return self.consumer.group_id
 
+    def facts(self) -> Mapping[str, object]:
+        """What the line that is logged at a job's start says of it; no secrets."""
+        return {
+            "reads": f"{self.topic} as {self.group}",
+            "from_brokers": self.consumer.connection.bootstrap_servers,
+            "keeps_state_in": shown_url(self.connection),
+            "metrics_at": "" if self.status_port is None else f"{self.status_host}:{self.status_port}",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SpecificationSource:
+    """Where the specifications of aggregates come from."""
+
+    specifications: Literal["files", "database"] = option(
+        "files",
+        choices={
+            "files": "those of transform_specs and pre_transform_specs",
+            "database": "those that `monasca-common pipeline specifications load` has stored",
+        },
+        help="Where the job reads its specifications. It reads them when it starts.",
+    )
+    transform_specs: str | None = option(
+        None,
+        help="File of JSON lines: how each metric id is aggregated. Unset: the specifications in the package.",
+    )
+    pre_transform_specs: str | None = option(
+        None,
+        help="File of JSON lines: which records each metric id is made of. Unset: the specifications in the package.",
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class AggregateSettings:
-    """``emit``: publish a period whenever it changes (marked provisional while it is open), or once it is over.
+    """The settings of the job. ``emit``: publish a period whenever it changes (provisional while open), or once it is
+    over.
 
-    ``slack_seconds``: how long after its end a period stays open for what is late. ``duplicates_lookback``: how many
+    ``slack_seconds``: how long a period stays open for late records after its end. ``duplicates_lookback``: how many
     offsets of each partition are searched for an earlier copy of a message; 0: none, and copies count.
     """
 
     stream: StreamSettings
-    specifications: Specifications
-    publisher: Publisher
-    output_topic: str
-    emit: Literal["update", "final"] = "update"
-    slack_seconds: int = 600
-    retention_days: int = 45
-    duplicates_lookback: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StatusSettings:
-    """Where /metrics answers; without a port nowhere."""
-
-    host: str = "127.0.0.1"
-    port: int | None = None
+    specifications: Specifications = field(metadata=made_of(SpecificationSource))
+    output_topic: str = field(
+        metadata=declared(default="metrics", help="The topic to which aggregates are published, as metrics.")
+    )
+    publisher: Publisher = field(
+        metadata=made_of(
+            Option("tenant", default="monasca", help="The tenant (project id) to whom the aggregates belong."),
+            Option("region", default="", help="The region of the aggregates."),
+        )
+    )
+    emit: Literal["update", "final"] = option(
+        "update",
+        choices={
+            "update": "publish a period whenever it has changed, marked provisional until it is over",
+            "final": "publish a period once it is over; late records correct it",
+        },
+        help="When a job publishes aggregates.",
+    )
+    slack_seconds: int = option(
+        600,
+        minimum=0,
+        maximum=30 * _DAY_SECONDS,
+        unit="seconds",
+        help="How long a period stays open for late records after its end. Too small: more corrections "
+        "are published after the period. Larger: final aggregates come later.",
+    )
+    retention_days: int = option(
+        45,
+        minimum=1,
+        maximum=36_525,
+        unit="days",
+        help="How many days the state of a period is kept, by its event time. Older records become dead letters. "
+        "Larger: the database has more rows.",
+    )
+    duplicates_lookback: int = option(
+        0,
+        minimum=0,
+        maximum=1_000_000_000,
+        unit="offsets",
+        help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
+        "if an earlier record, in the batch or in these offsets, has the same id. Each batch reads its own records "
+        "twice and these offsets once: this takes twice the processor time if they are a fifth of the batch, and 2.2 "
+        "times if they are as many. Too small: a later copy counts again. 0: all copies count.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillSettings:
-    """``margin_ms``: how long before the time of an event its message may have been written."""
+    """The settings of the job. ``margin_ms``: how long before the time of an event its message may have been
+    written."""
 
-    margin_ms: int
-    from_archive: bool = False
+    margin_ms: int = field(
+        metadata=made_of(
+            Option(
+                "margin_seconds",
+                type=OptionType.INTEGER,
+                default=_DAY_SECONDS,
+                minimum=600,
+                maximum=30 * _DAY_SECONDS,
+                unit="seconds",
+                help="How long before the time of an event its message may have been written. When backfill reads "
+                "Kafka, it starts this much before the range. Too small: records with an earlier message are left "
+                "out. Larger: backfill reads more. Everything else is configured in [pipeline_aggregate].",
+            )
+        )
+    )
+    from_archive: bool = field(
+        default=False,
+        metadata=made_of(
+            Option(
+                "source",
+                default="kafka",
+                choices={
+                    "kafka": "what the topic still has",
+                    "archive": "what [pipeline_archive] has archived of the topic, and from there on Kafka",
+                },
+                help="Where backfill reads records.",
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGroup:
+    """The option group of a job that follows a topic: its own options, and a consumer's with other ``defaults``."""
+
+    own: OptionGroup
+    defaults: Mapping[str, Any]
+
+    def listed(self) -> tuple[str, list[cfg.Opt]]:
+        consumer = with_defaults(group_of(self.own.name).options, self.defaults)
+        return OptionGroup(self.own.name, (*self.own.options, *consumer)).listed()
+
+    def settings(self, conf: cfg.ConfigOpts) -> tuple[GroupReader, StreamSettings]:
+        """The reader of the group, and the settings of its topic and its state. Raises `ConfigurationError`."""
+        self.own.register(conf)
+        register(conf, self.own.name)
+        for name, default in self.defaults.items():
+            conf.set_default(name, default, group=self.own.name)
+        consumer = consumer_settings(conf, self.own.name)
+        read = GroupReader(conf, self.own)
+        stream = read.settings(
+            StreamSettings,
+            consumer=consumer,
+            # Publishing and accounting are not one transaction: ids and versions make repeats harmless.
+            producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
+            connection=read["connection"] or storage_settings(conf).connection,
+        )
+        return read, stream
+
+
+_SPARK = OptionGroup(SPARK_GROUP, options_of(SparkSettings))
+_AGGREGATE = StreamGroup(
+    OptionGroup(AGGREGATE_GROUP, (*options_of(StreamSettings), *options_of(AggregateSettings))),
+    MappingProxyType({"topic": ["metrics"], "group_id": "spark-aggregate"}),
+)
+_BACKFILL = OptionGroup(BACKFILL_GROUP, (*options_of(BackfillSettings), *options_of(StatusSettings)))
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """Every group with its options, for oslo.config's generator of sample files."""
+    return [_SPARK.listed(), _AGGREGATE.listed(), _BACKFILL.listed()]
+
+
+def spark_settings(conf: cfg.ConfigOpts) -> SparkSettings:
+    """The settings of a Spark session; registers the options that it reads. Raises `ConfigurationError`."""
+    read = GroupReader(conf, _SPARK)
+    return read.settings(SparkSettings, options=MappingProxyType(dict(map(_name_and_value, read["options"]))))
+
+
+def aggregate_settings(conf: cfg.ConfigOpts) -> AggregateSettings:
+    """The settings of the job ``aggregate``. Raises `ConfigurationError`, `InvalidSpecifications`."""
+    read, stream = _AGGREGATE.settings(conf)
+    if len(stream.consumer.topics) > 1:
+        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
+    return read.settings(
+        AggregateSettings,
+        stream=stream,
+        specifications=_specifications(read, stream.connection),
+        publisher=Publisher(stream.name, read["tenant"], read["region"]),
+    )
+
+
+def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:
+    """What ``aggregate`` reads, and the topic that it writes, without its specifications, which may be in a database
+    that is yet to be made. Raises `ConfigurationError`."""
+    read, stream = _AGGREGATE.settings(conf)
+    return stream, read["output_topic"]
+
+
+def backfill_settings(conf: cfg.ConfigOpts) -> BackfillSettings:
+    """The settings that the job ``backfill`` has beside those of ``aggregate``. Raises `ConfigurationError`."""
+    read = GroupReader(conf, _BACKFILL)
+    return BackfillSettings(read["margin_seconds"] * 1000, from_archive=read["source"] == "archive")
+
+
+def status_settings(conf: cfg.ConfigOpts, group: str) -> StatusSettings:
+    """Where a job that ends by itself serves /metrics while it runs. Raises `ConfigurationError`."""
+    return GroupReader(conf, OptionGroup(group, options_of(StatusSettings), shared=True)).settings(StatusSettings)
+
+
+def _specifications(read: GroupReader, connection: str) -> Specifications:
+    if read["specifications"] == "database":
+        # Imported here, because the options are also listed where no database library is installed.
+        from monasca_common.pipeline.source.offset_store import OffsetStore
+        from monasca_common.pipeline.specification import table
+
+        return read_specifications(*table.stored(OffsetStore(connection)))
+    try:
+        return load(_path(read["pre_transform_specs"]), _path(read["transform_specs"]))
+    except OSError as error:
+        raise ConfigurationError(
+            f"a file of specifications in group [{read.group}] cannot be read: {error.filename}: {error.strerror}"
+        ) from None
+
+
+def _path(name: str | None) -> Path | None:
+    return Path(name) if name else None
+
+
+def _name_and_value(line: str) -> tuple[str, str]:
+    name, separator, value = line.partition("=")
+    if not separator or not name.strip():
+        raise ConfigurationError(
+            f"options in group [{SPARK_GROUP}] has a line without a = in it (it may be a secret and is not shown): "
+            "write name=value"
+        )
+    return name.strip(), value.strip()

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WINDOW_MS = 600_000
-"""Partials are kept for ten minutes of event time each; every period is made of whole windows."""
+"""The length of a window: a partial covers ten minutes of event time, and every period consists of whole windows."""
 PERIODS_MS = {"hourly": 3_600_000, "daily": 86_400_000}
 FUTURE_MS = 600_000
-"""How far ahead an event may be: clocks differ, but one event of next year would keep its window open for a year."""
+"""How far in the future an event may be: clocks differ, but an event of next year would keep its window for a year."""
 
 
 def window_start_ms(timestamp_ms: float) -> int:
@@ -23,7 +23,7 @@ def period_start_ms(period: str, time_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """Which event times are taken, both bounds included."""
+    """The event times that are accepted, both bounds included."""
 
     oldest_ms: int
     latest_ms: int

@@ -17,7 +17,7 @@ PARTITIONS = 4
 class Broker(Protocol):
     kind: str
     bootstrap_servers: str
-    topic_check_seconds: float  # 0: it does not tell topics apart
+    topic_check_seconds: float  # 0: it has no topic ids
 
     def lose_answers(self, seconds: float) -> None:
         """Lose acknowledgements, and hold one back for so long that a producer stops waiting for it."""

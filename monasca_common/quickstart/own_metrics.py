@@ -62,7 +62,7 @@ class OwnMetrics:
 
 def _of_process(info: dict[str, Any]) -> Iterator[tuple[str, dict[str, str], float]]:
     who = {"pid": str(info["pid"]), "process_name": _clean(info["name"] or "unknown")}
-    # What another user's process does not tell is not there.
+    # Figures that another user's process does not reveal are missing.
     if info["cpu_times"] is not None:
         yield "process.cpu_seconds", who, info["cpu_times"].user + info["cpu_times"].system
     if info["memory_info"] is not None:

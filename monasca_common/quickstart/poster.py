@@ -18,7 +18,7 @@ _REST_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Bulk:
+class PostedBulk:
     """One request, and what became of it. ``number`` and ``time_ms`` are no other bulk's; moments are monotonic."""
 
     number: int
@@ -34,19 +34,19 @@ class Bulk:
 
 
 class Poster:
-    """A few threads that post. An answer that does not come, or that tells of unknown messages, means: again."""
+    """A few threads that post. A post without an answer, or with unknown messages in its answer, is sent again."""
 
-    def __init__(self, host: str, port: int, *, threads: int, acknowledged: Callable[[Bulk], None]) -> None:
+    def __init__(self, host: str, port: int, *, threads: int, acknowledged: Callable[[PostedBulk], None]) -> None:
         self._address = (host, port)
         self._acknowledged = acknowledged
-        self._bulks: queue.Queue[Bulk | None] = queue.Queue()
+        self._bulks: queue.Queue[PostedBulk | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
         self._give_up_at: float | None = None
         self.refused: list[str] = []  # what a server said that no repetition changes
         for thread in self._threads:
             thread.start()
 
-    def post(self, bulk: Bulk) -> None:
+    def post(self, bulk: PostedBulk) -> None:
         bulk.posted_at = time.monotonic()
         self._bulks.put(bulk)
 
@@ -66,7 +66,7 @@ class Poster:
                     break
                 time.sleep(_REST_SECONDS)
 
-    def _attempt(self, bulk: Bulk, body: str) -> bool:
+    def _attempt(self, bulk: PostedBulk, body: str) -> bool:
         """Whether this bulk needs no other attempt."""
         bulk.attempts += 1
         connection = http.client.HTTPConnection(*self._address, timeout=_ANSWER_SECONDS)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from monasca_common.quickstart.poster import Bulk
+from monasca_common.quickstart.poster import PostedBulk
 
 POLL_SECONDS = 0.01
 
@@ -22,13 +22,13 @@ class RowWatch:
 
     def __init__(self, database: Path) -> None:
         self._uri = f"file:{database}?mode=ro"
-        self._waiting: dict[int, Bulk] = {}
+        self._waiting: dict[int, PostedBulk] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="row-watch", daemon=True)
         self._thread.start()
 
-    def expect(self, bulk: Bulk) -> None:
+    def expect(self, bulk: PostedBulk) -> None:
         with self._lock:
             self._waiting[bulk.time_ms] = bulk
 
@@ -76,7 +76,7 @@ class Count:
     duplicates: int
 
 
-def count(database: Path, metrics: Iterable[Bulk], events: Iterable[Bulk]) -> Count:
+def count(database: Path, metrics: Iterable[PostedBulk], events: Iterable[PostedBulk]) -> Count:
     """Compare what was posted with what is stored.
 
     A table of measurements cannot hold a row twice, whatever is written to it. One of events can: an event that was

@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from monasca_common.quickstart.brokers import Broker
-from monasca_common.quickstart.own_metrics import OwnMetrics
-from monasca_common.quickstart.poster import Bulk, Poster
+from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.quickstart.rows import RowWatch, count
-from monasca_common.quickstart.services import PUBLISH_SECONDS, Service, ServiceFailed
-from monasca_common.quickstart.table import Outcome, percentile
+from monasca_common.quickstart.services import PUBLISH_SECONDS, ServiceFailed, ServiceProcess
+from monasca_common.quickstart.table import RunSummary, percentile
+
+if TYPE_CHECKING:
+    from monasca_common.quickstart.own_metrics import OwnMetrics
 
 _BETWEEN_POSTS_SECONDS = 0.1
 _EVENT_EVERY = 5  # bulks of metrics
@@ -26,8 +29,8 @@ _KILL_AT = 0.5
 
 
 @dataclass(slots=True)
-class Progress:
-    """What has happened so far, for whoever shows it."""
+class RunProgress:
+    """What has happened so far: the progress that is shown."""
 
     elapsed_seconds: float = 0.0
     posted: int = 0
@@ -38,20 +41,22 @@ class Progress:
 class Run:
     """``seconds``: how long to post. `outcome` and `latencies_ms` are there once `go` has returned."""
 
-    def __init__(self, broker: Broker, persister: Service, database: Path, port: int, *, seconds: float) -> None:
+    def __init__(self, broker: Broker, persister: ServiceProcess, database: Path, port: int, *, seconds: float) -> None:
         self._broker = broker
         self._persister = persister
         self._database = database
         self._seconds = seconds
-        self._metrics: list[Bulk] = []
-        self._events: list[Bulk] = []
+        self._metrics: list[PostedBulk] = []
+        self._events: list[PostedBulk] = []
         self._kills = 0
-        self._progress = Progress()
+        self._progress = RunProgress()
         self._watch = RowWatch(database)
         self._poster = Poster("127.0.0.1", port, threads=_POSTING_THREADS, acknowledged=self._acknowledged)
 
-    def go(self, tell: Callable[[Progress], None]) -> Outcome:
+    def go(self, tell: Callable[[RunProgress], None]) -> RunSummary:
         """Post, and wait for the rows. ``tell`` is called about ten times a second."""
+        from monasca_common.quickstart.own_metrics import OwnMetrics  # it needs an extra
+
         own = OwnMetrics()
         self._wait_for_a_first_row(own)
         started = time.monotonic()
@@ -70,8 +75,8 @@ class Run:
 
     @property
     def latencies_ms(self) -> list[float]:
-        """From the POST of a bulk to its last row, in order of posting; without the first, which waits for the start
-        of everything."""
+        """Latencies from the POST of a bulk to its last row, in order of posting; without the first, which
+        waits for the start of everything."""
         return [
             (bulk.stored_at - bulk.posted_at) * 1000
             for bulk in self._metrics[1:]
@@ -87,7 +92,7 @@ class Run:
                 raise ServiceFailed(f"no row came within {_FIRST_ROW_SECONDS:.0f} s:\n{self._persister.log_tail()}")
             time.sleep(_BETWEEN_POSTS_SECONDS)
 
-    def _post(self, own: OwnMetrics, started: float, tell: Callable[[Progress], None]) -> None:
+    def _post(self, own: OwnMetrics, started: float, tell: Callable[[RunProgress], None]) -> None:
         disturbances = [(_LOSE_AT, self._lose_answers), (_KILL_AT, self._kill)]
         for number in itertools.count(1):
             elapsed = time.monotonic() - started
@@ -105,22 +110,22 @@ class Run:
         if self._metrics:
             time_ms = max(time_ms, self._metrics[-1].time_ms + 1)
         sample = own.sample(time_ms)
-        bulk = Bulk(number, time_ms, "/v2.0/metrics", sample, len(sample))
+        bulk = PostedBulk(number, time_ms, "/v2.0/metrics", sample, len(sample))
         self._metrics.append(bulk)
         self._watch.expect(bulk)
         self._poster.post(bulk)
         if number % _EVENT_EVERY == 0:
             event = {"event_type": "quickstart.posted", "payload": {"number": number}}
             content = {"timestamp": time_ms, "events": [{"dimensions": {}, "event": event}]}
-            self._events.append(Bulk(number, time_ms, "/v1.0/events", content, 1))
+            self._events.append(PostedBulk(number, time_ms, "/v1.0/events", content, 1))
             self._poster.post(self._events[-1])
 
-    def _lose_answers(self, tell: Callable[[Progress], None]) -> None:
+    def _lose_answers(self, tell: Callable[[RunProgress], None]) -> None:
         if self._broker.kind == "kafka":
             self._broker.lose_answers(PUBLISH_SECONDS * 2)
             self._note("some acknowledgements of Kafka are lost from now on, others come late", tell)
 
-    def _kill(self, tell: Callable[[Progress], None]) -> None:
+    def _kill(self, tell: Callable[[RunProgress], None]) -> None:
         self._kills += 1
         killed = self._persister.kill_workers()
         self._note(f"the persister was killed ({killed} process{'es' if killed != 1 else ''}, SIGKILL)", tell)
@@ -131,11 +136,11 @@ class Run:
         found = count(self._database, self._metrics, self._events)
         return found.rows >= sum(bulk.size for bulk in self._metrics + self._events)
 
-    def _outcome(self, seconds: float) -> Outcome:
+    def _outcome(self, seconds: float) -> RunSummary:
         bulks = self._metrics + self._events
         found = count(self._database, self._metrics, self._events)
         latencies = self.latencies_ms
-        return Outcome(
+        return RunSummary(
             broker=self._broker.kind,
             seconds=round(seconds, 1),
             posted=sum(bulk.size for bulk in bulks),
@@ -150,14 +155,14 @@ class Run:
             p99_ms=percentile(latencies, 0.99),
         )
 
-    def _acknowledged(self, bulk: Bulk) -> None:
+    def _acknowledged(self, bulk: PostedBulk) -> None:
         self._progress.acknowledged += bulk.size
 
-    def _note(self, text: str, tell: Callable[[Progress], None]) -> None:
+    def _note(self, text: str, tell: Callable[[RunProgress], None]) -> None:
         self._progress.notes.append(text)
         tell(self._progress)
 
-    def _tell(self, started: float, tell: Callable[[Progress], None]) -> None:
+    def _tell(self, started: float, tell: Callable[[RunProgress], None]) -> None:
         self._progress.elapsed_seconds = time.monotonic() - started
         self._progress.posted = sum(bulk.size for bulk in self._metrics + self._events)
         tell(self._progress)

@@ -11,8 +11,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import psutil
-
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart.brokers import Broker
@@ -29,6 +27,7 @@ _STOP_SECONDS = 10.0
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {servers}
+topic_check_seconds = {topic_check_seconds}
 linger_ms = 5
 publish_timeout_seconds = {publish_seconds}
 
@@ -45,14 +44,12 @@ topic = metrics
 max_wait_time_seconds = 0.01
 group_id = persister-metrics
 group_instance_id = quickstart
-topic_check_seconds = {topic_check_seconds}
 
 [kafka_events]
 enabled = true
 topic = monevents
 group_id = persister-events
 group_instance_id = quickstart
-topic_check_seconds = {topic_check_seconds}
 
 [spark]
 master = local[2]
@@ -106,7 +103,7 @@ def run_command(*words: str, configuration: Path) -> str:
     return done.stdout
 
 
-class Service:
+class ServiceProcess:
     """One command, running until `stop`; it ends with this process, even when this process is killed."""
 
     def __init__(self, supervisor: Supervisor, name: str, configuration: Path) -> None:
@@ -117,6 +114,8 @@ class Service:
 
     def kill_workers(self) -> int:
         """SIGKILL each of its worker processes; how many. The service replaces them."""
+        import psutil  # an extra, which only this needs
+
         workers = psutil.Process(self._pid).children()
         for worker in workers:
             worker.kill()

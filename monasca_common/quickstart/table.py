@@ -16,7 +16,7 @@ _CHART_WIDTH = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunSummary:
     """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms.
 
     ``aggregates``: rows that the pipeline has added to these.
@@ -52,7 +52,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-def show(outcome: Outcome, latencies_ms: Sequence[float], console: Console) -> None:
+def show(outcome: RunSummary, latencies_ms: Sequence[float], console: Console) -> None:
     """``latencies_ms`` in the order of posting."""
     table = Table(title="From POST to row", title_justify="left")
     table.add_column("what")

@@ -18,12 +18,16 @@ from monasca_common.storage.errors import NotSupported
 
 
 class Kind(enum.StrEnum):
-    """What rows are of; each is a table, or a measurement of a time-series database."""
+    """The kinds of rows; each is a table, or a measurement of a time-series database."""
 
     METRICS = "metrics"
     ALARM_HISTORY = "alarm_history"
     LOGS = "logs"
     EVENTS = "events"
+
+
+#: The kinds of which a row may be identified by its message id alone (`Rows.by_id`).
+KINDS_BY_ID = frozenset({Kind.LOGS, Kind.EVENTS})
 
 
 class Capability(enum.Enum):
@@ -34,17 +38,21 @@ class Capability(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A range of one partition, accounted for wholly: offsets from ``start`` to just before ``end``.
+    """A range of one partition that a call accounts for wholly: offsets from ``start`` to just before ``end``.
 
-    What no row is given for is not to be stored: it is a dead letter, a control record, or was compacted away.
+    An offset without a row stores nothing: it is a dead letter or a control record, or it was compacted away.
     """
 
     group: str
     topic: str
     partition: int
-    topic_id: str | None  # None: the broker does not tell; then it is not compared
+    topic_id: str | None  # None: the broker does not report it; then it is not compared
     start: int
     end: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +61,24 @@ class Rows:
 
     ``values`` are `Measurement`, `AlarmTransition`, `LogEntry` or `Event`, as ``kind`` says. ``message_ids`` key
     the rows of every kind but metrics, whose key is (series, time).
+
+    ``by_id``: which logs and events their message id alone identifies, because each attempt to send them gave them
+    another time; none if it is empty. Of the rows of such an id the first that is stored stays, with its time.
     """
 
     kind: Kind
     values: Sequence[Any]
     offsets: Sequence[int]
     message_ids: Sequence[bytes] = ()
+    by_id: Sequence[bool] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of the rows of one call; the four add up to the rows given.
+    """What became of the rows of one call; the four counts add up to the rows given.
 
     ``stored``: new. ``repeated``: the same row was there. ``conflicting``: the key was there, or twice in the call,
-    with another value; the greater version was kept. ``skipped``: below the stored offset, so stored before.
+    with another value; the greater version was kept. ``skipped``: below the stored offset, so it was stored before.
     """
 
     stored: int = 0
@@ -95,25 +107,27 @@ class StoredOffset:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatus:
-    """``found``: the schema's revision, ``None`` where there is none; ``wanted``: this program's. ``size_bytes``: of
-    the whole database. ``partitions``: of all tables, where there are any."""
+    """The state of the database. ``found``: the schema's revision, ``None`` without a schema. ``wanted``: this
+    program's revision. ``size_bytes``: of the whole database. ``partitions``: the number over all tables, if the
+    database has partitions. ``usable``: this program may run on it, even if a newer program made the schema."""
 
     found: str | None
     wanted: str
     size_bytes: int | None = None
     offsets: tuple[StoredOffset, ...] = ()
     partitions: int | None = None
+    usable: bool = False
 
 
 class Writer(ABC):
-    """One connection that writes; used by one thread at a time, and closed by its opener.
+    """One connection that writes; one thread at a time uses it, and its opener closes it.
 
-    Every method raises `StorageUnavailable` when the database cannot do it now.
+    Every method raises `StorageUnavailable` while the database is unavailable.
     """
 
     @abstractmethod
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Where to read on, for each partition that has a stored offset. The values are the topics' ids.
+        """The next offset of each partition that has a stored one. The values of ``partitions`` are the topics' ids.
 
         Raises `TopicMismatch`.
         """
@@ -122,14 +136,25 @@ class Writer(ABC):
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
-        """Store where partitions without a stored offset begin; returns what is stored then, perhaps by another."""
+        """Store the first offset of partitions that have none. Returns the stored offsets, perhaps of another
+        process."""
 
     @abstractmethod
     def write(self, claim: Claim, rows: Rows) -> Written:
-        """Rows and the offset ``claim.end`` in one transaction, as a compare-and-swap on the stored offset.
+        """Store rows and the offset ``claim.end`` in one transaction, with a compare-and-swap on the stored offset.
 
-        Where the driver has no transactional offsets: rows, at least once, overwriting by key.
+        A driver without transactional offsets stores rows at least once, and overwrites by key.
         Raises `RowsRefused` (nothing was stored), `RangeBeyondNext`, `TopicMismatch`.
+        """
+
+    @abstractmethod
+    def accounted(self, claim: Claim) -> None:
+        """Store the offset ``claim.end`` without rows, by the same compare-and-swap: of what lies within the claim
+        nothing is to be stored (dead letters that are acknowledged, control records, what was compacted away).
+
+        A claim that lies below the stored offset changes nothing, so the call may be repeated; where nothing is
+        stored the partition begins with the claim, as in `write`. Does nothing where the driver has no transactional
+        offsets. Raises `RangeBeyondNext`, `TopicMismatch`.
         """
 
     def reset_offsets(
@@ -138,10 +163,10 @@ class Writer(ABC):
         starts: Mapping[TopicPartition, int | None],
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
-        """Put these offsets and topic ids in place of what is stored, whatever that is, in one transaction.
+        """Replace the stored offsets and topic ids by these, in one transaction and without a comparison.
 
-        ``None`` forgets a partition. Returns what was stored before. What an operator does, not a reader: a claim that
-        is under way from the former offset is skipped, or told to read again from the new one. Raises `NotSupported`
+        ``None`` removes a partition. Returns what was stored before. An operator calls this, not a reader: a claim that
+        is under way from the former offset is skipped, or has to read again from the new one. Raises `NotSupported`
         without `Capability.TRANSACTIONAL_OFFSETS`.
         """
         raise NotSupported(f"{type(self).__name__} stores no offsets: those that count are in Kafka")
@@ -159,31 +184,31 @@ class Writer(ABC):
 
 
 class Storage(ABC):
-    """A driver: what it can do, and how to open it. Connects to nothing until asked to."""
+    """A driver: its capabilities, and how to open it. The constructor does not connect."""
 
     capabilities: frozenset[Capability]
     kinds: frozenset[Kind]
 
     @abstractmethod
     def open_writer(self) -> Writer:
-        """Raises `StorageUnavailable`, `SchemaMismatch`, `WriterAlreadyRuns`."""
+        """Open a writer. Raises `StorageUnavailable`, `SchemaMismatch`, `WriterAlreadyRuns`."""
 
     @abstractmethod
     def open_reader(self) -> Any:
-        """A `Reader`, safe to share among threads. Raises `NotSupported` without `Capability.READS`."""
+        """Open a `Reader` that threads may share. Raises `NotSupported` without `Capability.READS`."""
 
-    # What an operator does, by `monasca-common db`. Where the schema is not ours, it is not ours to change either.
+    # An operator calls these, with `monasca-common db`. They change no schema that is not ours.
 
     def upgrade(self) -> None:
         """Bring the schema to this program's. Raises `StorageUnavailable`, `SchemaMismatch` (a newer program's)."""
         raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to upgrade")
 
     def status(self) -> StorageStatus:
-        """How the database stands. Raises `StorageUnavailable`."""
-        raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to tell of it")
+        """The state of the database. Raises `StorageUnavailable`."""
+        raise NotSupported(f"{type(self).__name__} has no schema of this program: there is nothing to report")
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
-        """Remove what is older than its retention, in steps that are each committed, and tell of each.
+        """Remove what is older than its retention, in steps that each commit, and yield the result of each.
 
         Raises `StorageUnavailable`, `SchemaMismatch`.
         """

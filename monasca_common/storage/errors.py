@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What storage can raise; nothing of a database driver's escapes it.
+"""The errors of storage; no error of a database driver escapes it.
 
 ::
 
     StorageError
-    ├── StorageUnavailable   a passing condition (away, locked, full, too slow): the same call may succeed later
-    ├── RowsRefused          these rows can never be stored; nothing was, try the others without them
-    ├── RangeBeyondNext      rows in between were never written: read again from ``next``
-    ├── TopicMismatch        the stored offsets are those of a topic that was deleted and made again
+    ├── StorageUnavailable   a condition that may pass (unreachable, locked, full, too slow): retry the call
+    │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
+    ├── RowsRefused          these rows can never be stored, and nothing was: write the others without them
+    ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
+    ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
     ├── WriterAlreadyRuns    another process writes to this database, and it can take only one
     ├── SchemaMismatch       the database's schema is not this program's: ``monasca-common db upgrade``
-    ├── QueryTimeout         a read took longer than it may
-    ├── QueryTooLarge        a read would return more than it may
+    ├── QueryTimeout         a read exceeded its time-out
+    ├── QueryTooLarge        a read would return too many rows
     └── NotSupported         the driver does not declare this capability
 """
 
@@ -25,8 +26,15 @@ class StorageError(Exception):
 
 
 class StorageUnavailable(StorageError):
-    """The database is away, locked, full or too slow. Whether a commit that was under way took effect is unknown:
-    calling `Writer.write` again with the same range answers it, for what was stored is skipped."""
+    """The database is unreachable, locked, full or too slow. Whether a commit that was under way took effect is
+    unknown. Call `Writer.write` again with the same range: it skips what was stored."""
+
+
+class TooMuchAtOnce(StorageUnavailable):
+    """The batch is too slow for its time-out, or needs more locks or memory than the database has.
+
+    Fewer rows at once may pass, unless the database is frozen or otherwise unavailable.
+    """
 
 
 class RowsRefused(StorageError):
@@ -54,7 +62,7 @@ class TopicMismatch(StorageError):
 
     def __init__(self, topic: str, stored_id: str, topic_id: str) -> None:
         super().__init__(
-            f"topic {topic!r} was deleted and made again: stored offsets are of id {stored_id}, the topic is "
+            f"topic {topic!r} was deleted and recreated: stored offsets are of id {stored_id}, the topic is "
             f"{topic_id}; if what the old one held is stored or given up, run `monasca-common offsets reset`"
         )
         self.topic = topic
@@ -63,7 +71,7 @@ class TopicMismatch(StorageError):
 
 
 class WriterAlreadyRuns(StorageError):
-    """A second process wants to write to a database that takes one."""
+    """A second process wants to write to a database that allows one."""
 
 
 class SchemaMismatch(StorageError):
@@ -71,11 +79,11 @@ class SchemaMismatch(StorageError):
 
 
 class QueryTimeout(StorageError):
-    """A read was given up after its time-out."""
+    """A read was cancelled after its time-out."""
 
 
 class QueryTooLarge(StorageError):
-    """A read would return more rows than it may: narrow it, or page through it."""
+    """A read would return too many rows: narrow it, or page through it."""
 
 
 class NotSupported(StorageError):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be asked of storage: the reads behind the API, each bounded in time and in rows.
+"""The interface for reads: those of the API, each bounded in time and in rows.
+
+What strangers can make long is an iterator, named ``iter_…``: rows are read in small steps, and whoever has enough
+closes it. It has a connection until it is exhausted or closed. Names, values and statistics are short: a list.
 
 Names and values are sorted by their UTF-8 bytes, ids by their bytes: every list has one order, whatever the database.
 """
@@ -7,7 +10,7 @@ Names and values are sorted by their UTF-8 bytes, ids by their bytes: every list
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -19,7 +22,7 @@ FUNCTIONS = ("avg", "min", "max", "sum", "count")
 
 @dataclass(frozen=True, slots=True)
 class SeriesFilter:
-    """Which series. ``dimensions``: allowed values of each key; none at all means any value.
+    """Selects series. ``dimensions``: the allowed values of each key; an empty tuple means any value.
 
     ``start_ms`` (inclusive) and ``end_ms`` (inclusive) keep the series that have a measurement in between.
     """
@@ -34,7 +37,7 @@ class SeriesFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageOf:
-    """The position to go on from (exclusive; it need not exist) and how many to return at most."""
+    """One page: the position to continue after (it need not exist), and how many to return at most."""
 
     limit: int
     after: str | None = None
@@ -42,7 +45,7 @@ class PageOf:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Both ends are inclusive."""
+    """A span of time; both ends are inclusive."""
 
     start_ms: int
     end_ms: int | None = None
@@ -50,14 +53,14 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place among a group's rows, in order of time and then series; without a series: behind all of that time."""
+    """A place among a group's rows, ordered by time and series. Without a series: after all rows of that time."""
 
     time_ms: int
     series_id: bytes | None = None
 
 
 class Point(NamedTuple):
-    """``group`` is the position in the groups that were asked for; ``value_meta`` is empty where there is none."""
+    """One measurement. ``group``: the index of the requested group; ``value_meta``: empty if there is none."""
 
     group: int
     time_ms: int
@@ -66,8 +69,8 @@ class Point(NamedTuple):
     series_id: bytes
 
 
-class Period(NamedTuple):
-    """One window of statistics of one group; ``values`` in the order in which they were asked for."""
+class StatisticsPeriod(NamedTuple):
+    """One window of statistics of one group; ``values`` are in the order of the requested functions."""
 
     group: int
     start_ms: int
@@ -76,7 +79,7 @@ class Period(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AlarmFilter:
-    """Which transitions. ``dimensions`` as in `SeriesFilter`: one of the alarm's metrics has them all."""
+    """Selects transitions. ``dimensions`` as in `SeriesFilter`: one of the alarm's metrics must match them all."""
 
     tenant: str
     alarm_id: str | None = None
@@ -87,7 +90,10 @@ class AlarmFilter:
 
 @dataclass(frozen=True, slots=True)
 class StoredTransition:
-    """``id`` is unique within a tenant and what `PageOf` goes on from; ``metrics`` and ``sub_alarms`` as stored."""
+    """A transition. ``id`` is unique within a tenant, and `PageOf` takes it.
+
+    ``metrics`` and ``sub_alarms`` as stored: lists of objects, but whoever wrote the message may have put anything in.
+    """
 
     id: str
     time_ms: int
@@ -95,19 +101,23 @@ class StoredTransition:
     old_state: str
     new_state: str
     reason: str
-    metrics: Sequence[Mapping[str, Any]]
-    sub_alarms: Sequence[Mapping[str, Any]]
+    metrics: Any
+    sub_alarms: Any
 
 
 class Reader(ABC):
-    """Safe to share among threads of the process that opened it.
+    """Reads from storage. Threads of the process that opened it may share it.
 
     Every method raises `QueryTimeout`, `QueryTooLarge`, `StorageUnavailable` or `SchemaMismatch`.
     """
 
     @abstractmethod
+    def iter_series(self, which: SeriesFilter, page: PageOf) -> Generator[Series]:
+        """The series, ordered by id; ``page.after`` is a hexadecimal id."""
+
     def series(self, which: SeriesFilter, page: PageOf) -> list[Series]:
-        """Ordered by id; ``page.after`` is a hexadecimal id."""
+        """The same as a list, for few of them."""
+        return list(self.iter_series(which, page))
 
     @abstractmethod
     def names(self, which: SeriesFilter, page: PageOf) -> list[str]: ...
@@ -119,10 +129,10 @@ class Reader(ABC):
     def dimension_values(self, which: SeriesFilter, key: str, page: PageOf) -> list[str]: ...
 
     @abstractmethod
-    def measurements(
+    def iter_measurements(
         self, groups: Sequence[Sequence[bytes]], span: Span, *, limit: int, after: Position | None = None
-    ) -> list[Point]:
-        """Groups of series ids, the series of a group as one: ordered by group, time, series; every row is kept.
+    ) -> Generator[Point]:
+        """The measurements of groups of series ids, ordered by group, time and series; no row is merged.
 
         ``after`` is a position in the first group.
         """
@@ -137,15 +147,15 @@ class Reader(ABC):
         period_ms: int,
         limit: int,
         after_ms: int | None = None,
-    ) -> list[Period]:
-        """Of ``FUNCTIONS``, over windows of ``period_ms`` that begin at the span's start; no empty windows.
+    ) -> list[StatisticsPeriod]:
+        """Statistics (of ``FUNCTIONS``) over windows of ``period_ms`` from the span's start, without empty windows.
 
-        Ordered by group, then time. ``after_ms`` is in the window of the first group behind which to go on.
+        Ordered by group, then time. ``after_ms``: continue after the window of the first group that contains it.
         """
 
     @abstractmethod
-    def alarm_history(self, which: AlarmFilter, page: PageOf) -> list[StoredTransition]:
-        """Ordered by time."""
+    def iter_alarm_history(self, which: AlarmFilter, page: PageOf) -> Generator[StoredTransition]:
+        """The transitions, ordered by time."""
 
     @abstractmethod
     def close(self) -> None: ...

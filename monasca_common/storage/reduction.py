@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of one call reduced by key, so that each key meets the database once.
+"""Reduces the measurements of one call by key, so that the database gets each key once.
 
-Which row wins, and what the others count as, depends on the rows alone and not on their order: of rows with one key
-the greatest ``(version, value, value_meta)`` stays, a row with the winner's value and value_meta counts as repeated,
-any other as conflicting. The same holds between the winner and what is stored.
+The winner, and how the others count, depend on the rows and not on their order. Of rows with one key the greatest
+``(version, value, value_meta)`` stays; a row with the winner's value and value_meta counts as repeated, any other as
+conflicting. The same holds between the winner and what is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MeasurementRow = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """``repeated`` and ``conflicting`` count the rows that are gone."""
+    """The remaining rows. ``repeated`` and ``conflicting`` count the removed ones."""
 
     rows: list[MeasurementRow]
     repeated: int
@@ -26,7 +26,7 @@ class Reduced:
 
 
 def rank(row: MeasurementRow) -> tuple[Any, ...]:
-    """What decides between two rows of one key; no value_meta is less than any."""
+    """The order of rows with one key; a missing value_meta is less than any other."""
     _, _, value, value_meta, version = row
     return (version, value, value_meta is not None, value_meta or "")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows a database refuses, found by halves: one bad row must not sink its batch."""
+"""Finds the rows that a database refuses, by halving, so that one bad row does not fail its batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 def find_refused(count: int, trial: Callable[[int, int], str | None]) -> dict[int, str]:
-    """Why, by position, for those of ``count`` rows that are refused also when alone.
+    """The reason, by position, for each of ``count`` rows that is refused on its own.
 
-    ``trial(start, stop)`` tries these rows without keeping them: why the database refuses them, or ``None``.
-    About ``2 * log2(count)`` trials for each bad row.
+    ``trial(start, stop)`` tries these rows and rolls them back; it returns why the database refuses them, or ``None``.
+    It takes about ``2 * log2(count)`` trials for each bad row.
     """
     reasons: dict[int, str] = {}
     spans = [(0, count)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading configuration files, and which names they hold: oslo.config itself ignores a misspelt option."""
+"""Reads configuration files and checks the names in them, because oslo.config itself ignores a misspelt option."""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.kafka.config import legacy
+from monasca_common.kafka.config.groups import CONSUMER_GROUPS
+from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.options import CONSUMER_GROUPS, KAFKA_GROUP
 
 LOG = logging.getLogger(__name__)
 
-_MISSPELT = 0.85  # likeness of two names, of 1
-# What oslo.config says of a value: one of its tuples, printed, and the rule.
+_MISSPELT = 0.85  # the similarity of two names, from 0 to 1
+# The text of oslo.config's error: one of its tuples, printed, and the rule.
 _REFUSED_VALUE = re.compile(
     r"option (?P<name>\S+) from LocationInfo\(.*detail='(?P<place>.*?)'\) is not valid: (?P<rule>.*)", re.DOTALL
 )
 _ENVIRONMENT = re.compile(r"OS_KAFKA\w*?__\w+")
 
+# Warnings of this process: each is logged once, not again for the next client or when files are read again. (oslo.log
+# logs replaced names, also once per process.)
+_warned: set[str] = set()
+
 
 def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
-    """``conf(arguments, **names)``, but all that it raises is a `ConfigurationError` that quotes no line of a file."""
+    """Call ``conf(arguments, **names)``; its errors become a `ConfigurationError` that quotes no line of a file."""
     # Raised outside of the handler: the original error may quote a password's line, and would be its context.
     refused = None
     try:
@@ -40,7 +45,7 @@ def read(conf: cfg.ConfigOpts, arguments: Sequence[str], **names: Any) -> None:
 
 
 def check_parsed(conf: cfg.ConfigOpts) -> None:
-    """Raise `ConfigurationError` before ``conf()`` was called: every option would silently be its default."""
+    """Raise `ConfigurationError` if ``conf()`` was not called, because every option would silently be its default."""
     if conf._namespace is None:
         raise ConfigurationError(
             "the configuration was not read yet, so every option would be its default: call conf(args, project=...) "
@@ -49,39 +54,62 @@ def check_parsed(conf: cfg.ConfigOpts) -> None:
 
 
 def check_names(conf: cfg.ConfigOpts, group: str) -> None:
-    """Look at the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
+    """Check the names that ``[kafka]`` and ``[<group>]`` have in files and in the environment.
 
-    Old names without effect are logged. Raises `ConfigurationError` for one that nobody ever had.
+    It logs old names without effect. Raises `ConfigurationError` for a name that never existed.
     """
-    in_files, registered = _in_files(conf), _registered(conf)
+    in_files, registered = names_in_files(conf), _registered(conf)
     for name in dict.fromkeys((KAFKA_GROUP, group.lower())):
         for option in sorted(in_files[name] - registered[name]):
             _check_name(name, option, registered)
     for variable in filter(_ENVIRONMENT.fullmatch, os.environ):
         _check_variable(conf, variable)
+    for old in legacy.OLD_GROUPS:
+        log_old_group(conf, old)
     ours = {KAFKA_GROUP, group.lower(), *CONSUMER_GROUPS, *registered}
     for name in sorted(section for section in in_files if section.startswith(KAFKA_GROUP) and section not in ours):
-        # A name of its own may be another consumer's, loaded later; one that nearly is a known one is misspelt.
+        # An unknown group may be that of a consumer that is loaded later; one similar to a known group is misspelt.
         close = difflib.get_close_matches(name, sorted(ours), n=1, cutoff=_MISSPELT)
         if close:
-            LOG.warning("Nobody reads the configuration group [%s] (did you mean %r?)", name, close[0])
+            warn_once(f"Nobody reads the configuration group [{name}] (did you mean {close[0]!r}?)")
 
 
 def check_group(conf: cfg.ConfigOpts, group: str) -> None:
-    """Look at the names that one group has in files: raises `ConfigurationError` for one that nobody registered.
+    """Check the names that one group has in files. Raises `ConfigurationError` for one that is not registered.
 
-    For the groups of what is built on this layer; `check_names` is for those of producers and consumers.
+    It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
-    for option in sorted(_in_files(conf)[group.lower()] - registered):
+    for option in sorted(names_in_files(conf)[group.lower()] - registered):
         raise ConfigurationError(
             f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered)}: correct its name "
             "or remove it"
         )
 
 
+def log_old_group(conf: cfg.ConfigOpts, group: legacy.OldGroup) -> None:
+    """Log, once, what became of the options that files have in a group of the old services.
+
+    Registered options are left out: there, somebody reads them.
+    """
+    names = names_in_files(conf)[group.name] - _registered(conf)[group.name.lower()]
+    for old in group.options:
+        if old.name in names and old.fate is legacy.Fate.IGNORED:
+            warn_once(f"[{group.name}] {old.name} is ignored: {old.note}")
+    rest = sorted(names - {old.name for old in group.options})
+    if rest and group.note is not None:
+        warn_once(f"[{group.name}] is ignored ({', '.join(rest)}): {group.note}")
+
+
+def is_set(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
+    """Whether an operator, or a program, gave this registered option a value; it must not be a secret, because
+    oslo.config's errors quote values."""
+    location = conf.get_location(name, group)
+    return location is not None and location.location not in (cfg.Locations.opt_default, cfg.Locations.set_default)
+
+
 def broken_rule(error: Exception) -> str:
-    """What oslo.config has against a value, and where that stands, in words for operators."""
+    """Why oslo.config refuses a value, and where the value is, in words for operators."""
     found = _REFUSED_VALUE.search(str(error))
     return f"{found['rule']} ({found['name']} in {found['place']})" if found else str(error)
 
@@ -111,11 +139,18 @@ def _check_name(group: str, option: str, registered: Mapping[str, set[str]]) -> 
             "its name or remove it. (A service registers its own options before it loads producers and consumers.)"
         )
     if old.fate is legacy.Fate.IGNORED:
-        LOG.warning("[%s] %s is ignored: %s", group, option, old.note)
+        warn_once(f"[{group}] {option} is ignored: {old.note}")
+
+
+def warn_once(text: str) -> None:
+    """Log a warning, unless this process did already."""
+    if text not in _warned:
+        _warned.add(text)
+        LOG.warning(text)
 
 
 def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
-    """oslo.config reads ``OS_<GROUP>__<NAME>``, under the options' names of today alone."""
+    """The names in the environment: oslo.config reads ``OS_<GROUP>__<NAME>``, with current option names only."""
     group, _, option = variable.removeprefix("OS_").lower().partition("__")
     if group in conf and option not in conf[group]:
         raise ConfigurationError(
@@ -124,8 +159,9 @@ def _check_variable(conf: cfg.ConfigOpts, variable: str) -> None:
         )
 
 
-def _in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
-    # oslo.config has no public way to ask which names its files hold.
+def names_in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
+    """The names that files have, by group; a group without any is empty."""
+    # oslo.config has no public interface for the names in its files.
     names: dict[str, set[str]] = defaultdict(set)
     for sections in conf._namespace._normalized if conf._namespace else ():
         for section, options in sections.items():
@@ -134,7 +170,7 @@ def _in_files(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
 
 
 def _registered(conf: cfg.ConfigOpts) -> Mapping[str, set[str]]:
-    """Names by group, former names and those of other libraries' options included."""
+    """The registered names by group, including former names and other libraries' options."""
     names: dict[str, set[str]] = defaultdict(set)
     for info, group in conf._all_opt_infos():
         option = info["opt"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw librdkafka options: how they are written, and which are refused because they would undo a guarantee."""
+"""Raw librdkafka options: their syntax, and the ones that are refused because they would undo a guarantee."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _REFUSED_OF_CONSUMERS = {
     "enable.auto.commit": "offsets would be committed before their messages are handled: leave it out",
     "enable.auto.offset.store": "offsets would be committed before their messages are handled: leave it out",
     "auto.offset.reset": "a group would silently jump over what it lost: use start for groups without offsets",
-    "enable.partition.eof": "the end of a partition is no error: leave it out",
+    "enable.partition.eof": "the consumer sets it, to move its position past what is no message: leave it out",
     "offset.store.method": "offsets belong to the group: leave it out",
     "group.id": _use("group_id"),
     "group.instance.id": _use("group_instance_id"),
@@ -100,7 +100,7 @@ REFUSED: Mapping[str, Mapping[str, str]] = MappingProxyType(
 
 
 def refusal(option: str, name: str) -> str | None:
-    """Why ``name`` may not stand in ``option`` (``producer_options`` or ``consumer_options``); ``None`` if it may."""
+    """Why ``option`` (``producer_options`` or ``consumer_options``) may not contain ``name``; ``None`` if it may."""
     name = name.removeprefix(_TOPICS)
     if name.endswith("_cb") or name.startswith("on_"):
         return _CALLBACK
@@ -108,7 +108,7 @@ def refusal(option: str, name: str) -> str | None:
 
 
 def parse(lines: Sequence[str], *, option: str, group: str) -> Mapping[str, str]:
-    """``name=value`` lines as a mapping; a later line wins.
+    """Parse ``name=value`` lines to a mapping; a later line wins.
 
     Raises `ConfigurationError`, which names a librdkafka option but never quotes a value: some are secret.
     """

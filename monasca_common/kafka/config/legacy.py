@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the Monasca services of old: what became of each, so that their files work unchanged."""
+"""The options of the old Monasca services, and what became of each, so that their files work unchanged."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
-from monasca_common.kafka.options import KAFKA_GROUP
+from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
 
 
 class Fate(enum.Enum):
@@ -17,12 +17,25 @@ class Fate(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OldOption:
-    """``consumers``: it stood in groups like ``[kafka_metrics]`` too. ``note``: its new name, or why it is ignored."""
+    """An old option. ``consumers``: groups like ``[kafka_metrics]`` had it too. ``note``: its new name, or why it is
+    ignored."""
 
     name: str
     fate: Fate
     note: str
     consumers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OldGroup:
+    """A group of old files. ``note``: what stands in its place, and what to write; ``None``: others have options in it.
+
+    ``options``: those of which there is more to say. One that is `Fate.SERVICE` is left to its reader.
+    """
+
+    name: str
+    note: str | None
+    options: tuple[OldOption, ...] = ()
 
 
 _MIGRATION = "see the page on migration in the documentation"
@@ -56,10 +69,7 @@ OLD_OPTIONS = (
     OldOption("buffer_size", Fate.IGNORED, _BUFFERS, consumers=True),
     OldOption("max_buffer_size", Fate.IGNORED, _BUFFERS, consumers=True),
     OldOption(
-        "ignore_parse_point_error",
-        Fate.IGNORED,
-        "a message that cannot be stored goes to dead_letter_topic, and the others go on",
-        consumers=True,
+        "ignore_parse_point_error", Fate.IGNORED, "it stood in [repositories], where it is ignored too", consumers=True
     ),
     OldOption(
         "legacy_kafka_client_enabled", Fate.IGNORED, f"the old client is no longer there; {_MIGRATION}", consumers=True
@@ -74,6 +84,13 @@ OLD_OPTIONS = (
     OldOption("max_retry", Fate.IGNORED, _ALWAYS_ACKNOWLEDGED),
     OldOption("drop_data", Fate.IGNORED, "data is never dropped; tests use driver = memory"),
     OldOption("queue_buffering_max_messages", Fate.IGNORED, "see budget_messages"),
+)
+
+OLD_GROUPS = (
+    OldGroup(
+        "DEFAULT", None, (OldOption("verbose", Fate.IGNORED, "oslo.log has no longer such an option, see debug"),)
+    ),
+    OldGroup("zookeeper", f"{_ZOOKEEPER}; remove the group"),
 )
 
 _BY_NAME = {old.name: old for old in OLD_OPTIONS}

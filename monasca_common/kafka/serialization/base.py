@@ -1,30 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a serializer must offer. Values travel as bytes; a serializer is how a service reads and writes them."""
+"""The interface of a serializer, with which a service reads and writes the bytes of messages as values."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from monasca_common.kafka.message import Headers
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    S = TypeVar("S", default=Any)
+else:
+    from typing import TypeVar  # knows of no defaults before Python 3.13
+
+    S = TypeVar("S")
 
 CONTENT_TYPE_HEADER = "content-type"
 
 
-class Serializer(ABC):
-    """A plugin of ``monasca_common.serializers``: made without arguments, shared by threads, without state."""
+class Serializer(ABC, Generic[S]):
+    """A plugin of ``monasca_common.serializers``: constructed without arguments, stateless, shared by threads.
 
-    content_type: ClassVar[str]  # of the header that tells readers how a value was written
+    ``Serializer[Reading]`` writes and reads `Reading`, and a `Processor` with it gives its handler
+    ``Message[Reading]``. Without a parameter, the type of its values is unknown.
+    """
+
+    content_type: ClassVar[str]  # the value of the header by which readers know how a value was written
 
     @property
     def headers(self) -> Headers:
-        """What a record with such a value carries."""
+        """The headers of a record with such a value."""
         return ((CONTENT_TYPE_HEADER, self.content_type.encode()),)
 
     @abstractmethod
-    def dumps(self, value: Any) -> bytes:
+    def dumps(self, value: S) -> bytes:
         """The bytes of ``value``. Raises `SerializationError` for what it cannot write."""
 
     @abstractmethod
-    def loads(self, value: bytes) -> Any:
-        """What the bytes stand for. Raises `SerializationError`, which never quotes them: logs are read by many."""
+    def loads(self, value: bytes) -> S:
+        """The value of the bytes. Raises `SerializationError`, which never quotes them, because many people read
+        logs."""

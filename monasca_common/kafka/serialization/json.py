@@ -2,8 +2,8 @@
 """JSON (RFC 8259, and RFC 7493 in what it forbids): fast for the usual message, strict with a hostile one.
 
 orjson refuses NaN, Infinity, lone surrogates and bytes that are not UTF-8. It accepts duplicate keys (the last one
-wins) and makes floats of integers beyond 64 bits: these are looked for in the text, and only where the look gives
-reason to does a slower parser decide.
+wins) and turns integers beyond 64 bits into floats. A fast check of the text finds candidates for both, and only these
+go to a slower parser.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LONG_NUMBER = b"0" * 19  # the shortest integer beyond 64 bits has as many digi
 _DEEPEST = 250  # what orjson can write
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
-# A writer gives plain values: what orjson would convert on its own does not come back as it was.
+# Only plain values are allowed, because what orjson converts on its own is not read back as it was.
 _PLAIN_VALUES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 class JsonSerializer(Serializer):
-    """``max_bytes``: of one value. ``max_depth``: of arrays and objects inside each other."""
+    """The JSON serializer. ``max_bytes``: of one value. ``max_depth``: of nested arrays and objects."""
 
     content_type: ClassVar[str] = "application/json"
 
@@ -42,7 +42,7 @@ class JsonSerializer(Serializer):
         text, reason = _written(value)
         if text is None:
             raise SerializationError(f"cannot be written as JSON: {reason}")
-        # orjson writes NaN and Infinity as null, without a word.
+        # orjson writes NaN and Infinity as null, without an error.
         if b"null" in text and not _all_finite(value):
             raise SerializationError("cannot be written as JSON: NaN and Infinity are no numbers in it; use null")
         return text
@@ -69,7 +69,7 @@ class JsonSerializer(Serializer):
             raise SerializationError(f"JSON with more than {self.max_depth} arrays and objects inside each other")
 
 
-# orjson's errors carry the whole document: the reason is taken out, so that no traceback leads to it.
+# orjson's errors contain the whole document: only the reason is kept, so that no traceback shows the document.
 
 
 def _parsed(text: bytes) -> tuple[Any, str]:
@@ -87,7 +87,7 @@ def _written(value: Any) -> tuple[bytes | None, str]:
 
 
 def _may_repeat_a_key(text: bytes, parsed: Any) -> bool:
-    """Each key brings one colon, in the text and in what orjson writes; a repeated key is gone from the latter.
+    """Whether keys may repeat. Each key adds a colon to the text and to what orjson writes; the latter lacks repeats.
 
     Colons within strings are the same in both, unless the text writes one as an escape.
     """
@@ -104,7 +104,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _bounded_integer(digits: str) -> int:
-    # The length first: converting a number of many thousand digits takes long, and Python refuses to.
+    # The length is checked first, because Python refuses to convert a number of many thousand digits.
     if len(digits) > len(str(_SMALLEST)) or not _SMALLEST <= int(digits) <= _LARGEST:
         _refuse_integer()
     return int(digits)

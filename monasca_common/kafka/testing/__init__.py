@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures and contracts that users' own tests import (needs the ``test`` extra)."""
+"""Fixtures that users' own tests import (the extra ``testing``); the contracts need the extra ``test``."""
 
-from monasca_common.kafka.testing.memory import MemoryKafka
-from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, VirtualClock
+from monasca_common.kafka.testing.memory import Drained, MemoryKafka
+from monasca_common.kafka.transport.memory import Delay, Fail, Hang, LoseAnswer, VirtualClock
 
-__all__ = ["Delay", "Fail", "LoseAnswer", "MemoryKafka", "VirtualClock"]
+__all__ = ["Delay", "Drained", "Fail", "Hang", "LoseAnswer", "MemoryKafka", "VirtualClock"]

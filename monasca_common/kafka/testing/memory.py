@@ -1,25 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`MemoryKafka`: a broker in memory for one test, with the settings that lead to it."""
+"""`MemoryKafka`: a broker in memory for one test, with the settings to connect to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import fixtures
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.consuming.rebalance import RebalanceListener
-from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
+from monasca_common.kafka.errors import HandlerError, RetryLater
+from monasca_common.kafka.message import Message, PartitionBatch, TopicPartition
+from monasca_common.kafka.processor.hooks import Hook
+from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
-from monasca_common.kafka.transport.memory import MemoryBroker, install_broker, reset_brokers
+from monasca_common.kafka.transport.memory import MemoryBroker, VirtualClock, install_broker, reset_brokers
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The result of `MemoryKafka.drain`.
+
+    ``committed``: next offsets. ``dead_letters``: each message that went there, with its error. ``put_off``: how often
+    the handler raised `RetryLater` for the next messages of a partition, which are not committed.
+    """
+
+    committed: Mapping[TopicPartition, int]
+    dead_letters: tuple[tuple[Message, Exception], ...]
+    put_off: Mapping[TopicPartition, int]
+
+
+_ENDLESS = 5  # after so many `RetryLater` in a row, `drain` does not wait for the handler
+_STEP_SECONDS = 0.002
+_VIRTUAL_STEP_SECONDS = 0.05
+_STOP_SECONDS = 10.0
 
 
 class MemoryKafka(fixtures.Fixture):
-    """A fresh memory broker behind ``bootstrap_servers`` while a test runs; every other one is forgotten.
+    """A fresh memory broker behind ``bootstrap_servers`` while a test runs; all others are forgotten.
 
     ``broker`` creates topics, looks into logs and groups, and fails on demand (`MemoryBroker.inject`).
     ``clock``: a `VirtualClock`, for a test that moves time itself.
@@ -45,16 +70,16 @@ class MemoryKafka(fixtures.Fixture):
         return ConnectionSettings(bootstrap_servers=self.bootstrap_servers, driver="memory", client_id=client_id)
 
     def producer_settings(self, **changes: Any) -> ProducerSettings:
-        """Settings of a producer; ``changes`` are fields of `ProducerSettings`."""
+        """The settings of a producer; ``changes`` are fields of `ProducerSettings`."""
         return ProducerSettings(**{"connection": self.connection(), **changes})
 
     def consumer_settings(self, topic: str, group: str = "test-group", **changes: Any) -> ConsumerSettings:
-        """Settings of a consumer of one topic; ``changes`` are fields of `ConsumerSettings`."""
+        """The settings of a consumer of one topic; ``changes`` are fields of `ConsumerSettings`."""
         fields = {"connection": self.connection(), "topics": (topic,), "group_id": group, **changes}
         return ConsumerSettings(**fields)
 
     def producer(self, **changes: Any) -> KafkaProducer:
-        """A producer of this broker, closed with the fixture."""
+        """A producer of this broker; the fixture closes it."""
         producer = plugins.memory_producer(self.producer_settings(**changes))
         self.addCleanup(producer.close, 1.0)
         return producer
@@ -68,8 +93,91 @@ class MemoryKafka(fixtures.Fixture):
         partitions: Iterable[TopicPartition] | None = None,
         **changes: Any,
     ) -> KafkaConsumer:
-        """A consumer of this broker, closed with the fixture."""
+        """A consumer of this broker; the fixture closes it."""
         settings = self.consumer_settings(topic, group, **changes)
         consumer = plugins.memory_consumer(settings, listener=listener, partitions=partitions)
         self.addCleanup(consumer.close)
         return consumer
+
+    def drain(self, processor: Processor, timeout: float = 10.0) -> Drained:
+        """Run a processor over this broker until all that its consumer was assigned is committed, and stop it.
+
+        Waits after failures are cut short. It does not wait for a partition whose handler repeatedly raises
+        `RetryLater`: that is in ``put_off``. Raises the handler's own exception if that ends the run, otherwise what
+        ended it, and `TimeoutError` with what is left after ``timeout`` seconds of real time.
+        """
+        observer = _Observer()
+        processor.observe(observer)
+        run = _Draining(processor)
+        give_up = time.monotonic() + timeout
+        while run.alive and not self._is_drained(processor.consumer, observer):
+            if time.monotonic() > give_up:
+                break
+            self._let_time_pass(processor)
+        left = {} if run.error is not None else self._left(processor.consumer)
+        stopper = threading.Thread(target=processor.stop, daemon=True)
+        stopper.start()
+        while run.alive and time.monotonic() < give_up + _STOP_SECONDS:
+            self._let_time_pass(processor)
+        if run.error is not None:
+            own = run.error.__cause__ if isinstance(run.error, HandlerError) else None
+            raise own or run.error
+        put_off = {partition: times for partition, times in observer.put_off.items() if partition in left}
+        if left.keys() - put_off.keys():
+            named = ", ".join(f"{tp.topic}/{tp.partition}: {count}" for tp, count in left.items())
+            raise TimeoutError(f"not everything was committed within {timeout} s; offsets left: {named}")
+        return Drained(self.broker.committed(processor.consumer.settings.group_id), tuple(observer.letters), put_off)
+
+    def _is_drained(self, consumer: KafkaConsumer, observer: _Observer) -> bool:
+        left = self._left(consumer)
+        return bool(consumer.assignment()) and all(observer.put_off.get(partition, 0) >= _ENDLESS for partition in left)
+
+    def _left(self, consumer: KafkaConsumer) -> dict[TopicPartition, int]:
+        """How many offsets of each assigned partition are not committed."""
+        committed = self.broker.committed(consumer.settings.group_id)
+        left = {}
+        for partition in consumer.assignment():
+            low, high = self.broker.watermarks(partition)
+            left[partition] = high - max(low, committed.get(partition, 0))
+        return {partition: count for partition, count in left.items() if count > 0}
+
+    def _let_time_pass(self, processor: Processor) -> None:
+        processor.retry_now()
+        if isinstance(self.broker.clock, VirtualClock):
+            self.broker.clock.advance(_VIRTUAL_STEP_SECONDS)
+        threading.Event().wait(_STEP_SECONDS)
+
+
+class _Observer(Hook):
+    def __init__(self) -> None:
+        self.letters: list[tuple[Message, Exception]] = []
+        self.put_off: dict[TopicPartition, int] = {}
+
+    def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
+        if isinstance(error, RetryLater):
+            self.put_off[part.topic_partition] = self.put_off.get(part.topic_partition, 0) + 1
+        else:
+            self.put_off.pop(part.topic_partition, None)
+
+    def after_dead_letter(self, message: Message, error: Exception) -> None:
+        self.letters.append((message, error))
+
+
+class _Draining:
+    """A processor that runs on its own thread."""
+
+    def __init__(self, processor: Processor) -> None:
+        self.error: BaseException | None = None
+        self._processor = processor
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._processor.run()
+        except BaseException as error:
+            self.error = error

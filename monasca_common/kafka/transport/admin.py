@@ -32,14 +32,18 @@ from confluent_kafka.admin import (
 
 from monasca_common.kafka.errors import RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.error_translation import translate
 
 T = TypeVar("T")
 
-# Connection failures belong in the error of the call they break, not on standard error beside it.
+# Connection failures belong in the error of the call that they break, not on standard error.
 _QUIET = {"log_level": 2}
 
-# How the client tells of brokers that are silent, or that it cannot reach; brokers have other names for what they tell.
+_LOOK_AGAIN_SECONDS = 0.02
+_OWN_ANSWER_SECONDS = 2.0
+_MOST_DRAWS = 50
+
+# The client's names of errors for brokers that are silent or unreachable; errors that brokers report have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 
 
@@ -47,7 +51,7 @@ _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 class TopicDescription:
     """One topic; position i of each tuple is partition i, and the numbers in it are broker ids.
 
-    ``topic_id`` changes when a topic is deleted and made again. A leader is ``None`` while there is none.
+    ``topic_id`` changes when a topic is deleted and recreated. A leader is ``None`` while there is none.
     """
 
     name: str
@@ -93,12 +97,16 @@ class Permission:
 
 
 class Admin:
-    """An administrator of the cluster that ``options`` (librdkafka's names) lead to."""
+    """An administrator of the cluster that ``options`` (librdkafka's names) lead to.
+
+    Its connections and threads go with the last reference to it. Calls of several threads may overlap.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._refusal: KafkaError | None = None
+        self._login = _Login()  # not `self`: in a circle with its client it would outlive its last user
         self._servers = options.get("bootstrap.servers", "")
-        everything: dict[str, Any] = {**_QUIET, **options, "error_cb": self._on_error}
+        self._options = dict(options)
+        everything: dict[str, Any] = {**_QUIET, **options, "error_cb": self._login.heard}
         self._client = AdminClient(everything)
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
@@ -125,14 +133,45 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Create a topic and wait until every partition has a leader. Raises when it exists already."""
+        """Create a topic and wait until the leader of every partition serves it. Raises when it exists already.
+        ``replication_factor``: -1 for the brokers' own default.
+
+        A controller answers before the brokers have heard of it. Until then a leader may still take messages for the
+        topic that had the name before, acknowledge them, and remove them with its log.
+        """
         deadline = time.monotonic() + timeout
-        topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
-        self._all(self._client.create_topics([topic], operation_timeout=timeout), timeout)
-        while not self._has_leaders(name, partitions):
-            if time.monotonic() >= deadline:
-                raise TransportError(f"topic {name!r} was created but has no leaders after {timeout} s")
-            time.sleep(0.02)
+        with _OwnAdmins(self._options) as admins:
+            brokers = self._metadata(timeout=timeout).brokers
+            admins.open(brokers)
+            earlier = set(admins.topic_ids(name, brokers).values())
+            topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
+            self._all(self._client.create_topics([topic], operation_timeout=timeout), timeout)
+            while not self._is_served(name, partitions, admins, earlier):
+                if time.monotonic() >= deadline:
+                    raise TransportError(
+                        f"topic {name!r} was created, but not every leader serves it after {timeout} s"
+                    )
+                time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def check_new_topic(
+        self, name: str, partitions: int = 1, *, replication_factor: int = 1, timeout: float = 30.0
+    ) -> None:
+        """Raise what `create_topic` would raise; the brokers only check."""
+        topic = NewTopic(name, partitions, replication_factor)
+        self._all(self._client.create_topics([topic], operation_timeout=timeout, validate_only=True), timeout)
+
+    def _is_served(self, name: str, partitions: int, admins: _OwnAdmins, earlier: set[str]) -> bool:
+        """Whether there is a leader for each partition, and each reports the same id, which is a new one."""
+        try:
+            answer = self._metadata(topic=name, timeout=1.0)
+        except TransportError:
+            return False
+        leaders = {partition.leader for partition in answer.topics[name].partitions.values()}
+        if len(answer.topics[name].partitions) != partitions or not leaders <= answer.brokers.keys():
+            return False
+        admins.open(answer.brokers)
+        ids = admins.topic_ids(name, leaders)
+        return ids.keys() == leaders and len(set(ids.values())) == 1 and earlier.isdisjoint(ids.values())
 
     def delete_topic(self, name: str, timeout: float = 30.0) -> None:
         """Delete a topic and wait until the brokers know that it is gone."""
@@ -169,6 +208,18 @@ class Admin:
                     raise
         return ids
 
+    def _ask_topic_id(self, topic: str, broker: int) -> concurrent.futures.Future[Any] | None:
+        """The question goes to whom the last metadata named as the controller, which under KRaft is a broker drawn by
+        lot: so draw until it is this one. ``None``: it did not come up."""
+        for _ in range(_MOST_DRAWS):
+            with contextlib.suppress(TransportError):
+                if self._metadata(timeout=_OWN_ANSWER_SECONDS).controller_id == broker:
+                    described = self._client.describe_topics(
+                        TopicCollection([topic]), request_timeout=_OWN_ANSWER_SECONDS
+                    )
+                    return described[topic]
+        return None
+
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
         """How many partitions a topic has, from metadata alone; raises `TransportError` when it does not exist."""
         known = self._metadata(topic=topic, timeout=timeout).topics[topic]
@@ -176,11 +227,28 @@ class Admin:
             raise translate(known.error)
         return len(known.partitions)
 
+    def partition_counts(self, timeout: float = 10.0) -> dict[str, int]:
+        """How many partitions each topic of the cluster has, those aside that this principal may not see."""
+        topics = self._metadata(timeout=timeout).topics.values()
+        return {topic.topic: len(topic.partitions) for topic in topics if topic.error is None}
+
     def topic_max_message_bytes(self, topic: str, timeout: float) -> int:
         """The topic's ``max.message.bytes``: the limit of a whole record batch as the broker stores it."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        answer = self._all(self._client.describe_configs([resource], request_timeout=timeout), timeout)
-        return int(answer[resource]["max.message.bytes"].value)
+        limit = self.max_message_bytes((topic,), timeout)[topic]
+        if isinstance(limit, TransportError):
+            raise limit
+        return limit
+
+    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
+        """`topic_max_message_bytes` of several topics by one request: the limit of each, or the error."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        limits: dict[str, int | TransportError] = {}
+        for resource, future in self._client.describe_configs(resources, request_timeout=timeout).items():
+            try:
+                limits[resource.name] = int(self._result(future, timeout)["max.message.bytes"].value)
+            except TransportError as error:
+                limits[resource.name] = error
+        return limits
 
     def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
         """Change these settings of a topic, leaving its others as they are."""
@@ -213,7 +281,7 @@ class Admin:
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
-        """Who is in a consumer group; nobody where there is no such group."""
+        """The members of a consumer group; none if there is no such group."""
         future = self._client.describe_consumer_groups([group], request_timeout=timeout)[group]
         try:
             members = self._result(future, timeout).members
@@ -224,7 +292,7 @@ class Admin:
         return tuple(GroupMember(member.client_id, member.host) for member in members)
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """What a group committed: the next offset to read of each partition that has one."""
+        """The committed offsets of a group: the next offset of each partition that has one."""
         futures = self._client.list_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group)], request_timeout=timeout
         )
@@ -248,7 +316,7 @@ class Admin:
         self._all(self._client.create_acls(bindings, request_timeout=timeout), timeout)
 
     def revoke(self, *permissions: Permission, timeout: float = 10.0) -> None:
-        """Take these permissions back; one that was never granted is no error."""
+        """Revoke these permissions; one that was never granted is not an error."""
         filters = [permission.binding(AclBindingFilter) for permission in permissions]
         self._all(self._client.delete_acls(filters, request_timeout=timeout), timeout)
 
@@ -262,12 +330,6 @@ class Admin:
         )
         answer = self._all(futures, timeout)
         return {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
-
-    def _has_leaders(self, topic: str, partitions: int) -> bool:
-        with contextlib.suppress(TransportError):
-            known = self._metadata(topic=topic, timeout=1.0).topics[topic].partitions.values()
-            return len(known) == partitions and all(partition.leader >= 0 for partition in known)
-        return False
 
     def _metadata(self, **arguments: Any) -> Any:
         try:
@@ -294,7 +356,7 @@ class Admin:
     def _fault(self, error: KafkaException) -> TransportError:
         """A refused login shows only in the error callback; the call itself merely times out."""
         self._client.poll(0)
-        fault = translate(self._refusal or error.args[0])
+        fault = translate(self._login.refusal or error.args[0])
         if fault.name not in _UNANSWERED:
             return fault
         return type(fault)(
@@ -306,10 +368,48 @@ class Admin:
         )
 
     def _let_in(self) -> None:
-        """Brokers answer, so an earlier refusal is over and explains no later failure."""
+        """Forget an earlier refusal, because the brokers answer now."""
         self._client.poll(0)
-        self._refusal = None
+        self._login.refusal = None
 
-    def _on_error(self, error: KafkaError) -> None:
+
+class _OwnAdmins:
+    """One administrator per broker, which sends requests to that broker only."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._admins: dict[int, Admin] = {}
+
+    def __enter__(self) -> _OwnAdmins:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._admins.clear()
+
+    def open(self, brokers: Mapping[int, Any]) -> None:
+        """Open the administrators. ``brokers``: the brokers in the metadata, by id."""
+        for number, broker in brokers.items():
+            if number not in self._admins:
+                address = {"bootstrap.servers": f"{broker.host}:{broker.port}"}
+                self._admins[number] = Admin({**self._options, **address})
+
+    def topic_ids(self, name: str, brokers: Iterable[int]) -> dict[int, str]:
+        """The topic's id at each of these brokers, without those that do not know the topic or do not answer."""
+        futures = {number: self._admins[number]._ask_topic_id(name, number) for number in brokers}
+        ids = {}
+        for number, future in futures.items():
+            with contextlib.suppress(TransportError):
+                if future is not None:
+                    ids[number] = str(self._admins[number]._result(future, _OWN_ANSWER_SECONDS).topic_id)
+        return ids
+
+
+class _Login:
+    """The client's reports about its logins; the calls that need a login merely time out."""
+
+    def __init__(self) -> None:
+        self.refusal: KafkaError | None = None
+
+    def heard(self, error: KafkaError) -> None:
         if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
-            self._refusal = error
+            self.refusal = error

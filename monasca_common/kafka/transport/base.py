@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a transport must offer: the seam between this library and a client of Kafka.
+"""The interface of a transport, between this library and a client of Kafka.
 
 Two implementations: librdkafka through confluent-kafka, and memory. A transport moves bytes and reports;
 it decides nothing. Errors leave it only as `TransportError`. Seconds for waits, milliseconds for timestamps.
+A time-out is given to the client as it is; whether the client keeps it is the concern of `bounded`, not of a driver.
 Offsets mean *next to read* everywhere, except `RawMessage.offset`, the message's own.
 """
 
@@ -28,7 +29,7 @@ class RawMessage(Protocol):
     def topic(self) -> str: ...
     def partition(self) -> int: ...
     def offset(self) -> int | None:
-        """``None``: of a message that a broker had already, which it acknowledges without telling where."""
+        """``None`` for a message that the broker had already: it acknowledges such a message without its offset."""
         ...
 
     def key(self) -> bytes | None: ...
@@ -47,6 +48,7 @@ class ProducerTransport(ABC):
     """One producing client. ``on_error`` (given to the constructor) hears of every client-wide error."""
 
     clock: Clock
+    abort_is_due = False  # the abort of its last transaction has no answer yet
 
     @abstractmethod
     def produce(
@@ -80,11 +82,16 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def purge(self) -> None:
-        """Give up everything queued or in flight; the next `poll` reports each as purged."""
+        """Give up everything queued or in flight, without waiting; the next polls report each as purged."""
 
     @abstractmethod
-    def max_message_bytes(self, topic: str, timeout: float) -> int:
-        """The topic's ``max.message.bytes``. Raises `TransportError` (unknown topic, not permitted, no answer)."""
+    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
+        """Each topic's ``max.message.bytes``, asked for in one request, or the error (unknown topic, not
+        permitted). Raises `TransportError` when there is no answer at all. Called by several threads."""
+
+    @abstractmethod
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        """The identity of each existing topic: it changes when a topic is deleted and recreated."""
 
     @abstractmethod
     def init_transactions(self, timeout: float) -> None: ...
@@ -103,7 +110,8 @@ class ProducerTransport(ABC):
 
     @abstractmethod
     def close(self, timeout: float) -> None:
-        """Release the client. What is still queued was purged before."""
+        """Release the client, however long that takes: the caller waits ``timeout`` seconds on another thread. What is
+        still queued was purged before."""
 
 
 class RebalanceCallbacks(Protocol):
@@ -132,8 +140,8 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def assign_owned(self, positions: Mapping[TopicPartition, int]) -> None:
-        """From within ``on_assign``: start the given partitions at these offsets (incrementally where the
-        protocol is). Outside of it: give partitions that are already owned new positions (revives a dead one)."""
+        """Within ``on_assign``: start the given partitions at these offsets (incrementally if the protocol
+        is incremental). Outside of it: give partitions that are already owned new positions (revives a dead one)."""
 
     @abstractmethod
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -144,7 +152,11 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def poll(self, max_messages: int, timeout: float) -> Sequence[Any]:
-        """Up to ``max_messages`` `RawMessage`, as soon as there is one; elements may carry an ``error()``."""
+        """Return up to ``max_messages`` `RawMessage`, as soon as there is one; elements may carry an ``error()``.
+
+        Once all of a partition was returned, an element with the error ``_PARTITION_EOF`` has its end as offset: what
+        is written next, or for a reader of committed messages the last stable offset.
+        """
 
     @abstractmethod
     def fault(self, error: Any) -> TransportError: ...
@@ -173,7 +185,7 @@ class ConsumerTransport(ABC):
         """(low, high): the first offset in the log, and the next that will be written."""
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The first offset that is left in each log."""
+        """The first existing offset in each log."""
         return {partition: self.watermarks(partition, timeout)[0] for partition in partitions}
 
     def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
@@ -182,19 +194,23 @@ class ConsumerTransport(ABC):
 
     @abstractmethod
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
-        """The first offset at or after each time; the end where there is none."""
+        """The first offset at or after each time; the end if there is none."""
 
     @abstractmethod
     def partition_count(self, topic: str, timeout: float) -> int: ...
 
     @abstractmethod
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        """The identity of each existing topic: it changes when a topic is deleted and made again."""
+        """The identity of each existing topic: it changes when a topic is deleted and recreated."""
 
     @abstractmethod
     def group_metadata(self) -> Any:
-        """For `ProducerTransport.send_offsets`, fresh at each call."""
+        """The metadata for `ProducerTransport.send_offsets`, fresh at each call."""
 
     @abstractmethod
     def close(self) -> None:
         """Leave the group and release the client; runs ``on_revoke`` for what is owned."""
+
+    def abandon(self) -> None:
+        """Release a client that was given up, without a request to the brokers. It replaces `close`."""
+        return

@@ -30,8 +30,8 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ConsumerTransport, RebalanceCallbacks
 from monasca_common.kafka.transport.client_log import ClientLog
-from monasca_common.kafka.transport.faults import translate
-from monasca_common.kafka.transport.librdkafka_options import connection_options, consumer_options
+from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.librdkafka_options import admin_options, consumer_options
 from monasca_common.kafka.transport.refused_options import make_client
 
 LOG = logging.getLogger(__name__)
@@ -69,12 +69,12 @@ class ConfluentConsumer(ConsumerTransport):
         self._rebalancing = False
         self._closing = False
         self._rebalanced = False  # since it was last reset, while closing
-        # A static member stays in its group while its process is away: who unsubscribes leaves.
+        # A static member stays in its group while its process restarts, so it must not unsubscribe, which would leave.
         self._leaves = settings.group_instance_id is None
         self._subscribed = False
         self._started: dict[TopicPartition, int] = {}
         self._admin: Admin | None = None
-        self._admin_options = connection_options(settings.connection)
+        self._admin_options = admin_options(settings.connection)
         self._admin_lock = threading.Lock()
         self._guard = ForkGuard("KafkaConsumer")
         options = {**consumer_options(settings), "error_cb": self._heard}
@@ -242,9 +242,14 @@ class ConfluentConsumer(ConsumerTransport):
             finally:
                 self._client.close()
 
+    def abandon(self) -> None:
+        self._closing = True
+        self._guard.unpin()
+        del self._client  # its callbacks refer to this object: the last reference must not wait for the collector
+
     def _finish_rebalances(self) -> None:
         """One that is under way must not reach into the client's own close: there it may wait for the answer to an
-        (un)assign for ever, and hold the interpreter meanwhile (librdkafka's issue 4884)."""
+        (un)assign indefinitely, and hold the interpreter meanwhile (librdkafka's issue 4884)."""
         if self._leaves:
             self._client.unsubscribe()
         deadline = self.clock.monotonic() + _FINISH_SECONDS
@@ -275,7 +280,7 @@ class ConfluentConsumer(ConsumerTransport):
             yield
         except KafkaException as error:
             raise translate(error) from error
-        except ValueError as error:  # for what is no name of a topic at all
+        except ValueError as error:  # for an invalid topic name
             raise translate(error) from error
         except RuntimeError as error:
             # All that confluent-kafka raises it for is a client that was closed.

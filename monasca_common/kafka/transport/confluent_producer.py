@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,8 +18,8 @@ from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ProducerTransport
 from monasca_common.kafka.transport.client_log import ClientLog
-from monasca_common.kafka.transport.faults import translate
-from monasca_common.kafka.transport.librdkafka_options import connection_options, producer_options
+from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.librdkafka_options import admin_options, producer_options
 from monasca_common.kafka.transport.refused_options import make_client
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +38,9 @@ class ConfluentProducer(ProducerTransport):
         # Always: a wrong password shows nowhere else.
         options["error_cb"] = self._heard
         self._log = ClientLog(LOG, self.clock)
+        self._admin: Admin | None = None  # lives and dies with this client: who pins this in a child pins it as well
+        self._admin_lock = threading.Lock()
+        self._closed = False
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
         self.produce = self._client.produce  # type: ignore[method-assign]  # no Python frame between `send` and C
 
@@ -63,7 +66,7 @@ class ConfluentProducer(ProducerTransport):
             return len(self._client)
 
     def _finished(self, error: KafkaException | SystemError) -> None:
-        """Of a fatal error confluent-kafka tells in place of its callbacks, by either exception; none will come."""
+        """Handle a fatal error, which confluent-kafka raises as either exception instead of calling callbacks."""
         if not self._fatal:
             self._fatal = True
             cause = error.__cause__ if isinstance(error.__cause__, KafkaException) else error
@@ -78,14 +81,22 @@ class ConfluentProducer(ProducerTransport):
         self._on_error(fault)
 
     def purge(self) -> None:
-        self._client.purge()
+        # Else it waits for the threads of all brokers, one of which may be looking up a name.
+        self._client.purge(blocking=False)
 
-    def max_message_bytes(self, topic: str, timeout: float) -> int:
-        admin = Admin(connection_options(self._settings.connection))
-        try:
-            return admin.topic_max_message_bytes(topic, timeout)
-        except (ValueError, RuntimeError) as error:  # for what is no name of a topic at all
-            raise translate(error) from error
+    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
+        return self._ask_admin().max_message_bytes(topics, timeout)
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        return self._ask_admin().topic_ids(topics, timeout)
+
+    def _ask_admin(self) -> Admin:
+        with self._admin_lock:
+            if self._closed:
+                raise TransportError("the producer was closed meanwhile", name="_DESTROY")
+            if self._admin is None:
+                self._admin = Admin(admin_options(self._settings.connection))
+            return self._admin
 
     def init_transactions(self, timeout: float) -> None:
         self._call(self._client.init_transactions, timeout)
@@ -110,9 +121,8 @@ class ConfluentProducer(ProducerTransport):
             raise translate(error) from None
 
     def close(self, timeout: float) -> None:
-        """Destroying the client joins its threads, which nothing bounds: it happens on a thread of its own."""
-        client = [self._client]
+        """Destroying a client joins its threads, which nothing bounds."""
+        with self._admin_lock:
+            self._closed = True
+            self._admin = None
         del self._client, self.produce
-        destroyer = threading.Thread(target=client.clear, name="kafka-producer-close", daemon=True)
-        destroyer.start()
-        destroyer.join(timeout)

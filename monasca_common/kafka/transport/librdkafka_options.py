@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 _DEFAULT_SESSION_MS = 45_000
@@ -13,12 +15,18 @@ _SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka wants at least its message.max.b
 # Above every limit of a topic: the producer compares sizes with the topic's own limit before it hands over.
 _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
 
+# Half of it passes between the connections of a client whose TLS fails, however often that happens: librdkafka's own
+# back-off does not grow then, and from its 100 ms a consumer comes back 20 times a second. A connection that stood
+# for longer than this is opened again at once. With a second, answers that were lost held an API's posts for 8 s
+# instead of 4: half a second costs them nothing.
+_RECONNECT_MS = 500
+
 # librdkafka's queue limits must not be met before our budget is: they also count what is being reported.
 _ABOVE_BUDGET = 2
 
 
 def connection_options(connection: ConnectionSettings) -> dict[str, object]:
-    """What every client needs, and all that an `Admin` does."""
+    """What every client needs."""
     return {
         "bootstrap.servers": connection.bootstrap_servers,
         "client.id": connection.client_id,
@@ -26,10 +34,16 @@ def connection_options(connection: ConnectionSettings) -> dict[str, object]:
     }
 
 
+def admin_options(connection: ConnectionSettings) -> dict[str, object]:
+    """The options of an `Admin` beside a producer or a consumer: it retries as long as they do."""
+    return {**_reconnect_options({}), **connection_options(connection)}
+
+
 def producer_options(settings: ProducerSettings) -> dict[str, object]:
     """A producer's options; the transport adds its callbacks and ``batch.size``, which follows the topics' limits."""
     options: dict[str, object] = {
         "socket.keepalive.enable": True,
+        **_reconnect_options(settings.options),
         **settings.options,
         **connection_options(settings.connection),
         "enable.idempotence": True,
@@ -58,6 +72,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
         "fetch.queue.backoff.ms": 10,  # the default of 1000 makes a consumer 6 to 60 times slower
         "fetch.max.bytes": max(_SMALLEST_FETCH_BYTES, min(settings.buffer_bytes, _DEFAULT_FETCH_BYTES)),
         "queued.min.messages": 50_000,  # half the default: 40 MB less over a backlog, and no slower
+        **_reconnect_options(settings.options),
         **settings.options,
         **connection_options(settings.connection),
         "group.id": settings.group_id,
@@ -65,7 +80,7 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
-        "enable.partition.eof": False,
+        "enable.partition.eof": True,  # so that positions move past records that are not messages
         "isolation.level": settings.isolation_level,
         "max.poll.interval.ms": _ms(settings.max_poll_interval_seconds),
         "queued.max.messages.kbytes": settings.buffer_bytes // 1024,
@@ -75,6 +90,12 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
     if settings.group_protocol == "classic":
         options.update(_classic_options(settings))
     return options
+
+
+def _reconnect_options(options: Mapping[str, str]) -> dict[str, object]:
+    """librdkafka refuses a first back-off above the longest one, which may be an operator's."""
+    longest = options.get("reconnect.backoff.max.ms", "")
+    return {"reconnect.backoff.ms": min(_RECONNECT_MS, int(longest)) if longest.isdigit() else _RECONNECT_MS}
 
 
 def _classic_options(settings: ConsumerSettings) -> dict[str, object]:

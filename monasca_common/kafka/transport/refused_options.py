@@ -25,7 +25,7 @@ def make_client(option: str, make: Callable[[], T]) -> T:
         return make()
     except KafkaException as error:
         reason = _QUOTED_VALUE.sub("value ", error.args[0].str().strip())
-    # Outside of the handler, so that the client's own text, which may quote a value, is no part of the traceback.
+    # Outside of the handler, so that the client's own text, which may quote a value, is not part of the traceback.
     raise ConfigurationError(
         f"librdkafka refuses what {option} or the options on TLS and SASL say: {reason}; correct that option"
     )

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A topic's records in Parquet, by the hour of their own time, each once; and the way back."""
+"""The job `archive`: it writes each record of a topic once to Parquet, by the hour of its event time; and the
+reader."""

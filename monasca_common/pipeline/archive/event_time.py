@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When what a message tells of happened, as the models read it; a message that does not say it has Kafka's time.
+"""The event time of a message, as the models read it; a message without one has Kafka's timestamp.
 
-An envelope is known by its one member: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. Whether it breaks
-another rule of its model is nothing to an archive: it is kept.
+The one member of an envelope says what it is: ``metric``, ``alarm-transitioned``, ``log`` or ``event``. The archive
+keeps an envelope that breaks another rule of its model.
 
-These are Spark's own expressions: handing each record to Python and back costs more than all that archiving does.
+These are Spark's own expressions, because handing each record to Python and back costs more than the whole archiving.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from monasca_common.models import times
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: The last millisecond of the year 9999: a time beyond it is none, and has no date.
+#: The last millisecond of the year 9999. A later time has no date, and counts as missing.
 LATEST_MS = 253_402_300_799_999
 
-# A metric as the API and agents write it, found three times as fast as by the parser, which reads all others. What
-# seems to end within a text does not: a quote there has a backslash before it.
+# A metric as the API and agents write it. The expression is three times as fast as the parser, which reads all others.
+# It cannot match within a string, because a quote there has a backslash before it.
 _USUAL_METRIC = r'^\{"metric": ?\{"name": ?"[^"]*", ?"dimensions": ?\{[^}]*\}, ?"timestamp": ?(\d{1,15})[,}]'
 _DATE = f"^(?:{times.ISO_8601.pattern})$"
 
 
 def with_own_ms(records: DataFrame) -> DataFrame:
-    """Add ``own_ms``: the time that each ``value`` tells; null where it tells none. Of a member that is there twice
-    the first counts."""
+    """Add the column ``own_ms``: the event time in each ``value``; null without one. Of a repeated member the first
+    counts."""
     from pyspark.sql import functions as sql
 
     text = sql.col("value").cast("string")
-    # In steps, for what is used twice in one expression may be computed twice.
+    # In steps, because Spark may compute twice what one expression uses twice.
     return (
         records.withColumn("written", _written(text))
         .withColumn("told_ms", sql.coalesce(_number_ms(), _date_ms(), _creation_ms(text)))
@@ -41,7 +41,7 @@ def with_own_ms(records: DataFrame) -> DataFrame:
 
 
 def _written(text: Column) -> Column:
-    """The envelope's timestamp as it is written."""
+    """The envelope's timestamp as text."""
     from pyspark.sql import functions as sql
 
     usual = sql.regexp_extract(text, _USUAL_METRIC, 1)
@@ -56,11 +56,11 @@ def _number_ms() -> Column:
 
 
 def _date_ms() -> Column:
-    """Of logs and events, by their models. A metric that has one is no metric, and may have any hour."""
+    """The date text of logs and events, as their models read it. A metric with one is invalid, and any hour will do."""
     from pyspark.sql import functions as sql
 
     written = sql.col("written")
-    # With Z and an offset, as in an example of the public API, the offset counts. Spark wants seconds before one.
+    # With both Z and an offset, as in an example of the public API, the offset counts. Spark needs seconds before it.
     offset_alone = sql.regexp_replace(written, "Z([+-])", "$1")
     with_seconds = sql.regexp_replace(offset_alone, "^(.{16})(?!:)", "$1:00")
     usual = sql.replace(with_seconds, sql.lit(","), sql.lit("."))
@@ -68,7 +68,7 @@ def _date_ms() -> Column:
 
 
 def _creation_ms(text: Column) -> Column:
-    """Without a time of its own an envelope has that of its making, which is in seconds."""
+    """The envelope's creation_time, in place of a missing event time; it is in seconds."""
     from pyspark.sql import functions as sql
 
     created = _member(text, "creation_time").try_cast("double")
@@ -88,7 +88,7 @@ def _member(text: Column, path: str) -> Column:
 
 
 def kafka_ms(timestamp: Column) -> Column:
-    """Kafka's own time, as far as it has a date; a topic without times has -1."""
+    """Kafka's timestamp in ms, if it has a date. A topic without timestamps has -1."""
     from pyspark.sql import functions as sql
 
     return sql.least(sql.greatest(sql.unix_millis(timestamp), sql.lit(0)), sql.lit(LATEST_MS))

@@ -3,11 +3,13 @@
 
 ::
 
-    <location>/topic=metrics/date=2026-01-31/hour=06/p00003-000000000000120000-000000000000129999-<batch>.parquet
-    <location>/_staging/topic=metrics/<batch>/<task attempt>-<number>.parquet
+    <location>/topic=metrics/date=2026-01-31/hour=6/p00003-000000000000120000-000000000000129999-<batch>.parquet
+    <location>/_staging/topic=metrics/<batch>/<task attempt>-<number>.staged
 
-The folders are as Hive and Spark name partitions, so every reader of Parquet takes topic, date and hour from them, and
-passes by what begins with ``_``. A file's name tells its partition of the topic, and its first and last offset.
+The folders have the names that Hive and Spark give to partitions, so every reader of Parquet takes topic, date and hour
+from them. The hour is a number to all of them, because it has no leading zero. What is staged is hidden twice: most
+readers ignore what begins with ``_``, and the others look for ``.parquet``. A file's name has its partition of the
+topic, and its first and last offset.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from datetime import UTC, datetime
 
 HOUR_MS = 3_600_000
 STAGING = "_staging"
+STAGED = ".staged"
+"""The suffix of a file that is not placed yet."""
 _NAME = re.compile(r"p(\d+)-(\d+)-(\d+)-[0-9a-f]+\.parquet")
-_HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)")
+_HOUR = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Of the records of one file; ``last`` is one of them."""
+    """The offsets of the records in one file; ``last`` is included."""
 
     partition: int
     first: int
@@ -36,13 +40,13 @@ def topic_folder(topic: str) -> str:
 
 
 def hour_folder(topic: str, hour_ms: int) -> str:
-    """``hour_ms``: the start of the hour, of the year 9999 at the latest."""
+    """The folder of one hour. ``hour_ms``: the start of the hour; the year 9999 is the last."""
     start = datetime.fromtimestamp(hour_ms // 1000, UTC)
-    return f"{topic_folder(topic)}/date={start.year:04}-{start:%m-%d}/hour={start:%H}"
+    return f"{topic_folder(topic)}/date={start.year:04}-{start:%m-%d}/hour={start.hour}"
 
 
 def hour_of(folder: str) -> int | None:
-    """The start of the hour, in ms, of a folder like ``date=2026-01-31/hour=06``."""
+    """The start of the hour, in ms, of a folder like ``date=2026-01-31/hour=6``."""
     match = _HOUR.fullmatch(folder)
     if match is None:
         return None
@@ -54,7 +58,8 @@ def hour_of(folder: str) -> int | None:
 
 
 def file_name(offsets: Offsets, batch: str) -> str:
-    """Names sort as their offsets do. Of another batch, a topic's that was made again may have the same offsets."""
+    """The name of a file; names sort as their offsets do. It includes the batch, because a recreated topic repeats its
+    offsets."""
     return f"p{offsets.partition:05}-{offsets.first:018}-{offsets.last:018}-{batch}.parquet"
 
 
@@ -64,6 +69,6 @@ def offsets_of(name: str) -> Offsets | None:
 
 
 def staging_folder(topic: str, batch: str | None = None) -> str:
-    """Of one batch, or of all."""
+    """The hidden folder of one batch, or of all."""
     folder = f"{STAGING}/{topic_folder(topic)}"
     return folder if batch is None else f"{folder}/{batch}"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archive's files, in the database: recorded in the transaction that accounts for the offsets they hold.
+"""The archive's files in the database: recorded in the transaction that accounts for their offsets.
 
-A file is *committed* with its offsets, *placed* once it is where readers find it, and *expired* from when its hour is
-to be removed until it is gone. Whatever dies in between, the next process goes on from these states.
+A file is *committed* with its offsets, *placed* once readers find it, and *expired* from the moment its hour is too old
+until the file is removed. One that is merged with others is *replaced* until it is removed. After a crash in between,
+the next process continues from these states.
 """
 
 from __future__ import annotations
@@ -10,26 +11,28 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.layout import Offsets
-from monasca_common.pipeline.errors import AlreadyArchived
-from monasca_common.pipeline.ledger import OffsetRange, Source
-from monasca_common.storage.tables import archive_file
+from monasca_common.pipeline.errors import AlreadyArchived, StagingLost
+from monasca_common.pipeline.source.offset_store import OffsetRange, Source
+from monasca_common.storage.sql.tables import archive_file
 
 
-class State(enum.StrEnum):
+class FileState(enum.StrEnum):
     COMMITTED = "committed"
     PLACED = "placed"
     EXPIRED = "expired"
+    REPLACED = "replaced"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """``staged``: where it was written, before it was placed; a path of the store."""
+    """A row of the manifest. ``staged``: the path in the store where the file was written, before it was placed.
+    ``topic_id``: of the topic that it was read from; ``None``: of the source."""
 
     topic: str
     hour_ms: int
@@ -38,6 +41,7 @@ class ArchivedFile:
     size_bytes: int
     batch: str
     staged: str
+    topic_id: str | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -49,9 +53,9 @@ class ArchivedFile:
 
 
 def lock(connection: sa.Connection, source: Source) -> None:
-    """Until the end of the transaction nobody else commits files of this topic, or takes files for orphans.
+    """Lock the topic: until the end of the transaction no other process commits its files, or removes orphans.
 
-    After the locks on partitions, never before, for else two might wait for each other.
+    Take it after the locks on partitions, never before, because otherwise two processes may deadlock.
     """
     if connection.dialect.name == "postgresql":  # on SQLite there is one transaction at a time
         text = f"archive/{source.group}/{source.topic}".encode()
@@ -60,10 +64,10 @@ def lock(connection: sa.Connection, source: Source) -> None:
 
 
 def check_new(connection: sa.Connection, source: Source, ranges: Iterable[OffsetRange]) -> None:
-    """Raises `AlreadyArchived` where a file has offsets of these ranges: the position was put back."""
+    """Raises `AlreadyArchived` if a file has offsets of these ranges: the position was put back."""
     table = archive_file.c
     ours = _of(source)
-    if source.topic_id is not None:  # a topic that was made again begins at offset 0 again
+    if source.topic_id is not None:  # a recreated topic begins at offset 0 again
         ours += (sa.or_(table.topic_id == source.topic_id, table.topic_id.is_(None)),)
     for each in ranges:
         query = sa.select(sa.func.max(table.last_offset)).where(
@@ -78,12 +82,12 @@ def check_new(connection: sa.Connection, source: Source, ranges: Iterable[Offset
 
 
 def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile], now_ms: int) -> None:
-    """As committed."""
+    """Record the files as committed."""
     rows = [
         {
             "consumer_group": source.group,
             "topic": source.topic,
-            "topic_id": source.topic_id,
+            "topic_id": file.topic_id or source.topic_id,
             "hour": file.hour_ms,
             "name": file.name,
             "partition": file.offsets.partition,
@@ -93,7 +97,7 @@ def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]
             "bytes": file.size_bytes,
             "batch": file.batch,
             "staged": file.staged,
-            "state": State.COMMITTED,
+            "state": FileState.COMMITTED,
             "archived": now_ms,
         }
         for file in files
@@ -102,8 +106,8 @@ def add(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]
         connection.execute(archive_file.insert(), rows)
 
 
-def find(connection: sa.Connection, source: Source, state: State) -> list[ArchivedFile]:
-    """In the order of hours and names."""
+def find(connection: sa.Connection, source: Source, state: FileState) -> list[ArchivedFile]:
+    """The files in this state, in the order of hours and names."""
     table = archive_file.c
     query = sa.select(archive_file).where(*_of(source), table.state == state).order_by(table.hour, table.name)
     return [
@@ -115,29 +119,53 @@ def find(connection: sa.Connection, source: Source, state: State) -> list[Archiv
             row.bytes,
             row.batch,
             row.staged,
+            row.topic_id,
         )
         for row in connection.execute(query)
     ]
 
 
-def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str]) -> None:
-    _change(connection, source, archive_file.c.batch.in_(batches), State.COMMITTED, State.PLACED)
+def states(connection: sa.Connection, source: Source, hour_ms: int) -> dict[str, FileState]:
+    """The states of the files of one hour, by name, that are not simply in place."""
+    table = archive_file.c
+    query = sa.select(table.name, table.state).where(
+        *_of(source), table.hour == hour_ms, table.state != FileState.PLACED
+    )
+    return {name: FileState(state) for name, state in connection.execute(query)}
+
+
+def set_placed(connection: sa.Connection, source: Source, batches: Sequence[str], hour_ms: int | None = None) -> None:
+    """The committed files of these batches, of one hour or of all, are in place."""
+    which: sa.ColumnElement[bool] = archive_file.c.batch.in_(batches)
+    if hour_ms is not None:
+        which = sa.and_(which, archive_file.c.hour == hour_ms)
+    _change(connection, source, which, FileState.COMMITTED, FileState.PLACED)
+
+
+def replace(connection: sa.Connection, source: Source, files: Sequence[ArchivedFile]) -> None:
+    """Mark files that are in place as replaced. Raises `StagingLost` if one of them is not in place any more."""
+    table = archive_file.c
+    for file in files:
+        which = sa.and_(table.hour == file.hour_ms, table.name == file.name)
+        if not _change(connection, source, which, FileState.PLACED, FileState.REPLACED):
+            raise StagingLost(f"{file.path} was removed or merged by another process: run it again")
 
 
 def set_expired(connection: sa.Connection, source: Source, before_ms: int) -> int:
-    """The placed files of hours that begin before this time; how many."""
-    return _change(connection, source, archive_file.c.hour < before_ms, State.PLACED, State.EXPIRED)
+    """Mark the placed files of hours that begin before this time as expired. Returns how many."""
+    return _change(connection, source, archive_file.c.hour < before_ms, FileState.PLACED, FileState.EXPIRED)
 
 
-def remove_expired(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile]) -> None:
+def remove(connection: sa.Connection, source: Source, files: Iterable[ArchivedFile], state: FileState) -> None:
+    """Remove the rows of these files if they are in this state."""
     table = archive_file.c
     for file in files:
-        key = (table.hour == file.hour_ms, table.name == file.name, table.state == State.EXPIRED)
+        key = (table.hour == file.hour_ms, table.name == file.name, table.state == state)
         connection.execute(archive_file.delete().where(*_of(source), *key))
 
 
 def _change(
-    connection: sa.Connection, source: Source, which: sa.ColumnElement[bool], before: State, after: State
+    connection: sa.Connection, source: Source, which: sa.ColumnElement[bool], before: FileState, after: FileState
 ) -> int:
     where = (*_of(source), which, archive_file.c.state == before)
     return connection.execute(archive_file.update().where(*where).values(state=after)).rowcount

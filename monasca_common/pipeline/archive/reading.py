@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archived records, read back as they came from Kafka.
 
-What is read is what is in place: a file that is there is whole, and has no record that another file has. So an archive
-can be read without the database that it was written with.
+Readers read the placed files: each is whole, and no two files have a record in common. So an archive can be read
+without the database that it was written with.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS = 10_000
-#: As the connector has them, and ``event_time``.
+#: The columns that every file has.
+RAW_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "event_time")
+#: The columns of the connector, and ``event_time``.
 FRAME_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "event_time")
 _FRAME = (
     "topic string, partition int, offset long, timestamp timestamp, key binary, value binary, "
@@ -32,7 +34,7 @@ _FRAME = (
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """``path``: of the store."""
+    """A file of the archive. ``path`` is relative to the store."""
 
     path: str
     hour_ms: int
@@ -41,22 +43,22 @@ class FoundFile:
 
 
 def find_files(store: Store, topic: str, selection: Selection) -> list[FoundFile]:
-    """The files of the hours that may have what is wanted, in order of time. Raises `ArchiveUnavailable`."""
+    """The files of the hours that the selection may cover, in order of time. Raises `ArchiveUnavailable`."""
     found: list[FoundFile] = []
     root = layout.topic_folder(topic)
     for date in sorted(store.folders(root)):
         first_ms = layout.hour_of(f"{date}/hour=00")
         if first_ms is None or not selection.has_time(first_ms, first_ms + 24 * HOUR_MS - 1):
             continue
-        for hour in sorted(store.folders(f"{root}/{date}")):
+        for hour in store.folders(f"{root}/{date}"):
             hour_ms = layout.hour_of(f"{date}/{hour}")
             if hour_ms is not None and selection.has_time(hour_ms, hour_ms + HOUR_MS - 1):
                 found += _files(store, f"{root}/{date}/{hour}", hour_ms)
-    return found
+    return sorted(found, key=lambda file: (file.hour_ms, file.path))
 
 
 def _files(store: Store, folder: str, hour_ms: int) -> Iterator[FoundFile]:
-    for name, size_bytes in sorted(store.files(folder).items()):
+    for name, size_bytes in store.files(folder).items():
         offsets = layout.offsets_of(name)
         if offsets is not None:
             yield FoundFile(f"{folder}/{name}", hour_ms, offsets, size_bytes)
@@ -64,7 +66,7 @@ def _files(store: Store, folder: str, hour_ms: int) -> Iterator[FoundFile]:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Of a file with at least one record. ``first`` and ``last``: the least and the greatest offset."""
+    """What a file with at least one record holds. ``first`` and ``last``: the least and the greatest offset."""
 
     records: int
     first: int
@@ -73,7 +75,7 @@ class Content:
 
 
 def content(store: Store, path: str) -> Content:
-    """As its footer tells. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
+    """The content that the file's footer states. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
     import pyarrow.parquet as pq
 
     with store.reading(path) as opened, store.decoding(path):
@@ -87,15 +89,15 @@ def content(store: Store, path: str) -> Content:
 
 
 def read(
-    store: Store, path: str, selection: Selection, columns: Sequence[str] | None = None
+    store: Store, path: str, selection: Selection, columns: Sequence[str] = RAW_COLUMNS
 ) -> Iterator[pa.RecordBatch]:
-    """What is wanted of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
+    """The selected records of a file, in order of offset. Raises `ArchiveUnavailable`, `ArchiveDamaged`."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     with store.reading(path) as opened, store.decoding(path):
-        for batch in pq.ParquetFile(opened).iter_batches(batch_size=_ROWS, columns=columns):
+        for batch in pq.ParquetFile(opened).iter_batches(batch_size=_ROWS, columns=list(columns)):
             wanted = batch
             times = batch.column("event_time").cast(pa.int64())
             if selection.from_ms is not None:
@@ -110,7 +112,7 @@ def read(
 
 
 def messages(topic: str, batch: pa.RecordBatch) -> list[Message]:
-    """As they were read from Kafka."""
+    """The messages as they were read from Kafka."""
     import pyarrow as pa
 
     times = batch.column("timestamp").cast(pa.int64()).to_pylist()
@@ -127,7 +129,7 @@ def _headers(headers: Iterable[Mapping[str, Any]] | None) -> tuple[tuple[str, by
 
 @dataclass(frozen=True, slots=True)
 class _FileReader:
-    """On an executor: paths to records."""
+    """Runs on an executor: reads the records of the given paths."""
 
     location: str = field(repr=False)
     topic: str
@@ -151,7 +153,7 @@ class _FileReader:
 def archived_frame(
     spark: SparkSession, location: str, topic: str, files: Sequence[FoundFile], selection: Selection
 ) -> DataFrame:
-    """What is wanted of these files, with the connector's columns and ``event_time``."""
+    """The selected records of these files, with the connector's columns and ``event_time``."""
     paths = spark.createDataFrame([(file.path,) for file in files], "path string")
     tasks = max(1, min(len(files), spark.sparkContext.defaultParallelism * 4))
     return paths.repartition(tasks).mapInArrow(_FileReader(location, topic, selection), _FRAME)

@@ -1,49 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the jobs ``archive`` and ``replay`` are made from."""
+"""The settings of the job ``archive``: frozen, declared here as the options of ``[pipeline_archive]``."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
-from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.pipeline.settings import StreamSettings
-from monasca_common.storage.base import Kind
-from monasca_common.storage.settings import StorageSettings
+from oslo_config import cfg
+
+from monasca_common.kafka.config import GroupReader, OptionGroup, declared, option, options_of, with_defaults
+from monasca_common.pipeline.settings import StreamGroup, StreamSettings
+
+ARCHIVE_GROUP = "pipeline_archive"
 
 Compression = Literal["zstd", "snappy", "gzip", "none"]
+Columns = Literal["raw", "parsed"]
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """``streams``: one for each topic. ``location``: of the archive, which may have a password in it.
-    ``retention_days``: 0: for ever."""
+    """The settings of the job. ``streams``: one for each topic. ``location``: where the archive is; it may contain a
+    password. ``retention_days``: how long records are kept; 0: they are never removed."""
 
     streams: tuple[StreamSettings, ...]
-    location: str = field(repr=False)
-    compression: Compression = "zstd"
-    retention_days: int = 0
+    location: str = field(
+        repr=False,
+        metadata=declared(
+            secret=True,
+            help="Where the archive is: an absolute path that every node has in common, or a URI that pyarrow opens: "
+            "s3://bucket/folder, gs://, abfs://, hdfs://host:port/folder. There is no default. Write $$ for each $.",
+        ),
+    )
+    compression: Compression = option(
+        "zstd",
+        choices=dict.fromkeys(("zstd", "snappy", "gzip", "none")),
+        help="The codec that compresses the columns of a Parquet file.",
+    )
+    columns: Columns = option(
+        "raw",
+        choices={
+            "raw": "each message as it came, and its time",
+            "parsed": "the same, and of a metric metric_name, metric_tenant, metric_value and metric_dimensions, so "
+            "that readers filter by them; archiving takes a third longer",
+        },
+        help="Which columns the files have. It holds for the files that are written from now on.",
+    )
+    compact_to_mb: int = option(
+        128,
+        minimum=1,
+        maximum=100_000,
+        unit="MB",
+        help="The size that the job compact merges files to; it merges those that are smaller than half of it. Too "
+        "small: readers open many files. Larger: a reader that needs a few records of an hour reads more.",
+    )
+    retention_days: int = option(
+        0,
+        minimum=0,
+        maximum=36_525,
+        unit="days",
+        help="How many days records are kept, by their event time: whole hours are removed, no matter when their "
+        "records arrived. Larger: the archive takes more room. 0: they are never removed.",
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaTarget:
-    topic: str
-    producer: ProducerSettings
+_ARCHIVE = StreamGroup(
+    OptionGroup(
+        ARCHIVE_GROUP,
+        (*with_defaults(options_of(StreamSettings), {"trigger_seconds": 300.0}), *options_of(ArchiveSettings)),
+    ),
+    MappingProxyType({"topic": ["metrics"], "group_id": "spark-archive"}),
+)
+_LOCATION = OptionGroup(ARCHIVE_GROUP, options_of(ArchiveSettings, "location"), shared=True)
 
 
-@dataclass(frozen=True, slots=True)
-class StorageTarget:
-    kind: Kind
-    storage: StorageSettings
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """The group with its options, for oslo.config's generator of sample files."""
+    return [_ARCHIVE.listed()]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaySettings:
-    """``topic``: the archived one. ``name`` and ``tenant``: as `Selection` has them."""
+def has_archive(conf: cfg.ConfigOpts) -> bool:
+    """Whether the location of the archive is set. Raises `ConfigurationError` if the option cannot be read."""
+    return bool(GroupReader(conf, _LOCATION)["location"])
 
-    location: str = field(repr=False)
-    topic: str
-    name: re.Pattern[str] | None
-    tenant: re.Pattern[str] | None
-    target: KafkaTarget | StorageTarget
+
+def archive_location(conf: cfg.ConfigOpts, *, remedy: str) -> str:
+    """Where the archive is. Raises `ConfigurationError`, with ``remedy`` in its text, if that is not set."""
+    read = GroupReader(conf, _LOCATION)
+    location: str | None = read["location"]
+    if not location:
+        raise read.error("location", f"is not set{remedy}")
+    return location
+
+
+def archive_settings(conf: cfg.ConfigOpts) -> ArchiveSettings:
+    """The settings of the job ``archive``. Raises `ConfigurationError`."""
+    read, together = _ARCHIVE.settings(conf)
+    return read.settings(
+        ArchiveSettings,
+        streams=tuple(_of_topic(together, topic) for topic in together.consumer.topics),
+        location=archive_location(conf, remedy=", and there is no default: write an absolute path or a URI"),
+    )
+
+
+def _of_topic(stream: StreamSettings, topic: str) -> StreamSettings:
+    return replace(stream, consumer=replace(stream.consumer, topics=(topic,)))

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file system that an archive is on, the same for driver and executors: a folder, or a URI that pyarrow opens.
+"""The file system of an archive, which driver and executors share: a folder, or a URI that pyarrow opens.
 
-``file``, ``s3``, ``gs``, ``abfs`` and ``hdfs`` (which needs libhdfs and Hadoop's class path). Spark writes to it by its
-own connector, under `Store.spark_uri`. `Store.place` is what makes a file visible. A folder and HDFS rename: at once,
-or not. An object store copies and removes: the copy is complete as soon as it is there at all, and whoever dies in
-between does both again.
+The schemes are ``file``, ``s3``, ``gs``, ``abfs`` and ``hdfs`` (which needs libhdfs and Hadoop's class path).
+`Store.place` makes a file visible. A folder and HDFS rename atomically. An object store copies and removes: a copy is
+complete as soon as it is visible, and after a crash in between the next process does both again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
-from collections.abc import Iterator
+import shutil
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
@@ -23,22 +24,24 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 
-# What Hadoop calls a scheme, and whether a login may come before its host.
-_HADOOP_SCHEMES = {"s3": ("s3a", True), "gs": ("gs", True)}
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+# The file system has no exchange or no hard links, or the archive is a mount of its own or in a folder of others.
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOTSUP)
 
 
 class Store:
-    """Paths are relative to the location, with ``/``. Every call raises `ArchiveUnavailable`."""
+    """The files of an archive. Paths are relative to the location, with ``/``. Every call raises
+    `ArchiveUnavailable`."""
 
     def __init__(self, location: str) -> None:
-        """Raises `ConfigurationError`: no location that can be."""
+        """Raises `ConfigurationError` for an invalid location."""
         self.location = location
         self._files, self._base = _open(location)
         self._is_local = self._files.type_name == "local"
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Any]:
-        """A new file, complete and on its disk at the end of the block."""
+        """Open a new file; at the end of the block it is complete and on disk."""
         full = self._full(path)
         with _translated(full):
             self._files.create_dir(full.rpartition("/")[0])
@@ -47,29 +50,20 @@ class Store:
             self._sync(full)
 
     def sync(self, path: str) -> None:
-        """A file that another process has written: on its disk from now on."""
+        """Flush a file that another process has written to its disk."""
         full = self._full(path)
         with _translated(full):
             self._sync(full)
 
-    def spark_uri(self, path: str) -> str:
-        """The same place in Hadoop's words. Logins within the location are not told: Spark finds its own."""
-        if self._is_local:
-            return f"file://{self._full(path)}"
-        told = urlsplit(self.location)
-        scheme, login = _HADOOP_SCHEMES.get(told.scheme, (told.scheme, False))
-        host = told.netloc.rpartition("@")[2] if login else told.netloc
-        return f"{scheme}://{host}{told.path.rstrip('/')}/{path}"
-
     def reading(self, path: str) -> Any:
-        """A file to read at any place of it."""
+        """Open a file for random access."""
         full = self._full(path)
         with _translated(full):
             return self._files.open_input_file(full)
 
     @contextlib.contextmanager
     def decoding(self, path: str) -> Iterator[None]:
-        """For what reads an opened file of Parquet: its errors as `ArchiveUnavailable`, and `ArchiveDamaged`."""
+        """Translate the errors of reading an open Parquet file to `ArchiveUnavailable` and `ArchiveDamaged`."""
         from pyarrow import ArrowInvalid
 
         full = self._full(path)
@@ -77,10 +71,10 @@ class Store:
             with _translated(full):
                 yield
         except ArrowInvalid as error:
-            raise ArchiveDamaged(f"{full} is no whole file of Parquet: {error}") from error
+            raise ArchiveDamaged(f"{full} is not a whole Parquet file: {error}") from error
 
     def read_small(self, path: str) -> bytes | None:
-        """All of a file; ``None`` where there is none."""
+        """The whole content of a file; ``None`` if there is none."""
         full = self._full(path)
         with _translated(full):
             try:
@@ -90,13 +84,13 @@ class Store:
                 return None
 
     def size(self, path: str) -> int | None:
-        """Bytes; ``None`` where there is no such file."""
+        """The size in bytes; ``None`` if there is no such file."""
         full = self._full(path)
         with _translated(full):
             return self._files.get_file_info(full).size  # type: ignore[no-any-return]
 
     def place(self, staged: str, final: str) -> None:
-        """Move a file to where readers find it; one that is there already stays. Raises `ArchiveDamaged`."""
+        """Move a file to where readers find it; a file that is there already stays. Raises `ArchiveDamaged`."""
         source, target = self._full(staged), self._full(final)
         with _translated(target):
             self._files.create_dir(target.rpartition("/")[0])
@@ -105,46 +99,69 @@ class Store:
             except OSError:
                 if self.size(staged) is not None:
                     raise
-                # Somebody else has, or this process before it died.
+                # Another process has moved it, or an earlier attempt did.
                 if self.size(final) is None:
                     raise ArchiveDamaged(f"{target} is in the manifest, but neither there nor at {source}") from None
             self._sync(target.rpartition("/")[0])
 
+    def exchange(self, folder: str, new: Mapping[str, str], old: Collection[str]) -> bool:
+        """Take the files ``old`` out of a folder and the files ``new`` (their paths: where they are staged) into it, in
+        one step for every reader. False, and nothing is changed, where the file system cannot do that."""
+        if not self._is_local:
+            return False
+        here = self._full(folder)
+        # Beside the archive, because files in it are found by readers that look into every folder.
+        beside = f"{os.path.dirname(self._base)}/.{os.path.basename(self._base)}.{uuid.uuid4().hex}"
+        with _translated(here):
+            try:
+                os.mkdir(beside)
+                _link([f"{here}/{name}" for name in os.listdir(here) if f"{folder}/{name}" not in old], beside)
+                placed = set(os.listdir(beside))
+                for path, staged in new.items():
+                    name = path.rpartition("/")[2]
+                    if name not in placed:  # by another process, or by one that died
+                        os.link(self._full(staged), f"{beside}/{name}")
+                self._sync(beside)
+                _exchange(here, beside)
+            except OSError as error:
+                if error.errno in _NO_EXCHANGE:
+                    return False
+                raise
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+            self._sync(here)
+            self._sync(os.path.dirname(here))
+        return True
+
     def folders(self, path: str) -> list[str]:
-        """Names of those in a folder, which need not exist."""
+        """The names of the folders in a folder, which need not exist."""
         from pyarrow import fs
 
         return [info.base_name for info in self._listed(path) if info.type == fs.FileType.Directory]
 
     def files(self, path: str) -> dict[str, int]:
-        """Names and sizes of those in a folder, which need not exist."""
+        """The names and sizes of the files in a folder, which need not exist."""
         from pyarrow import fs
 
         return {info.base_name: info.size for info in self._listed(path) if info.type == fs.FileType.File}
 
-    def files_below(self, path: str) -> list[str]:
-        """Paths of those in a folder, which need not exist, and in all that are in it."""
-        from pyarrow import fs
-
-        found = self._listed(path, recursive=True)
-        return sorted(
-            f"{path}{info.path.removeprefix(self._full(path))}" for info in found if info.type == fs.FileType.File
-        )
-
     def remove_file(self, path: str) -> None:
-        """One that is gone is no error."""
+        """Remove a file; one that is missing is not an error."""
         full = self._full(path)
         with _translated(full), contextlib.suppress(FileNotFoundError):
             self._files.delete_file(full)
 
     def remove_folder(self, path: str) -> None:
-        """With all that is in it; one that is gone is no error."""
+        """Remove a folder with its content; one that is missing is not an error."""
         full = self._full(path)
         with _translated(full), contextlib.suppress(FileNotFoundError):
             self._files.delete_dir(full)
 
     def remove_empty_folder(self, path: str) -> bool:
-        """Whether it is gone. Elsewhere than on a disk it stays: what comes into it meanwhile would go with it."""
+        """Remove a folder if it is empty; whether it is removed.
+
+        Only a disk can do so: elsewhere a file that arrives meanwhile would be removed with the folder.
+        """
         if not self._is_local:
             return False
         full = self._full(path)
@@ -157,11 +174,11 @@ class Store:
                 return error.errno == errno.ENOENT
         return True
 
-    def _listed(self, path: str, *, recursive: bool = False) -> list[Any]:
+    def _listed(self, path: str) -> list[Any]:
         from pyarrow import fs
 
         full = self._full(path)
-        selector = fs.FileSelector(full, allow_not_found=True, recursive=recursive)
+        selector = fs.FileSelector(full, allow_not_found=True)
         with _translated(full):
             return self._files.get_file_info(selector)  # type: ignore[no-any-return]
 
@@ -169,13 +186,27 @@ class Store:
         return f"{self._base}/{path}"
 
     def _sync(self, full: str) -> None:
-        # The database remembers a commit through a loss of power; so must the disk the files that it speaks of.
+        # The database keeps a commit through a loss of power; so the disk must keep the files that it names.
         if self._is_local:
             opened = os.open(full, os.O_RDONLY)
             try:
                 os.fsync(opened)
             finally:
                 os.close(opened)
+
+
+def _link(paths: Iterable[str], folder: str) -> None:
+    for path in paths:
+        os.link(path, f"{folder}/{os.path.basename(path)}")
+
+
+def _exchange(one: str, other: str) -> None:
+    """Exchange two folders in one step; Python has no function for it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if libc.renameat2(_AT_FDCWD, one.encode(), _AT_FDCWD, other.encode(), _RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 def _open(location: str) -> tuple[fs.FileSystem, str]:
@@ -190,7 +221,7 @@ def _open(location: str) -> tuple[fs.FileSystem, str]:
     try:
         files, base = fs.FileSystem.from_uri(location)
     except (OSError, ValueError, NotImplementedError, ImportError) as error:
-        # Of a URI that may have a password in it, only the scheme is quoted.
+        # Only the scheme is quoted, because the URI may contain a password.
         scheme = location.partition("://")[0]
         raise ConfigurationError(
             f"the archive's location, a URI of {scheme!r}, cannot be opened: {_told(error)}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs that `monasca-common pipeline` runs, each a plugin of `monasca_common.pipeline.jobs`."""
+"""The jobs that `monasca-common pipeline` runs; each is a plugin of `monasca_common.pipeline.jobs`."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch after batch: what passes is waited for, what does not ends the job with its reason."""
+"""Runs batch after batch: waits while an error is retriable, and ends the job with the reason of any other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.errors import TransportError, UndeliveredError
-from monasca_common.kafka.retry import RetryPolicy
 from monasca_common.pipeline.errors import (
     ArchiveUnavailable,
     Fenced,
@@ -20,8 +20,8 @@ from monasca_common.pipeline.errors import (
     SparkUnavailable,
     StagingLost,
 )
-from monasca_common.pipeline.jobs.base import Progress, Request, Watcher
-from monasca_common.pipeline.spark.session import has_ended
+from monasca_common.pipeline.jobs.job import JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.spark.session import has_ended, reason
 from monasca_common.storage.errors import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 UNDELIVERED = "undelivered_messages"
-"""Who has this among its results is not done, whatever is read."""
-_TRACE = "Traceback (most recent call last):"
+"""A job with this among its results is not done, even if it has read everything."""
 RETRIES = RetryPolicy(attempts=5, backoff_seconds=0.5, max_backoff_seconds=30.0)
 
 
 class Report(Protocol):
-    """Of one batch. ``offsets``: accounted for; ``behind``: left."""
+    """The result of one batch. ``offsets``: how many are accounted for; ``behind``: how many are left."""
 
     @property
     def offsets(self) -> int: ...
@@ -46,14 +45,14 @@ class Report(Protocol):
 
 
 def run(
-    step: Callable[[], Report], spark: SparkSession, trigger_seconds: float, request: Request, watcher: Watcher
-) -> Progress:
-    """``step`` again and again, until the watcher stops it, or, ``once``, until nothing is left.
+    step: Callable[[], Report], spark: SparkSession, trigger_seconds: float, request: JobRequest, watcher: JobWatcher
+) -> JobProgress:
+    """Repeat ``step`` until the watcher stops it, or, with ``once``, until nothing is left.
 
-    A failure that passes is waited for; ``once``, five in a row are the end.
+    A retriable failure is waited for; with ``once``, five in a row end the job.
     """
     done, failures, results = 0, 0, dict[str, int]()
-    progress = Progress(0, 0, 0.0)
+    progress = JobProgress(0, 0, 0.0)
     while not watcher.stop.is_set():
         began = time.monotonic()
         try:
@@ -64,12 +63,13 @@ def run(
             continue
         except passing_errors() as error:
             failures += 1
+            LOG.debug("a batch failed:\n%s", error)
             if has_ended(spark):
-                raise SparkUnavailable(f"Spark has ended under the job, start it again: {first_line(error)}") from error
+                raise SparkUnavailable(f"Spark has ended under the job, start it again: {reason(error)}") from error
             if request.once and RETRIES.exhausted(failures):
                 raise
             rest = RETRIES.delay(failures, random.random())
-            LOG.error("a batch failed and is computed again in %.1f s: %s", rest, first_line(error))
+            LOG.error("a batch failed and is computed again in %.1f s: %s", rest, reason(error))
             watcher.stop.wait(rest)
             continue
         undelivered = report.results().get(UNDELIVERED, 0)
@@ -78,7 +78,7 @@ def run(
         for name, count in report.results().items():
             results[name] = results.get(name, 0) + count
         spent = time.monotonic() - began
-        progress = Progress(done, report.behind, spent, dict(results))
+        progress = JobProgress(done, report.behind, spent, dict(results))
         watcher.tell(progress)
         if request.once and not report.behind:
             if not undelivered:
@@ -92,31 +92,23 @@ def run(
 
 
 def passing_errors() -> tuple[type[Exception], ...]:
-    """What may be over when it is tried again."""
+    """The retriable errors."""
     ours = (TransportError, UndeliveredError, StorageUnavailable, ArchiveUnavailable, StagingLost)
     return (*ours, *_spark_errors())
 
 
 @contextlib.contextmanager
 def spark_told() -> Iterator[None]:
-    """For what ends a job: what Spark says in pages of Java is told in a line, by `SparkFailed`."""
+    """Translate Spark's errors, which are pages of Java, to `SparkFailed`, which is one line."""
     try:
         yield
     except _spark_errors() as error:
-        raise SparkFailed(f"Spark has failed: {first_line(error)}") from error
+        LOG.debug("Spark has failed:\n%s", error)
+        raise SparkFailed(f"Spark has failed: {reason(error)}") from error
 
 
 def _spark_errors() -> tuple[type[Exception], ...]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return (PySparkException, Py4JError, ConnectionError)  # the last: of a Spark that has died
-
-
-def first_line(error: BaseException) -> str:
-    """Of an error in a task, what Python said there: Spark tells it far below its own, and its causes before it."""
-    lines = str(error).splitlines()
-    traces = [number for number, line in enumerate(lines) if line.endswith(_TRACE)]
-    if traces:
-        lines = [line for line in lines[traces[-1] + 1 :] if not line.startswith(" ")]  # frames are indented
-    return next(filter(None, lines), type(error).__name__)
+    return (PySparkException, Py4JError, ConnectionError)  # the last: when Spark has died

@@ -6,21 +6,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from monasca_common.kafka.entry_points import entry_point
-from monasca_common.kafka.plugins import PRODUCERS
-from monasca_common.pipeline.ledger import Ledger
-from monasca_common.pipeline.outbox import Closing, Outbox
+from monasca_common.kafka import open_producer
+from monasca_common.pipeline.aggregate.periods import Closing, Outbox
+from monasca_common.pipeline.aggregate.rejected import RejectedPublisher
 from monasca_common.pipeline.settings import AggregateSettings
-from monasca_common.pipeline.spark.dead_letters import DeadLetterOffice
-from monasca_common.pipeline.topic_view import TopicView
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
 
 
 @contextlib.contextmanager
-def open_outbox(settings: AggregateSettings, ledger: Ledger, view: TopicView) -> Iterator[Outbox]:
-    """Raises `ConfigurationError` where a topic that is written to does not exist."""
+def open_outbox(settings: AggregateSettings, offset_store: OffsetStore, topic: SourceTopic) -> Iterator[Outbox]:
+    """Open the outbox. Raises `ConfigurationError` if a topic that it writes to does not exist."""
     stream = settings.stream
-    view.check_topics(settings.output_topic, DeadLetterOffice.of(stream).topic)
-    producers = entry_point(PRODUCERS, stream.producer.connection.driver, option="driver")
+    topic.check_topics(settings.output_topic, RejectedPublisher.of(stream).topic)
     closing = Closing(settings.specifications, settings.slack_seconds * 1000)
-    with producers(stream.producer) as producer:
-        yield Outbox(ledger, producer, settings.output_topic, settings.publisher, closing, settings.emit)
+    with open_producer(stream.producer) as producer:
+        yield Outbox(offset_store, producer, settings.output_topic, settings.publisher, closing, settings.emit)

@@ -1,2 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on Spark: frames of Kafka ranges, and what executors make of them. Imports pyspark when it is used."""
+"""Code that runs on Spark: frames of Kafka ranges, and what executors do with them. pyspark is imported on first
+use."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official Kafka connector, told in its own words what ``[kafka]`` says."""
+"""Configures Spark's official Kafka connector from ``[kafka]``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.pipeline.ledger import OffsetRange
+from monasca_common.pipeline.source.offset_store import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark takes records one by one of what a poll has given, and a poll costs as much as hundreds of them.
+# Spark takes the records of a poll one by one, and a poll costs as much as hundreds of records.
 _FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -34,7 +34,7 @@ def ranges_frame(
 ) -> DataFrame:
     """The records of these ranges: topic, partition, offset, timestamp, key, value and headers.
 
-    Without ``headers`` it reads faster. What is no longer in the log fails the query.
+    Without ``headers`` it reads faster. The query fails if a record is no longer in the log.
     """
     topic = settings.topics[0]
     wanted = sorted(ranges)
@@ -53,7 +53,7 @@ def ranges_frame(
 
 
 def client_options(settings: ConsumerSettings) -> dict[str, str]:
-    """Of the Java client, each with the prefix ``kafka.``."""
+    """The options of the Java client, each with the prefix ``kafka.``."""
     connection = settings.connection
     options = {
         "bootstrap.servers": connection.bootstrap_servers,
@@ -66,9 +66,9 @@ def client_options(settings: ConsumerSettings) -> dict[str, str]:
 
 
 def java_security(security: Mapping[str, str]) -> dict[str, str]:
-    """librdkafka's options on TLS and logins in the Java client's names.
+    """Translate librdkafka's options for TLS and logins to the Java client's.
 
-    PEM files are read here and handed over as text: executors on other machines have no such files.
+    PEM files are read here and passed as text, because executors on other machines do not have the files.
     """
     told = dict(security)
     options = {"security.protocol": told.pop("security.protocol", "plaintext").upper()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executors have met in a batch, for whoever watches: a task that runs twice counts twice."""
+"""Counts of what executors have read in a batch, for monitoring: a task that runs twice counts twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Adder:
-    """Travels to the executors."""
+    """The part of `Counts` that is pickled for the executors."""
 
     records: Accumulator[int]
     rejected: Accumulator[int]
@@ -23,15 +23,15 @@ class Adder:
         self.rejected.add(rejected)
 
 
-class Counts:
-    """Read by the driver, after the batch."""
+class TaskCounts:
+    """The counters of a batch; the driver reads them after the batch."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._records, self._rejected = spark.sparkContext.accumulator(0), spark.sparkContext.accumulator(0)
 
     @property
     def records(self) -> int:
-        """A message counts once for each specification that takes it."""
+        """How many records: a message counts once for each specification that takes it."""
         return int(self._records.value)
 
     @property
@@ -39,5 +39,5 @@ class Counts:
         return int(self._rejected.value)
 
     def adder(self) -> Adder:
-        """What executors call."""
+        """The function that executors call."""
         return Adder(self._records, self._rejected)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records that are in the topic twice under one message id, left out before anything is computed of them.
+"""Leaves out records whose message id is in the topic already, before anything is computed.
 
-Of a message the first copy that was accounted for stays; within a batch, the one with the least partition and offset.
-Only ids are moved to find that out: what is left out is known by its place, and values stay where they are read.
+The first copy of a message that was accounted for stays; within a batch, the copy with the least partition and offset.
+The search shuffles ids and places only; values stay where they are read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _PLACE = ["partition", "offset"]
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """``duplicates``: how many records were left out."""
+    """Records without duplicates. ``duplicates``: how many records were left out."""
 
     records: DataFrame
     duplicates: int = 0
 
 
 def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
-    """Partition and offset of the records of ``new`` that have their message id in common with one of ``known``, or
-    with an earlier one of ``new``. Both have the connector's columns, with headers; a record without an id is never
-    one of them."""
+    """Partition and offset of the records of ``new`` that share their message id with a record of ``known``, or with an
+    earlier one of ``new``. Both frames have the connector's columns, with headers. A record without an id is never a
+    duplicate."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -44,7 +44,7 @@ def repeated(new: DataFrame, known: DataFrame | None = None) -> DataFrame:
 
 
 def without(records: DataFrame, places: DataFrame) -> DataFrame:
-    """``places``: as `repeated` has them; they are sent to every task."""
+    """``records`` without those at ``places`` (see `repeated`), which are sent to every task."""
     from pyspark.sql import functions as f
 
     return records.join(f.broadcast(places), _PLACE, "left_anti")
@@ -52,13 +52,13 @@ def without(records: DataFrame, places: DataFrame) -> DataFrame:
 
 @contextlib.contextmanager
 def distinct(records: DataFrame, new: DataFrame, known: DataFrame | None = None) -> Iterator[Distinct]:
-    """``records`` less those that are `repeated` in ``new``, for as long as the block lasts.
+    """``records`` without those that are `repeated` in ``new``; valid until the block ends.
 
     ``new`` may be the same records, or the same read once more with their headers.
     """
     places = repeated(new, known).persist()
     try:
-        # Counted apart, and not while it is waited for: Spark gives up a broadcast that takes five minutes.
+        # Counted before the broadcast, because Spark cancels a broadcast that takes five minutes.
         count = places.count()
         yield Distinct(without(records, places) if count else records, count)
     finally:
@@ -73,7 +73,7 @@ def _identified(records: DataFrame, is_new: int) -> DataFrame:
 
 
 def _message_id() -> Column:
-    """As `Message.message_id` finds it: the first that is not empty."""
+    """The message id as `Message.message_id` finds it: the first that is not empty."""
     from pyspark.sql import functions as f
 
     named = f.filter("headers", lambda header: (header["key"] == MESSAGE_ID_HEADER) & (f.length(header["value"]) > 0))

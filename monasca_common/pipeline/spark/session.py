@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark's session, by configuration; what is missing for one is told in a line."""
+"""Opens Spark's session from configuration; an error says in one line what is missing."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import logging
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,32 +22,55 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
+from monasca_common.pipeline.spark.jars import check_jars, fetched_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+LOG = logging.getLogger(__name__)
+
 _NEEDED = ("pyspark", "pandas", "pyarrow")
 _OLDEST_JAVA = 17
 _SCALA = "2.13"
-# Beside what Spark itself takes for a secret: logins are written into one option of the Kafka client.
+# In addition to what Spark itself redacts: one option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
+# Java's log: one line an event. A failed task is hundreds of lines otherwise; its reason is in the job's own log.
+_LOG_NAME = "log4j2.properties"
+_BRIEF_LOG = r"""
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %replace{%m}{(?s)\\R.*}{}%n%ex{none}
+logger.parquet.name = org.apache.parquet.CorruptStatistics
+logger.parquet.level = error
+"""
+_JAVA_OPTIONS, _GATEWAY = "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"
+_TRACE = "Traceback (most recent call last):"
+_CAUSE = "Caused by: "
+# What py4j writes before the text of Java's error.
+_PY4J = re.compile(r"An error occurred while calling .*\n: ")
 
-
-# In the environment of what `submit` runs.
+# In the environment of the program that `submit` runs.
 _DRIVER = "MONASCA_PIPELINE_DRIVER"
-# spark-submit adds those of the packages to it: said once more, executors would have no connector.
+# spark-submit adds the jars of the packages to this option: if it is set again, executors have no connector.
 _JARS = "spark.jars"
+_PACKAGES = "spark.jars.packages"
+_LOCAL_JARS = "spark.repl.local.jars"  # those of the packages, and those that were given
 
 
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
-    """Raises `SparkUnavailable`, which says what to install or to correct."""
+    """Open a session. Raises `SparkUnavailable`, which says what to install or to correct."""
     check_installed()
+    import pyspark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    # Without it the workers run whatever `python3` means there.
+    # Without it the workers run any `python3` that they find.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # It tells of each call with its arguments: options, and logins among them.
+    # It logs each call with its arguments: options, with logins among them.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     options = configuration(settings)
     builder = SparkSession.builder.appName(name)
@@ -54,30 +79,77 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
             builder = builder.config(option, value)
     try:
         _start_java(options)
+        check_jars(_fetched(options), settings, pyspark.__version__)
         session = builder.getOrCreate()
+    except SparkUnavailable:
+        raise
     except (PySparkException, Exception) as error:
-        raise SparkUnavailable(f"Spark does not start with master={settings.master}: {_first_line(error)}") from error
+        raise SparkUnavailable(f"Spark does not start with master={settings.master}: {reason(error)}") from error
     session.sparkContext.setLogLevel("WARN")
     return session
 
 
 def _start_java(options: Mapping[str, str]) -> None:
-    """Unless it runs: pyspark would write the options of the first session to its command line."""
+    """Start Java, unless it runs. pyspark itself would write the first session's options to Java's command line."""
     from pyspark import SparkContext
 
-    given = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    if _GATEWAY in os.environ:  # spark-submit has started it
+        SparkContext._ensure_initialized()
+    if SparkContext._gateway is not None:
+        return
+    # Java lives as long as this process.
+    folder = Path(tempfile.mkdtemp(prefix="monasca-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with _in_a_file(options) as arguments:
-        os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(arguments)} {given or 'pyspark-shell'}"
-        try:
+        given = os.environ.get("PYSPARK_SUBMIT_ARGS") or "pyspark-shell"
+        changes = {"PYSPARK_SUBMIT_ARGS": f"{shlex.join(arguments)} {given}", _JAVA_OPTIONS: _java_options(folder)}
+        with _changed_environment(changes):
             SparkContext._ensure_initialized()
-        finally:
-            os.environ.pop("PYSPARK_SUBMIT_ARGS")
-            if given is not None:
-                os.environ["PYSPARK_SUBMIT_ARGS"] = given
+
+
+@contextlib.contextmanager
+def _changed_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
+
+
+def _java_options(folder: Path) -> str:
+    """The options of the driver's JVM, those that the environment has among them.
+
+    Spark 4.0.0 makes the folder ``artifacts`` in the working directory of its JVM, which may be read-only. So Java
+    takes ``folder`` for its working directory.
+    """
+    options = [f"-Duser.dir={folder}"]
+    configured = Path(os.environ.get("SPARK_CONF_DIR", "")) / _LOG_NAME
+    if not LOG.isEnabledFor(logging.DEBUG) and not ("SPARK_CONF_DIR" in os.environ and configured.exists()):
+        brief = folder / _LOG_NAME
+        brief.write_text(_BRIEF_LOG)
+        options.append(f"-Dlog4j2.configurationFile={brief}")
+    return f"{shlex.join(options)} {os.environ.get(_JAVA_OPTIONS, '')}".rstrip()
+
+
+def _fetched(options: Mapping[str, str]) -> list[Path]:
+    """The jars that spark-submit has fetched for the packages, for every kind of master."""
+    from pyspark import SparkContext
+
+    java: Any = SparkContext._jvm
+    local = java.java.lang.System.getProperty(_LOCAL_JARS)
+    if not local and options[_PACKAGES]:
+        raise SparkUnavailable(
+            f"Spark does not report what it has fetched for {options[_PACKAGES]}: {_LOCAL_JARS} is empty"
+        )
+    return fetched_jars(local or "", options.get(_JARS, "").split(","))
 
 
 def close_session(session: SparkSession) -> None:
-    """Where Spark has died under its driver, there is nothing left to stop, and no error to be told instead of that."""
+    """Stop the session. If Spark has died, nothing is left to stop, and no second error hides the cause."""
     from py4j.protocol import Py4JError
 
     with contextlib.suppress(Py4JError, OSError):
@@ -85,10 +157,10 @@ def close_session(session: SparkSession) -> None:
 
 
 def has_ended(session: SparkSession) -> bool:
-    """Whether Spark has been stopped or has died: it does not come back within this process."""
+    """Whether Spark was stopped or has died; it cannot be restarted within this process."""
     from py4j.protocol import Py4JError
 
-    java_context = session.sparkContext._jsc  # none of a context that was stopped here
+    java_context = session.sparkContext._jsc  # None if the context was stopped here
     try:
         return java_context is None or bool(java_context.sc().isStopped())
     except (Py4JError, OSError):
@@ -96,26 +168,23 @@ def has_ended(session: SparkSession) -> bool:
 
 
 def configuration(settings: SparkSettings) -> dict[str, str]:
-    """Spark's own options; what ``[spark] options`` says comes last."""
+    """Spark's own options; those of ``[spark] options`` override the others."""
     wanted = {
         "spark.master": settings.master,
-        "spark.jars.packages": ",".join(settings.packages or (kafka_connector(),)),
+        _PACKAGES: ",".join(settings.packages or (kafka_connector(),)),
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
-        # A batch's frames are small, and planned the same way again and again: what adapting finds out costs more.
+        # A batch's frames are small, and their plans repeat: adaptive execution costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        # The archive: times as every reader knows them, and no sort of what comes nearly in order of its hours.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MILLIS",
-        "spark.sql.maxConcurrentOutputFileWriters": "32",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _SECRETS,
     }
     if settings.jars:
-        wanted[_JARS] = ",".join(settings.jars)
+        wanted[_JARS] = ",".join(path if "://" in path else os.path.abspath(path) for path in settings.jars)
     if settings.master.startswith("local"):
-        # The machine's name may lead to an address that is not its own, and everything here is on this machine.
+        # The machine's name may resolve to an address of another one, and everything here runs on this machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return wanted | dict(settings.options)
 
@@ -128,7 +197,7 @@ def kafka_connector() -> str:
 
 
 def check_installed() -> None:
-    """Raises `SparkUnavailable` for what is missing on this machine."""
+    """Raises `SparkUnavailable` if something is missing on this machine."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise SparkUnavailable(f"{', '.join(missing)} is not installed: install monasca-common[spark]")
@@ -150,21 +219,32 @@ def _java() -> str | None:
 
 
 def _java_version(java: str) -> int:
-    """Of ``java -version``, as in ``openjdk version "17.0.15"``."""
+    """The major version of Java, from the output of ``java -version``, such as ``openjdk version "17.0.15"``."""
     said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
     quoted = said.partition('"')[2].partition('"')[0]
     number = quoted.removeprefix("1.").split(".")[0].split("-")[0]
-    return int(number) if number.isdigit() else _OLDEST_JAVA  # of an unknown form: Spark will say
+    return int(number) if number.isdigit() else _OLDEST_JAVA  # an unknown format: Spark reports a wrong version
 
 
-def _first_line(error: Any) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def reason(error: BaseException) -> str:
+    """The line of an error that has its reason: of an error in a task that of Python, else that of Java's last cause.
+
+    Spark prints both far below its own.
+    """
+    lines = _PY4J.sub("", str(error)).splitlines()
+    traces = [number for number, line in enumerate(lines) if line.endswith(_TRACE)]
+    if traces:
+        lines = [line for line in lines[traces[-1] + 1 :] if not line.startswith(" ")]  # frames are indented
+    else:
+        lines = [line.removeprefix(_CAUSE) for line in lines if line.startswith(_CAUSE)][-1:] or lines
+    return next(filter(None, lines), type(error).__name__)
 
 
 def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> int:
-    """Run a Python program by spark-submit, its driver here; its exit status. For the main thread.
+    """Run a Python program by spark-submit, with the driver on this machine; returns its exit status. For the main
+    thread.
 
-    SIGTERM and Ctrl-C end it as they end the program, if that calls `tell_submit`.
+    SIGTERM and Ctrl-C reach the program, if it calls `tell_submit`.
     """
     check_installed()
     import pyspark
@@ -173,11 +253,12 @@ def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> i
     with _in_a_file(configuration(settings)) as options, tempfile.TemporaryDirectory() as folder:
         driver = Path(folder) / "pid"
         environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
+        environment[_JAVA_OPTIONS] = _java_options(Path(folder))
         return _run([spark_submit, *options, program, *arguments], environment, driver)
 
 
 def tell_submit() -> None:
-    """By a program that handles SIGTERM, of itself: to whom `submit` is to pass it on, if this is what started it."""
+    """Report this process to `submit`, if that started it, as the one that handles SIGTERM."""
     if path := os.environ.get(_DRIVER):
         written = Path(f"{path}.written")
         written.write_text(str(os.getpid()))
@@ -185,8 +266,8 @@ def tell_submit() -> None:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path) -> int:
-    """``driver``: the file that `tell_submit` writes."""
-    # Who is started with a signal ignored goes on to: Ctrl-C would end Java under the driver, in the midst of a batch.
+    """Run the command and return its exit status. ``driver``: the file that `tell_submit` writes."""
+    # A child inherits an ignored signal. Without this, Ctrl-C would end Java under the driver, within a batch.
     before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     try:
         process = subprocess.Popen(command, env=environment)
@@ -194,7 +275,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path) -
         def on_signal(_signum: int, _frame: FrameType | None) -> None:
             try:
                 told = int(driver.read_text())
-            except FileNotFoundError:  # nothing has begun that is to be finished
+            except FileNotFoundError:  # the program has begun nothing that it must finish
                 process.terminate()
                 return
             with contextlib.suppress(ProcessLookupError):
@@ -210,8 +291,8 @@ def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path) -
 
 @contextlib.contextmanager
 def _in_a_file(options: Mapping[str, str]) -> Iterator[list[str]]:
-    """Arguments of spark-submit. A command line is there for everybody to see; the file for its owner, as long as the
-    block lasts."""
+    """The options as arguments of spark-submit that name a file. Everybody can see a command line; only the owner can
+    read the file, which is removed at the end of the block."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as properties:
         for option, value in options.items():
             properties.write(f"{option}={_escaped(value)}\n")
@@ -220,5 +301,5 @@ def _in_a_file(options: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 def _escaped(value: str) -> str:
-    """For a file of Java properties."""
+    """The value as a file of Java properties writes it."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few requests to InfluxDB that are needed, over one connection that is kept."""
+"""The few requests to InfluxDB that the driver needs, over one persistent connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
 
 _EXAMPLE = "influxdb://user:password@host:8086/monasca (influxdb+https:// for TLS)"
 _PLAIN, _TLS = "influxdb", "influxdb+https"
@@ -23,7 +23,7 @@ _MOST_ANSWER_BYTES = 65_536
 _MOST_REASON_CHARACTERS = 300
 _ERROR = re.compile(r'\A\s*\{\s*"error"\s*:\s*"')
 _FAULTS_OF_ROWS = ("partial write", "unable to parse")
-# Limits that an operator raises: nothing is wrong with the rows, and they are not to be dead letters.
+# Limits that an operator can raise. The rows are valid, so they must not become dead letters.
 _FAULT_OF_THE_DATABASE = "partial write: max-"
 
 
@@ -48,11 +48,11 @@ class Address:
 
 
 def address(connection: str) -> Address:
-    """Of a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote it."""
+    """The address in a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
     try:
         url = make_url(connection)
     except (ArgumentError, ValueError):
-        raise _refused("is no URL") from None
+        raise _refused("is not a URL") from None
     if url.drivername not in (_PLAIN, _TLS):
         raise _refused(f"begins with {url.drivername!r}")
     if not url.host or not url.database:
@@ -70,7 +70,7 @@ def _refused(rule: str) -> ConfigurationError:
 
 
 class InfluxClient:
-    """For one thread at a time. Connects when it first has something to send."""
+    """A client for one thread at a time. It connects when it first sends something."""
 
     def __init__(self, where: Address, *, timeout_seconds: float) -> None:
         self._where = where
@@ -86,7 +86,7 @@ class InfluxClient:
         self._write_path = f"/write?{urlencode(parameters)}"
 
     def write(self, lines: bytes) -> None:
-        """No lines: only whether they could be written. Raises `LinesRefused`, `StorageUnavailable`."""
+        """Write lines; no lines only test whether a write is possible. Raises `LinesRefused`, `StorageUnavailable`."""
         status, answer = self._post(self._write_path, lines, "text/plain; charset=utf-8")
         if 200 <= status < 300:
             return
@@ -98,7 +98,7 @@ class InfluxClient:
         raise StorageUnavailable(f"{self._where.shown} answers {status} to a write: {reason}{remedy}")
 
     def create_database(self) -> None:
-        """Does nothing where it exists. Raises `StorageUnavailable`."""
+        """Create the database if it does not exist. Raises `StorageUnavailable`."""
         name = self._where.database.replace("\\", "\\\\").replace('"', '\\"')
         query = urlencode({"q": f'CREATE DATABASE "{name}"'}).encode()
         status, answer = self._post("/query", query, "application/x-www-form-urlencoded")
@@ -115,7 +115,7 @@ class InfluxClient:
         try:
             return self._post_once(path, body, content_type)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError) as error:
-            # A server closes connections that idle. Sending again is safe: lines overwrite themselves.
+            # A server closes idle connections. Sending again is safe, because lines overwrite themselves.
             if not kept:
                 raise self._unavailable(error) from error
         except (OSError, http.client.HTTPException) as error:
@@ -131,7 +131,7 @@ class InfluxClient:
             connection.request("POST", path, body, {**self._headers, "Content-Type": content_type})
             response = connection.getresponse()
             answer = response.read(_MOST_ANSWER_BYTES)
-            if not response.isclosed():  # longer than any answer of InfluxDB's
+            if not response.isclosed():  # longer than any answer of InfluxDB
                 self.close()
         except BaseException:
             self.close()
@@ -146,11 +146,12 @@ class InfluxClient:
         return http.client.HTTPSConnection(where.host, where.port, timeout=timeout, context=context)
 
     def _unavailable(self, error: Exception) -> StorageUnavailable:
-        return StorageUnavailable(f"{self._where.shown} does not answer: {type(error).__name__}: {error}")
+        kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
+        return kind(f"{self._where.shown} does not answer: {type(error).__name__}: {error}")
 
 
 def _reason(answer: bytes) -> str:
-    # Not by a JSON parser: an answer names every line that could not be read, and may have been cut above.
+    # Without a JSON parser, because an answer quotes every line that could not be parsed, and may be truncated above.
     text = _ERROR.sub("", answer.decode(errors="replace"))
     text = " ".join(text.split())
     return text if len(text) <= _MOST_REASON_CHARACTERS else text[:_MOST_REASON_CHARACTERS] + "…"

@@ -5,10 +5,10 @@ A metric is a measurement of its name, tagged with ``_tenant_id``, ``_region`` a
 ``value``, ``value_meta`` (JSON, ``{}`` for none: a field that is left out would survive an overwriting) and
 ``version``. An alarm's transition is one of ``alarm_state_history``, tagged with ``tenant_id`` and ``alarm_id``.
 
-The protocol cannot write everything, and what it reads wrongly it often reads without a word: a line that begins with
+The protocol cannot express everything, and InfluxDB often misreads a line without an error: a line that begins with
 ``#`` is a comment, tabs before a name are dropped, and a backslash before a separator, before a quote or at the end
-escapes what is behind it. Such names and dimensions are refused here, for a row that is refused is a dead letter, and
-one that is misread is lost. An empty tag is no tag.
+escapes what is behind it. Such names and dimensions are refused here, because a refused row becomes a dead letter,
+while a misread one is lost. An empty tag is not a tag.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NotWritable(ValueError):
 
 
 def series_head(series: Series) -> str:
-    """What stands before the fields. Raises `NotWritable`."""
+    """The part of a line before the fields. Raises `NotWritable`."""
     tags = {"_tenant_id": series.tenant, "_region": series.region}
     for key, value in series.dimensions.items():
         if key in _OWN_TAGS:
@@ -48,7 +48,7 @@ def measurement_line(head: str, row: Measurement) -> str:
 
 
 def transition_line(row: AlarmTransition, message_id: bytes) -> str:
-    """Raises `NotWritable`."""
+    """The line of a transition. Raises `NotWritable`."""
     fields = {
         "alarm_definition_id": row.alarm_definition_id,
         "alarm_name": row.alarm_name,

@@ -27,9 +27,9 @@ _MOST_REQUEST_BYTES = 8 * 1024 * 1024  # a server takes 25 MB by default
 class InfluxdbStorage(Storage):
     """InfluxDB 1.x has no transactions, so nothing here is exactly once.
 
-    Rows are written at least once: what was read again after a crash overwrites itself, for a point is keyed by its
-    measurement, tags and time, and alarm ids are tags. What is written last stays, whatever its version, and every
-    row counts as stored. There are no offsets beside the rows: a consumer starts where it committed to Kafka.
+    Rows are written at least once. A row that is read again after a crash overwrites itself, because the key of a point
+    is its measurement, tags and time, and alarm ids are tags. The last write stays, whatever its version, and every row
+    counts as stored. There are no offsets beside the rows: a consumer starts at its committed offset in Kafka.
     """
 
     capabilities = frozenset({Capability.MANY_WRITERS})
@@ -48,7 +48,7 @@ class InfluxdbStorage(Storage):
         raise NotSupported("InfluxDB is written and never read: choose sqlite or postgresql for an API with reads")
 
     def upgrade(self) -> None:
-        """Make the database; there is no schema within it."""
+        """Create the database; it has no schema."""
         client = InfluxClient(self._address, timeout_seconds=self.settings.write_timeout_seconds)
         try:
             client.create_database()
@@ -58,7 +58,7 @@ class InfluxdbStorage(Storage):
 
 class InfluxdbWriter(Writer):
     def __init__(self, where: Address, settings: StorageSettings, clock: Clock) -> None:
-        """Raises `StorageUnavailable` where nothing could be written."""
+        """Raises `StorageUnavailable` if a write is impossible."""
         self._settings = settings
         self._clock = clock
         self._heads: Seen[bytes, str] = Seen(_MOST_SERIES)
@@ -70,7 +70,7 @@ class InfluxdbWriter(Writer):
             raise
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """None: what Kafka's commits say is all there is."""
+        """An empty result, because only Kafka's committed offsets exist."""
         return {}
 
     def begin(
@@ -80,8 +80,8 @@ class InfluxdbWriter(Writer):
         return dict(starts)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
-        """As promised by `Writer.write`, but for this: where InfluxDB itself refuses rows, the others of the call may
-        be stored already. Writing them again overwrites them."""
+        """As `Writer.write`, with one difference: if InfluxDB itself refuses rows, the others of the call may be stored
+        already. Writing them again overwrites them."""
         fence.check_call(claim, rows)
         if rows.kind not in _KINDS:
             raise NotSupported(f"InfluxDB keeps metrics and alarm history, and no {rows.kind}")
@@ -96,6 +96,10 @@ class InfluxdbWriter(Writer):
             raise RowsRefused(reasons)
         fail_point("storage.after_commit")
         return Written(stored=len(lines))
+
+    def accounted(self, claim: Claim) -> None:
+        """Does nothing, because there is no offset to move: only Kafka's commit exists."""
+        fence.check_order(claim)
 
     def close(self) -> None:
         self._client.close()
@@ -122,7 +126,7 @@ class InfluxdbWriter(Writer):
         return head
 
     def _send(self, lines: Sequence[bytes], start: int, stop: int) -> dict[int, str]:
-        """Why, by position, for the rows that InfluxDB refuses also when alone."""
+        """The reason, by position, for each row that InfluxDB refuses on its own."""
 
         def trial(first: int, last: int) -> str | None:
             try:
@@ -135,7 +139,7 @@ class InfluxdbWriter(Writer):
 
 
 def _requests(lines: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Spans of lines that fit in one request each; a line of its own where it fits in none."""
+    """Spans of lines that fit into one request each; a line that is too large gets a span of its own."""
     start = size_bytes = 0
     for position, line in enumerate(lines):
         size_bytes += len(line) + 1

@@ -1,102 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to PostgreSQL that answer within a time, and what PostgreSQL's errors mean.
+"""Connections to PostgreSQL with time-outs, and the translation of PostgreSQL's errors.
 
-A connection pooler in front must pool sessions, not transactions: temporary tables and session settings are used.
+A connection pooler in front must pool sessions, not transactions, because the writer uses temporary tables and session
+settings.
 """
 
 from __future__ import annotations
 
 import contextlib
 import struct
-import time
-from collections.abc import Generator, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import orjson
 import psycopg
 from psycopg import errors
-from sqlalchemy import make_url
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.exc import ArgumentError
 
-from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.storage import schema
-from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
+from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, open_connection
+from monasca_common.storage.sql.bounds import Bounds
 
-T = TypeVar("T")
-
-_CONNECT_SECONDS = 10
 _OLDEST_VERSION = 14  # the first that detaches partitions without stopping everybody
-# The server gives up first: then its answer says why, and nothing of the transaction is left behind.
-_GRACE_SECONDS = 1.0
 _LIMIT_EXCEEDED = "54"  # the class of SQLSTATE: an index entry or a JSON document that is too large
 
-#: Errors that rows may cause: while they are encoded (`orjson` raises a `TypeError`), or in the server's eyes.
+#: Errors that rows may cause: during encoding (`orjson` raises a `TypeError`), or in the server.
 ROW_ERRORS = (psycopg.Error, ValueError, OverflowError, struct.error, orjson.JSONEncodeError)
-
-
-class NoAnswer(psycopg.OperationalError):
-    """The server did not answer in time; it may be frozen, and then no setting of its own ends the wait."""
-
-
-class BoundedConnection(psycopg.Connection[Any]):
-    """Waits until ``deadline`` (of the monotonic clock) at most, whatever it waits for."""
-
-    deadline = float("inf")
-
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-        return super().wait(self._until_deadline(gen), *args, **kwargs)
-
-    def _until_deadline(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """``gen``, given up when it is late: who drives it comes by ten times a second, ready or not."""
-        try:
-            waits_for = next(gen)
-            while True:
-                ready = yield waits_for
-                if not ready and time.monotonic() > self.deadline:
-                    self.pgconn.finish()  # nothing further is to be asked of it, not even to roll back
-                    raise NoAnswer("no answer in time; the connection is given up")
-                waits_for = gen.send(ready)
-        except StopIteration as done:
-            value: T = done.value
-            return value
-
-    def give(self, seconds: float) -> Self:
-        """Allow ``seconds`` from now on."""
-        self.deadline = time.monotonic() + seconds + _GRACE_SECONDS
-        return self
-
-
-def connect_arguments(connection: str) -> dict[str, Any]:
-    """What libpq is told, of a SQLAlchemy URL. Raises `ConfigurationError`, which quotes nothing of it."""
-    try:
-        url = make_url(connection).set(drivername="postgresql+psycopg")
-        arguments = PGDialect_psycopg().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
-    except (ArgumentError, ValueError, TypeError):
-        arguments = None
-    if arguments is None:
-        raise ConfigurationError(
-            "connection in group [database] is no URL of PostgreSQL (it is a secret and is not shown): write "
-            "postgresql://user:password@host/database"
-        )
-    return {name: value for name, value in arguments.items() if name != "context"}
 
 
 def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: str) -> BoundedConnection:
     """A connection in autocommit. Raises `StorageUnavailable`, `SchemaMismatch`."""
-    defaults = {
-        "connect_timeout": max(2, min(_CONNECT_SECONDS, round(timeout_seconds))),
-        "application_name": application,
-        "keepalives_idle": 10,
-        "keepalives_interval": 5,
-        "keepalives_count": 3,
-        "tcp_user_timeout": round(timeout_seconds * 1000),
-    }
-    given = arguments.get("options", "")
+    bounds = Bounds(timeout_seconds, timeout_seconds / 2, timeout_seconds)
     with translated():
-        connection = BoundedConnection.connect(
-            **{**defaults, **arguments, "options": f"{_session_settings(timeout_seconds)} {given}".strip()},
-            autocommit=True,
+        connection = open_connection(
+            arguments, bounds, application=application, session=_session_settings(), autocommit=True
         )
     try:
         with translated():
@@ -107,31 +44,25 @@ def connect(arguments: dict[str, Any], *, timeout_seconds: float, application: s
                 ["off"],
             )
             _check_version(connection)
-            schema.check(_revision(connection))
+            schema.check_database(connection.execute, "postgresql")
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _session_settings(timeout_seconds: float) -> str:
-    milliseconds = round(timeout_seconds * 1000)
-    settings = {
-        "statement_timeout": milliseconds,
-        # A wait for another session is told apart from a statement that is slow.
-        "lock_timeout": max(1, milliseconds // 2),
-        # A frozen writer's locks do not keep its successor out for ever.
-        "idle_in_transaction_session_timeout": milliseconds,
-        "timezone": "UTC",
-        # Compiling costs more than any statement here takes: a tenth of a second for joins of partitions.
+def _session_settings() -> dict[str, str]:
+    return {
+        # A statement must see what was committed while the one before waited for a lock.
+        "default_transaction_isolation": "read\\ committed",
+        # JIT compilation costs more than any statement here: a tenth of a second for joins of partitions.
         "jit": "off",
-        # A batch finds its rows by their keys. A young partition has no statistics, and would be read whole instead,
-        # once for each row of the batch in the worst case.
+        # A batch finds its rows by their keys. A new partition has no statistics, and the planner would read it whole
+        # instead, in the worst case once for each row of the batch.
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
         "enable_seqscan": "off",
     }
-    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 def _check_version(connection: BoundedConnection) -> None:
@@ -140,27 +71,25 @@ def _check_version(connection: BoundedConnection) -> None:
         raise SchemaMismatch(f"PostgreSQL {version} is too old: this program needs {_OLDEST_VERSION} or newer")
 
 
-def _revision(connection: BoundedConnection) -> str | None:
-    try:
-        row = connection.execute(schema.SELECT_REVISION.encode()).fetchone()
-    except errors.UndefinedTable:
-        return None
-    return str(row[0]) if row else None
+# A time-out of the server or of ours, or too few locks: each day of the batch's rows takes some.
+_TOO_MUCH = (errors.QueryCanceled, errors.IdleInTransactionSessionTimeout, errors.OutOfMemory, NoAnswer)
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Raise `StorageUnavailable` or `SchemaMismatch` for what psycopg raises within the block."""
+    """Translate what psycopg raises within the block to `StorageUnavailable` or `SchemaMismatch`."""
     try:
         yield
     except (errors.UndefinedTable, errors.UndefinedColumn) as error:
         raise SchemaMismatch(f"{_text(error)}: run `monasca-common db upgrade`") from error
+    except _TOO_MUCH as error:
+        raise TooMuchAtOnce(f"PostgreSQL: {_text(error)}") from error
     except psycopg.Error as error:
         raise StorageUnavailable(f"PostgreSQL: {_text(error)}") from error
 
 
 def is_of_a_row(error: BaseException) -> bool:
-    """Whether it is rows that the error is about, rather than the database's state."""
+    """Whether rows cause the error, rather than the state of the database."""
     if isinstance(error, psycopg.Error):
         sqlstate = error.sqlstate or ""
         return isinstance(error, psycopg.DataError | psycopg.IntegrityError) or sqlstate.startswith(_LIMIT_EXCEEDED)
@@ -168,11 +97,11 @@ def is_of_a_row(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Why a row is refused, in one line."""
+    """The reason why a row is refused, in one line."""
     return f"the database refuses it: {_text(error) if isinstance(error, psycopg.Error) else error}"
 
 
 def _text(error: psycopg.Error) -> str:
-    """The server's own first line, and the code; what else it says quotes rows."""
+    """The first line of the server's error, and the code. The other lines may quote rows."""
     message = error.diag.message_primary or (str(error).splitlines() or [type(error).__name__])[0]
     return f"{message} ({error.sqlstate})" if error.sqlstate else message

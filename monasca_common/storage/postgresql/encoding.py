@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in PostgreSQL's binary COPY format: four times faster to make than the text that it would otherwise parse.
+"""Encodes rows in PostgreSQL's binary COPY format, which is four times faster to write than the text format.
 
 A row is the number of its fields (int16), then each field behind its length (int32; -1 is NULL), big-endian. A row's
-key comes first, so sorting encoded rows sorts them by key. That is done throughout: neighbours in the index one after
-the other take a third less time, and two writers that meet in the same keys wait for each other in one order.
+key comes first, so sorting encoded rows sorts them by key. Rows are always sorted: inserting neighbours of the index in
+sequence takes a third less time, and two writers of the same keys wait for each other instead of deadlocking.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeyedTable:
 
     @property
     def json_positions(self) -> frozenset[int]:
-        """Of the columns after the key."""
+        """The positions of JSON among the columns after the key."""
         return frozenset(at for at, column in enumerate(self.columns[2:]) if column in _JSON_COLUMNS)
 
 
@@ -58,7 +58,7 @@ KEYED_TABLES = {
 
 
 def measurements(rows: Iterable[MeasurementRow]) -> bytes:
-    """Of ``(series_id, time_ms, value, value_meta, version)``."""
+    """Encode rows of ``(series_id, time_ms, value, value_meta, version)``."""
     pack, with_meta = _pack_plain, _with_meta
     encoded = [
         pack(5, 16, series, 8, time, 8, value, -1, 8, version)
@@ -70,7 +70,7 @@ def measurements(rows: Iterable[MeasurementRow]) -> bytes:
 
 
 def keyed(table: KeyedTable, rows: Iterable[tuple[Any, ...]]) -> bytes:
-    """Of ``(time_ms, message_id, …)`` with text, JSON text or ``None`` behind the key."""
+    """Encode rows of ``(time_ms, message_id, …)``, with text, JSON text or ``None`` after the key."""
     count, json_positions = len(table.columns), table.json_positions
     encoded = []
     for time, message_id, *texts in rows:
@@ -99,9 +99,9 @@ def _copy(encoded: list[bytes]) -> bytes:
 
 
 def jsonb_text(text: str) -> str:
-    """A JSON object of strings as PostgreSQL writes a jsonb of it: the same text for all that are equal there.
+    """A JSON object of strings in the form in which PostgreSQL writes jsonb: equal objects have equal texts.
 
-    What decides between two rows of one call is then what decides between a row and a stored one.
+    So two rows of one call compare as a row and a stored one do.
     """
     return json.dumps(_in_order(json.loads(text)), ensure_ascii=False, separators=(", ", ": "))
 
@@ -113,9 +113,14 @@ def _in_order(value: Any) -> Any:
     return [_in_order(each) for each in value] if isinstance(value, list) else value
 
 
-def first_of_each_key(values: Sequence[Any], message_ids: Sequence[bytes]) -> list[tuple[Any, ...]]:
-    """``(time_ms, message_id, …)``, of several with one key the first."""
-    rows: dict[tuple[int, bytes], tuple[Any, ...]] = {}
-    for value, message_id in zip(values, message_ids, strict=True):
-        rows.setdefault((value[0], message_id), (value[0], message_id, *value[1:]))
-    return list(rows.values())
+def keyed_rows(values: Sequence[Any], message_ids: Sequence[bytes]) -> list[tuple[Any, ...]]:
+    """Rows of ``(time_ms, message_id, …)``."""
+    return [(value[0], message_id, *value[1:]) for value, message_id in zip(values, message_ids, strict=True)]
+
+
+def first_of_each_key(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows of ``(time_ms, message_id, …)``; of several with one key only the first."""
+    kept: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for row in rows:
+        kept.setdefault(row[:2], row)
+    return list(kept.values())

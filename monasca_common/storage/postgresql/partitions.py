@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One partition a day and table, made before it is needed and dropped when nothing in it is to be kept.
+"""One partition per day and table, created before it is needed and dropped when all its rows are too old.
 
 Neither stops writers or readers. ``CREATE TABLE … PARTITION OF`` would lock the whole table for as long as the longest
-transaction on it; attaching a table that was made apart does not conflict with rows being written. A plain ``DROP``
-would lock the whole table too, and everybody would queue behind it while it waits for one long read; detaching
-``CONCURRENTLY`` waits alone. When it is interrupted, the next pruning finishes it.
+transaction on it; attaching a table that was created separately does not conflict with writes. A plain ``DROP`` would
+lock the whole table too, and all sessions would queue behind it while it waits for one long read; detaching
+``CONCURRENTLY`` waits alone. If it is interrupted, the next pruning finishes it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from psycopg import sql
 
+from monasca_common.models.times import Window
 from monasca_common.storage import retention
-from monasca_common.storage.base import Kind, Pruned
-from monasca_common.storage.postgresql.connection import BoundedConnection, translated
+from monasca_common.storage.base import KINDS_BY_ID, Kind, Pruned
+from monasca_common.storage.postgresql.connection import translated
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql.bounded import BoundedConnection
 
 TABLES = {
     Kind.METRICS: "measurements",
@@ -28,9 +30,10 @@ TABLES = {
 }
 _DAYS_BEHIND = 2
 _DAYS_AHEAD = 2
+_DAYS_A_TRANSACTION = 20
 _EPOCH = datetime.date(1970, 1, 1)
 
-# Of PostgreSQL's advisory locks: one that makes partitions of a table, one that drops them.
+# Classes of advisory locks: one for creating the partitions of a table, one for dropping them.
 _MAKING, _DROPPING = 0x6D6F6E01, 0x6D6F6E02
 
 COUNT = "SELECT count(*) FROM pg_inherits WHERE inhparent = ANY (ARRAY[{}])".format(
@@ -40,7 +43,7 @@ _ATTACHED = """
     SELECT part.relname, inhdetachpending FROM pg_inherits JOIN pg_class AS part ON part.oid = inhrelid
     WHERE inhparent = to_regclass(%s)
 """
-# What was detached, and then not dropped because somebody was killed in between.
+# Partitions that were detached and not dropped, because the process was killed in between.
 _DETACHED = r"""
     SELECT relname FROM pg_class
     WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass(%s))
@@ -51,15 +54,20 @@ _ATTACH = sql.SQL("ALTER TABLE {table} ATTACH PARTITION {name} FOR VALUES FROM (
 _DETACH = sql.SQL("ALTER TABLE {table} DETACH PARTITION {name} CONCURRENTLY")
 _FINALIZE = sql.SQL("ALTER TABLE {table} DETACH PARTITION {name} FINALIZE")
 _DROP = sql.SQL("DROP TABLE {name}")
+_IDS_A_STEP = 10_000
+_DELETE_IDS = sql.SQL(
+    "DELETE FROM {table} WHERE message_id = ANY "
+    "(ARRAY(SELECT message_id FROM {table} WHERE time < %s ORDER BY time LIMIT %s))"
+)
 
 
 def day_of(time_ms: int) -> int:
-    """Days since the epoch."""
+    """The day of a time, in days since the epoch."""
     return time_ms // DAY_MS
 
 
-def around(now_ms: int, allowed: retention.Window) -> set[int]:
-    """The days that rows are about to come for."""
+def around(now_ms: int, allowed: Window) -> set[int]:
+    """The days of rows that are expected soon."""
     today = day_of(now_ms)
     days = range(today - _DAYS_BEHIND, today + _DAYS_AHEAD + 1)
     return {day for day in days if day_of(allowed.earliest_ms) <= day <= day_of(allowed.latest_ms) + 1}
@@ -74,11 +82,20 @@ def made(connection: BoundedConnection, table: str) -> set[int]:
     return set(_attached(connection, table))
 
 
-def make(connection: BoundedConnection, table: str, days: Iterable[int]) -> set[int]:
-    """Make what is missing; the days that have a partition then. In a transaction of its own.
+def make(connection: BoundedConnection, table: str, days: Iterable[int], *, timeout_seconds: float) -> set[int]:
+    """Create the missing partitions. Returns the days that have one then.
 
-    Of processes that do so at once, one makes and the others find it made.
+    Each has its own transaction and time-out, because a partition takes locks until its transaction ends, and a
+    database has a limited number of locks. If several processes do so at once, one creates it and the others find it.
     """
+    there = made(connection, table)
+    missing = sorted(set(days) - there)
+    for start in range(0, len(missing), _DAYS_A_TRANSACTION):
+        there |= _make(connection.give(timeout_seconds), table, missing[start : start + _DAYS_A_TRANSACTION])
+    return there
+
+
+def _make(connection: BoundedConnection, table: str, days: Iterable[int]) -> set[int]:
     with connection.transaction():
         connection.execute(b"SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_MAKING, table])
         there = made(connection, table)
@@ -94,7 +111,7 @@ def make(connection: BoundedConnection, table: str, days: Iterable[int]) -> set[
 def prune(
     give: Callable[[float], BoundedConnection], timeout_seconds: float, settings: StorageSettings, now_ms: int
 ) -> Iterator[Pruned]:
-    """Drop the partitions in which every row is older than its retention. ``give`` allows a step its time."""
+    """Drop the partitions in which every row is older than its retention. ``give`` sets the time-out of a step."""
     for kind, table in TABLES.items():
         first = day_of(retention.window(settings, kind, now_ms).earliest_ms)
         with translated():
@@ -111,6 +128,21 @@ def prune(
             connection.execute(b"SELECT pg_advisory_unlock(%s, hashtext(%s))", [_DROPPING, table])
         if detached:
             yield Pruned(table, len(detached), "partitions")
+        if kind in KINDS_BY_ID:
+            yield from _prune_ids(give, timeout_seconds, f"{table}_by_id", first * DAY_MS)
+
+
+def _prune_ids(
+    give: Callable[[float], BoundedConnection], timeout_seconds: float, table: str, earliest_ms: int
+) -> Iterator[Pruned]:
+    """Remove the ids of rows that were removed."""
+    statement = _DELETE_IDS.format(table=sql.Identifier(table))
+    removed = _IDS_A_STEP
+    while removed == _IDS_A_STEP:
+        with translated():
+            removed = give(timeout_seconds).execute(statement, [earliest_ms, _IDS_A_STEP]).rowcount
+        if removed:
+            yield Pruned(table, removed, "rows")
 
 
 def _detach(connection: BoundedConnection, table: str, day: int, *, pending: bool) -> None:
@@ -119,7 +151,7 @@ def _detach(connection: BoundedConnection, table: str, day: int, *, pending: boo
 
 
 def _attached(connection: BoundedConnection, table: str) -> dict[int, bool]:
-    """By day, whether a detaching was begun and not ended."""
+    """Whether a detachment was begun and not finished, by day."""
     found = connection.execute(_ATTACHED.encode(), [table]).fetchall()
     days = ((_day_of_name(table, name), pending) for name, pending in found)
     return {day: pending for day, pending in days if day is not None}
@@ -133,6 +165,6 @@ def _detached(connection: BoundedConnection, table: str) -> list[int]:
 def _day_of_name(table: str, name: str) -> int | None:
     try:
         date = datetime.datetime.strptime(name.removeprefix(f"{table}_"), "%Y%m%d").replace(tzinfo=datetime.UTC).date()
-    except ValueError:  # an operator's own
+    except ValueError:  # a table of an operator
         return None
     return (date - _EPOCH).days

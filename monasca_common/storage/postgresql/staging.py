@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows some of whose keys are there already: copied into a temporary table, and merged from there.
+"""Stores rows whose keys may exist already: copies them into a temporary table, and merges them from there.
 
-Insertion keeps what is there. What found its key taken is set apart, counted, and only where it is the greater does it
-replace a row. So a repeated batch writes nothing, where ``ON CONFLICT DO UPDATE`` would lock, and log, every row of it.
+The insertion keeps existing rows. Rows whose key exists are set apart and counted, and replace a row only if they are
+greater. So a repeated batch writes nothing, while ``ON CONFLICT DO UPDATE`` would lock and log every row of it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from monasca_common.storage.postgresql import encoding
-from monasca_common.storage.postgresql.connection import BoundedConnection
 from monasca_common.storage.postgresql.encoding import KeyedTable
 from monasca_common.storage.reduction import MeasurementRow, Reduced, reduced
+from monasca_common.storage.sql.bounded import BoundedConnection
 
-# Made once for a connection: making them for every batch would fill the system's catalogue with what is dead.
+# Created once per connection: creating them for every batch would bloat the system catalogue.
 _MAKE = "CREATE TEMPORARY TABLE IF NOT EXISTS {staged} (LIKE {table}) ON COMMIT DELETE ROWS"
 _TABLES = {"staged": "measurements", "taken": "measurements"}
 
-# What is new is told by key: to sort out in the server what found its key taken costs half as much again.
+# The new rows are returned by key, because sorting out the others in the server costs half as much again.
 _INSERT = b"INSERT INTO measurements SELECT * FROM pg_temp.staged ON CONFLICT DO NOTHING RETURNING series_id, time"
-# The bounds spare the planner all other partitions, so these are planned for the batch at hand, and not prepared.
+# The bounds exclude all other partitions, so these statements are planned for each batch and not prepared.
 _MATCH = "m.series_id = s.series_id AND m.time = s.time AND m.time BETWEEN %s AND %s"
 _RANK = "({0}.version, {0}.value, coalesce({0}.value_meta::text, '') COLLATE \"C\")"
 _GREATER = f"{_RANK.format('s')} > {_RANK.format('m')}"
@@ -37,6 +38,13 @@ _REPLACE = f"""
     FROM pg_temp.{{taken}} AS s WHERE {_MATCH} AND {_GREATER}
 """
 
+# In order of the ids, so that two writers of the same ones wait for each other instead of deadlocking. Parameters in
+# binary form: as text they take twice the time, and a temporary table costs each commit some milliseconds.
+_NOTE_IDS = """
+    INSERT INTO {table}_by_id (message_id, time) SELECT * FROM unnest(%b::bytea[], %b::bigint[])
+    ON CONFLICT DO NOTHING RETURNING message_id
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Counts:
@@ -47,7 +55,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """How many keys are there; with the same value; with a row that is to be replaced."""
+    """How many keys exist, how many with the same value, and how many with a row to replace."""
 
     count: int
     same: int
@@ -55,15 +63,15 @@ class _Taken:
 
 
 def make(connection: BoundedConnection) -> None:
-    """The temporary tables, where this connection has none yet. Outside of a transaction."""
+    """Create the temporary tables of this connection, if it has none. Call it outside a transaction."""
     for staged, table in {**_TABLES, **{_staged(each): each.name for each in encoding.KEYED_TABLES.values()}}.items():
         connection.execute(_MAKE.format(staged=staged, table=table).encode())
 
 
 def merge_measurements(connection: BoundedConnection, rows: list[MeasurementRow], *, repeated: bool) -> Counts:
-    """The greater ``(version, value, value_meta)`` stays, whatever the order of arrival.
+    """Merge rows: the greater ``(version, value, value_meta)`` stays, in any order of arrival.
 
-    ``repeated``: probably every key is there, so that to look before inserting saves the attempt.
+    ``repeated``: every key probably exists, so checking first saves an insertion that fails.
     """
     kept = _reduced(rows)
     times = [row[1] for row in kept.rows]
@@ -92,7 +100,8 @@ def _taken(connection: BoundedConnection, source: str, bounds: tuple[int, int]) 
 
 
 def _reduced(rows: list[MeasurementRow]) -> Reduced:
-    """Only rows whose key is there several times are compared: few are, and it costs a microsecond each."""
+    """Reduce the rows by key. Only rows with a repeated key are compared: they are few, and each costs a
+    microsecond."""
     keys = list(map(itemgetter(0, 1), rows))
     if len(set(keys)) == len(rows):
         return Reduced(rows, 0, 0)
@@ -107,7 +116,7 @@ def _reduced(rows: list[MeasurementRow]) -> Reduced:
 
 
 def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]]) -> int:
-    """The first of a key stays. How many are new."""
+    """Merge rows: the first row of a key stays. Returns how many are new."""
     staged = f"pg_temp.{_staged(table)}"
     copy(connection, staged, encoding.keyed(table, rows), columns=table.columns)
     columns = ", ".join(table.columns)
@@ -115,8 +124,35 @@ def merge_keyed(connection: BoundedConnection, table: KeyedTable, rows: list[tup
     return connection.execute(statement.encode()).rowcount
 
 
+def new_by_id(
+    connection: BoundedConnection, table: KeyedTable, rows: list[tuple[Any, ...]], by_id: Sequence[bool]
+) -> list[tuple[Any, ...]]:
+    """The rows without those by id (`Rows.by_id`) of which a row is stored already, under whatever time.
+
+    Of two transactions with one id the second waits for the first, which the index on ids makes it do.
+    """
+    if not by_id:
+        return rows
+    first: dict[bytes, tuple[Any, ...]] = {}
+    others = []
+    for row, is_by_id in zip(rows, by_id, strict=True):
+        if is_by_id:
+            first.setdefault(row[1], row)
+        else:
+            others.append(row)
+    return others + [first[message_id] for message_id in note_ids(connection, table, first)]
+
+
+def note_ids(connection: BoundedConnection, table: KeyedTable, rows: Mapping[bytes, tuple[Any, ...]]) -> list[bytes]:
+    """Note the ids that are not noted yet, each with the time of its row. Returns these."""
+    ids = sorted(rows)
+    statement = _NOTE_IDS.format(table=table.name).encode()
+    noted = connection.execute(statement, [ids, [rows[each][0] for each in ids]], binary=True)
+    return [message_id for (message_id,) in noted.fetchall()]
+
+
 def copy(connection: BoundedConnection, table: str, encoded: bytes, *, columns: tuple[str, ...] = ()) -> None:
-    """``columns``: in the order of the encoded fields, where that is not the table's."""
+    """Copy encoded rows into a table. ``columns``: the order of the encoded fields, if it is not the table's."""
     names = f" ({', '.join(columns)})" if columns else ""
     with connection.cursor().copy(f"COPY {table}{names} FROM STDIN (FORMAT BINARY)".encode()) as stream:
         stream.write(encoded)

@@ -5,29 +5,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.storage import schema
 from monasca_common.storage.base import Capability, Kind, Pruned, Storage, StorageStatus, Writer
 from monasca_common.storage.errors import StorageUnavailable
-from monasca_common.storage.postgresql import partitions
-from monasca_common.storage.postgresql.connection import connect, connect_arguments
+from monasca_common.storage.postgresql import database, partitions, series
+from monasca_common.storage.postgresql.connection import connect
 from monasca_common.storage.postgresql.writer import PostgresqlWriter
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql_reader import open_sql_reader
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.bounded import connect_arguments
+from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.storage.sql.reader import open_sql_reader
 
 
 class PostgresqlStorage(Storage):
-    """PostgreSQL 14 or newer. Series stay when their measurements go: every writer remembers which ones it has made."""
+    """PostgreSQL 14 or newer."""
 
     capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS, Capability.MANY_WRITERS})
     kinds = frozenset(Kind)
 
     def __init__(self, settings: StorageSettings, clock: Clock | None = None) -> None:
-        """Raises `ConfigurationError` for a connection that is no URL of PostgreSQL."""
+        """Raises `ConfigurationError` for a connection that is not a PostgreSQL URL."""
         self.settings = settings
         self._arguments = connect_arguments(settings.connection)
         self._clock = clock or SystemClock()
@@ -39,25 +42,32 @@ class PostgresqlStorage(Storage):
         return open_sql_reader(self.settings)
 
     def upgrade(self) -> None:
+        """Make the database where there is none, and bring its schema to this program's."""
         try:
+            if database.is_missing(self._arguments):
+                database.create(self._arguments)
             with schema.engine(self.settings.connection).begin() as connection:
                 schema.upgrade(connection)
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, psycopg.Error) as error:
             raise _unavailable(error) from error
 
     def status(self) -> StorageStatus:
+        seconds = self.settings.read_timeout_seconds
+        bounds = Bounds(seconds, seconds, seconds)
         try:
-            with schema.engine(self.settings.connection).connect() as connection:
-                found = schema.revision(connection)
-                made = found == schema.REVISION
+            with schema.engine(self.settings.connection, bounds=bounds).connect() as connection:
+                usable = schema.is_usable(connection)
                 return StorageStatus(
-                    found,
+                    schema.revision(connection.exec_driver_sql, "postgresql"),
                     schema.REVISION,
                     connection.scalar(sa.text("SELECT pg_database_size(current_database())")),
-                    schema.stored_offsets(connection) if made else (),
-                    connection.scalar(sa.text(partitions.COUNT)) if made else None,
+                    schema.stored_offsets(connection) if usable else (),
+                    connection.scalar(sa.text(partitions.COUNT)) if usable else None,
+                    usable=usable,
                 )
         except SQLAlchemyError as error:
+            if database.is_missing(self._arguments):
+                return StorageStatus(None, schema.REVISION)
             raise _unavailable(error) from error
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
@@ -65,8 +75,9 @@ class PostgresqlStorage(Storage):
         connection = connect(self._arguments, timeout_seconds=timeout_seconds, application="monasca-common prune")
         with connection:
             yield from partitions.prune(connection.give, timeout_seconds, self.settings, now_ms)
+            yield from series.prune(connection.give, timeout_seconds)
 
 
-def _unavailable(error: SQLAlchemyError) -> StorageUnavailable:
+def _unavailable(error: SQLAlchemyError | psycopg.Error) -> StorageUnavailable:
     origin = getattr(error, "orig", None) or error
     return StorageUnavailable(f"PostgreSQL: {(str(origin).splitlines() or [type(origin).__name__])[0]}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes to PostgreSQL: rows and the offset behind them in one transaction."""
+"""Writes rows and their next offset to PostgreSQL in one transaction."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Claim, Kind, Rows, Writer, Written
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable
-from monasca_common.storage.postgresql import encoding, offsets, partitions, staging
+from monasca_common.storage.parts import part_of
+from monasca_common.storage.positions import POSTGRESQL, StoredPositions
+from monasca_common.storage.postgresql import encoding, partitions, staging
+from monasca_common.storage.postgresql import series as stored_series
 from monasca_common.storage.postgresql.connection import (
     ROW_ERRORS,
-    BoundedConnection,
     connect,
     is_of_a_row,
     reason,
@@ -33,13 +35,14 @@ from monasca_common.storage.postgresql.staging import Counts
 from monasca_common.storage.reduction import MeasurementRow
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql.bounded import BoundedConnection
 
 LOG = logging.getLogger(__name__)
 
-_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes and a place in a set each: 90 MB
-_ATTEMPTS = 4  # a key that exists, a day without a partition, and each again after the other
+_MAX_KNOWN_SERIES = 1_000_000  # 16 bytes each and an entry in a set: 90 MB
+_ATTEMPTS = 4  # a key that exists, a day without a partition, and each of them again after the other
 
-# Sorted, so that two writers that make the same series wait for each other instead of deadlocking.
+# Sorted, so that two writers that insert the same series wait for each other instead of deadlocking.
 _INSERT_SERIES = b"""
     INSERT INTO series (id, tenant, region, name, dimensions)
     SELECT id, tenant, region, name, dimensions::jsonb
@@ -50,7 +53,7 @@ _INSERT_SERIES = b"""
 
 
 class _KeyExists(Exception):
-    """Rows were copied as if all were new, and one is not: once more, and look first."""
+    """Rows were copied as if all were new, and one is not: repeat the call, and check first."""
 
 
 class _PartitionMissing(Exception):
@@ -59,7 +62,7 @@ class _PartitionMissing(Exception):
 
 
 class PostgresqlWriter(Writer):
-    """Connects when it is made, and again with the first call after an error."""
+    """A writer that connects in its constructor, and again at the first call after an error."""
 
     def __init__(self, arguments: dict[str, Any], settings: StorageSettings, clock: Clock) -> None:
         """Raises `StorageUnavailable`, `SchemaMismatch`."""
@@ -67,26 +70,31 @@ class PostgresqlWriter(Writer):
         self._settings = settings
         self._clock = clock
         self._closed = False
-        self._known: set[bytes] = set()  # series
+        self._known: set[bytes] = set()  # the series of the generation in the next line
+        self._generation = 0
         self._days: dict[Kind, set[int]] = {}  # with a partition
         self._today: dict[Kind, int] = {}  # when partitions were last made ahead
-        # Kinds of which keys were taken lately. Repeated batches come in rows: copying each straight into the table
-        # first, and failing, would cost half as much again. One that is all new ends it.
+        # Kinds whose last batch had keys that exist. Repeated batches come in sequence, and a copy into the table
+        # that fails costs half as much again. A batch that is all new removes the kind.
         self._merging: set[Kind] = set()
-        self._repeating = False  # the last measurements merged were all there
+        self._repeating = False  # all the measurements merged last existed already
         self._can_merge = False  # this connection has its temporary tables
         self._connection: BoundedConnection | None = self._connect()
 
     def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
         with self._session() as connection, connection.transaction():
-            return offsets.select(connection, group, partitions)
+            return StoredPositions(connection.execute, POSTGRESQL).next_offsets(group, partitions)
 
     def begin(
         self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
     ) -> dict[TopicPartition, int]:
         with self._session() as connection, connection.transaction():
-            offsets.insert(connection, group, starts, topic_ids)
-            return offsets.select(connection, group, {each: topic_ids.get(each) for each in starts})
+            return StoredPositions(connection.execute, POSTGRESQL).begin(group, starts, topic_ids)
+
+    def accounted(self, claim: Claim) -> None:
+        fence.check_order(claim)
+        with self._session() as connection, connection.transaction():
+            StoredPositions(connection.execute, POSTGRESQL).accounted(claim)
 
     def reset_offsets(
         self,
@@ -95,7 +103,7 @@ class PostgresqlWriter(Writer):
         topic_ids: Mapping[TopicPartition, str | None],
     ) -> dict[TopicPartition, int]:
         with self._session() as connection, connection.transaction():
-            return offsets.reset(connection, group, starts, topic_ids)
+            return StoredPositions(connection.execute, POSTGRESQL).reset(group, starts, topic_ids)
 
     def write(self, claim: Claim, rows: Rows) -> Written:
         fence.check_call(claim, rows)
@@ -121,14 +129,15 @@ class PostgresqlWriter(Writer):
         rest, first = rows, 0
         try:
             with connection.transaction():
-                stored = offsets.lock(connection, claim)
+                positions = StoredPositions(connection.execute, POSTGRESQL)
+                stored = positions.hold(claim)
                 first = fence.first_to_store(claim, rows, stored)
-                rest = _part(rows, first)
+                rest = part_of(rows, first)
                 times = self._check_times(rest, first)
                 self._check_partitions(rest.kind, times)
                 counts, series = self._store(connection, rest, merge=merge)
                 fail_point("storage.in_transaction")
-                offsets.advance(connection, claim, stored)
+                positions.advance({claim: stored})
         except ROW_ERRORS as error:
             meaning = self._meaning(connection, rest, first, error, merged=merge)
             if meaning is None:
@@ -142,22 +151,26 @@ class PostgresqlWriter(Writer):
     def _meaning(
         self, connection: BoundedConnection, rows: Rows, first: int, error: Exception, *, merged: bool
     ) -> Exception | None:
-        """What an error within the transaction, now rolled back, comes to; ``None``: the database's state."""
+        """The exception for an error within the transaction, which is rolled back; ``None``: the database's state
+        caused it."""
         if isinstance(error, errors.UniqueViolation) and not merged:
             return _KeyExists()
         if isinstance(error, errors.CheckViolation) and error.diag.constraint_name is None:
-            # The only nameless one is "no partition found for row": another process dropped what this one knew of.
+            # The only one without a name is "no partition found for row": another process dropped a partition that this
+            # one knew.
             self._days.pop(rows.kind, None)
             return _PartitionMissing({partitions.day_of(time) for time in _times(rows)})
         if not is_of_a_row(error):
             return None
-        reasons = find_refused(len(rows.values), lambda start, stop: self._trial(connection, _part(rows, start, stop)))
+        reasons = find_refused(
+            len(rows.values), lambda start, stop: self._trial(connection, part_of(rows, start, stop))
+        )
         if not reasons:
             return StorageUnavailable(f"PostgreSQL: rows were refused together, and none alone: {reason(error)}")
         return RowsRefused({first + position: text for position, text in reasons.items()})
 
     def _trial(self, connection: BoundedConnection, rows: Rows) -> str | None:
-        """Why these rows are refused; nothing of them stays."""
+        """The reason why these rows are refused, or ``None``; the rows are rolled back."""
         connection.give(self._settings.write_timeout_seconds)
         self._prepare_merge(connection)
         try:
@@ -185,11 +198,11 @@ class PostgresqlWriter(Writer):
         if len(days) > 1 or not days <= known:
             missing = {partitions.day_of(time) for time in times} - known
             if missing:
-                # Not here: what makes a partition locks the table against others that do until the end.
+                # Not within this transaction: creating a partition locks out other creators until the transaction ends.
                 raise _PartitionMissing(missing)
 
     def _make_ahead(self, connection: BoundedConnection, kind: Kind) -> None:
-        """The partitions of the days around, once a day: then no row waits for one."""
+        """Create the partitions of the days around now, once a day, so that no row waits for one."""
         now_ms = self._clock.time_ms()
         today = partitions.day_of(now_ms)
         if self._today.get(kind) == today:
@@ -201,16 +214,17 @@ class PostgresqlWriter(Writer):
         except psycopg.OperationalError as error:
             if connection.broken or connection.closed:
                 raise
-            # Rows that need one of them make it, or fail; the others need not wait for a lock that is held.
+            # Rows that need one of them create it, or fail. The others need not wait for a lock.
             LOG.warning("Partitions of %s could not be made ahead: %s", partitions.TABLES[kind], reason(error))
 
     def _make_partitions(self, connection: BoundedConnection, kind: Kind, days: set[int]) -> None:
-        table = partitions.TABLES[kind]
-        there = partitions.made(connection, table)
-        self._days[kind] = there if days <= there else partitions.make(connection, table, days)
+        timeout_seconds = self._settings.write_timeout_seconds
+        self._days[kind] = partitions.make(connection, partitions.TABLES[kind], days, timeout_seconds=timeout_seconds)
+        connection.give(timeout_seconds)
 
     def _store(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> tuple[Counts, list[Series]]:
-        """Insert rows and the series that are new to this writer, which it may remember after the commit."""
+        """Insert rows and their series that are new to this writer. Returns these, to be remembered after the
+        commit."""
         if not rows.values:
             return Counts(), []
         if rows.kind is not Kind.METRICS:
@@ -218,7 +232,7 @@ class PostgresqlWriter(Writer):
         measured: list[MeasurementRow] = [
             (series.id, time, value, meta, version) for series, time, value, meta, version in rows.values
         ]
-        series = self._new_series(rows, {row[0] for row in measured})
+        series = self._new_series(connection, rows, {row[0] for row in measured})
         _insert_series(connection, series)
         if merge:
             return staging.merge_measurements(connection, measured, repeated=self._repeating), series
@@ -228,7 +242,8 @@ class PostgresqlWriter(Writer):
     def _store_keyed(self, connection: BoundedConnection, rows: Rows, *, merge: bool) -> Counts:
         table = encoding.KEYED_TABLES[rows.kind]
         count = len(rows.values)
-        kept = encoding.first_of_each_key(rows.values, rows.message_ids)
+        given = encoding.keyed_rows(rows.values, rows.message_ids)
+        kept = encoding.first_of_each_key(staging.new_by_id(connection, table, given, rows.by_id))
         if merge:
             stored = staging.merge_keyed(connection, table, kept)
             return Counts(stored, count - stored)
@@ -240,7 +255,11 @@ class PostgresqlWriter(Writer):
             staging.make(connection)
             self._can_merge = True
 
-    def _new_series(self, rows: Rows, ids: set[bytes]) -> list[Series]:
+    def _new_series(self, connection: BoundedConnection, rows: Rows, ids: set[bytes]) -> list[Series]:
+        generation = stored_series.hold(connection)
+        if generation != self._generation:
+            self._generation = generation
+            self._known.clear()
         new = ids - self._known
         if not new:
             return []
@@ -254,14 +273,14 @@ class PostgresqlWriter(Writer):
             self._merging.discard(kind)
 
     def _remember(self, series: list[Series]) -> None:
-        # After the commit: remembering what was rolled back would leave measurements without their series.
+        # Only after the commit: a series that is remembered but rolled back would leave measurements without a series.
         if len(self._known) + len(series) > _MAX_KNOWN_SERIES:
             self._known.clear()
         self._known.update(each.id for each in series)
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[BoundedConnection]:
-        """A connection with the time for one call; given up where it is of no more use afterwards."""
+        """A connection with the time-out of one call; an unusable one is closed afterwards."""
         if self._closed:
             raise ValueError("this writer is closed")
         if self._connection is None:
@@ -271,7 +290,7 @@ class PostgresqlWriter(Writer):
             with translated():
                 yield connection
         except BaseException as error:
-            # After an interruption as well, for it may have come in the middle of an answer.
+            # After an interruption as well, because it may have come in the middle of an answer.
             if isinstance(error, StorageUnavailable) or not isinstance(error, Exception) or connection.closed:
                 self._disconnect()
             raise
@@ -281,7 +300,7 @@ class PostgresqlWriter(Writer):
         return connect(self._arguments, timeout_seconds=timeout_seconds, application="monasca-common writer")
 
     def _disconnect(self) -> None:
-        """Forget what was known too: the database may be another one, or an older state of it, when it is back."""
+        """Close the connection, and forget the cached state: the database may be restored to an older one meanwhile."""
         connection, self._connection = self._connection, None
         self._known.clear()
         self._days.clear()
@@ -308,11 +327,3 @@ def _insert_series(connection: BoundedConnection, series: list[Series]) -> None:
 def _times(rows: Rows) -> list[int]:
     place = 1 if rows.kind is Kind.METRICS else 0
     return list(map(itemgetter(place), rows.values))
-
-
-def _part(rows: Rows, start: int, stop: int | None = None) -> Rows:
-    """The rows from ``start`` to just before ``stop``."""
-    if start == 0 and stop is None:
-        return rows
-    part = slice(start, stop)
-    return Rows(rows.kind, rows.values[part], rows.offsets[part], rows.message_ids[part])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a SQLite file, and what their errors mean."""
+"""Connections to a SQLite file, and the translation of their errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.storage import schema
 from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable
+from monasca_common.storage.sql import schema
 
-#: Errors of a row rather than of the database: a constraint, a size, a type, a number or a text that has no encoding.
+#: Errors that rows cause, not the database: a constraint, a size, a type, or a number or text without an encoding.
 ROW_ERRORS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -32,7 +32,7 @@ _WAL_FILE_BYTES = 256 * 1024 * 1024
 
 
 def database_file(connection: str) -> Path:
-    """Of a SQLAlchemy URL. Raises `ConfigurationError`."""
+    """The file in a SQLAlchemy URL. Raises `ConfigurationError`."""
     try:
         name = make_url(connection).database
     except (ArgumentError, ValueError):
@@ -47,7 +47,7 @@ def database_file(connection: str) -> Path:
 
 
 def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
-    """A connection that leaves transactions to its user. Raises `StorageUnavailable`, `SchemaMismatch`."""
+    """A connection whose user begins and commits transactions. Raises `StorageUnavailable`, `SchemaMismatch`."""
     if not path.exists():
         if path.parent.is_dir():
             schema.check(None)
@@ -67,7 +67,7 @@ def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")
             connection.execute(f"PRAGMA journal_size_limit={_WAL_FILE_BYTES}")
-            schema.check(_revision(connection))
+            schema.check_database(connection.execute, "sqlite")
     except BaseException:
         connection.close()
         raise
@@ -76,17 +76,10 @@ def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Raise `StorageUnavailable` or `SchemaMismatch` for what SQLite raises within the block."""
+    """Translate what SQLite raises within the block to `StorageUnavailable` or `SchemaMismatch`."""
     try:
         yield
     except sqlite3.Error as error:
         if "no such table" in str(error) or "no such column" in str(error):
             raise SchemaMismatch(f"{path}: {error}: run `monasca-common db upgrade`") from error
         raise StorageUnavailable(f"{path}: {error} ({getattr(error, 'sqlite_errorname', 'SQLite')})") from error
-
-
-def _revision(connection: sqlite3.Connection) -> str | None:
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
-        return None
-    row = connection.execute(schema.SELECT_REVISION).fetchone()
-    return str(row[0]) if row else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process writes to a database file, whatever number of threads it writes with.
+"""The lock that lets one process, with any number of threads, write to a database file.
 
-The operating system releases the lock with the process, however it ended, so a crash leaves nothing to clean up.
+The operating system releases the lock when the process ends, however it ends, so a crash leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SUFFIX = ".writer-lock"
 
 @dataclass(slots=True)
 class WriterLock:
-    """This process's right to write to one file, shared by its writers. ``turn``: held for one transaction."""
+    """The lock of this process on one file, shared by its writers. ``turn``: held for one transaction."""
 
     path: Path
     descriptor: int
@@ -56,7 +56,7 @@ def _lock(path: Path) -> WriterLock:
     except OSError as error:
         raise StorageUnavailable(f"cannot open {path}, which keeps other writers away: {error.strerror}") from error
     try:
-        # Of POSIX's kind, which a forked child does not inherit: it must not keep a dead writer's lock.
+        # A POSIX lock, because a forked child does not inherit it: a child must not keep a dead writer's lock.
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
@@ -65,14 +65,14 @@ def _lock(path: Path) -> WriterLock:
             f"another process ({holder}) writes to {str(path).removesuffix(SUFFIX)}, and SQLite takes one: stop it, "
             "let one worker process write all kinds of rows, or use postgresql"
         ) from error
-    with contextlib.suppress(OSError):  # who holds it is for people to read; a full disk is no reason to fail here
+    with contextlib.suppress(OSError):  # the holder is written for operators; a full disk is not a reason to fail here
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
     return WriterLock(path, descriptor)
 
 
 def _forget() -> None:
-    """In a child after a fork: what the parent holds is not ours."""
+    """Forget the parent's locks, in a child after a fork: it does not hold them."""
     global _guard
     _guard = threading.Lock()
     for lock in _held.values():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes what is older than its retention, beside a writer, in transactions short enough to let it go on.
+"""Removes rows older than their retention, in short transactions, so that a writer can continue beside it.
 
-The file does not shrink: SQLite uses the room again.
+The file does not shrink, because SQLite reuses the free space.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from monasca_common.storage import retention
-from monasca_common.storage.base import Kind, Pruned
+from monasca_common.storage.base import KINDS_BY_ID, Kind, Pruned
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sqlite import statements
 from monasca_common.storage.sqlite.connection import connect, translated
 
 ROWS_A_STEP = 10_000
-# Indexed by series first: each has its own end, and none more than a step at once.
+SERIES_A_STEP = 1000  # how many a step visits, whether they have old rows or not
+# The index begins with the series, so each series has its own bound, and one step removes a limited number of rows.
 _NEXT_SERIES = "SELECT series_id FROM measurements WHERE series_id > ? ORDER BY series_id LIMIT 1"
 _END_OF_STEP = "SELECT time FROM measurements WHERE series_id = ? AND time < ? ORDER BY time LIMIT 1 OFFSET ?"
 _DELETE_MEASUREMENTS = "DELETE FROM measurements WHERE series_id = ? AND time < ?"
@@ -31,7 +32,7 @@ _DELETE_SERIES = """
 
 
 def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned]:
-    """Raises `StorageUnavailable`, `SchemaMismatch`."""
+    """Remove old rows, step by step. Raises `StorageUnavailable`, `SchemaMismatch`."""
     connection = connect(path, timeout_seconds=settings.write_timeout_seconds)
     with contextlib.closing(connection):
         for kind in Kind:
@@ -41,9 +42,11 @@ def prune(path: Path, settings: StorageSettings, now_ms: int) -> Iterator[Pruned
                 yield from _steps(path, connection, _series(connection), "series")
             else:
                 yield from _steps(path, connection, _keyed(connection, kind, earliest_ms), str(kind))
+            if kind in KINDS_BY_ID:
+                yield from _steps(path, connection, _by_id(connection, kind, earliest_ms), f"{kind}_by_id")
 
 
-# A step deletes within the transaction around it, and tells how many rows, and whether there is more to do.
+# A step deletes within the transaction around it, and returns how many rows, and whether there is more to do.
 _Step = Callable[[], tuple[int, bool]]
 
 
@@ -60,14 +63,28 @@ def _steps(path: Path, connection: sqlite3.Connection, step: _Step, table: str) 
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            took_seconds = time.monotonic() - began
         if removed:
             yield Pruned(table, removed, "rows")
-            # A writer that waits looks only now and then whether it is its turn.
-            time.sleep(time.monotonic() - began)
+        if more:
+            # A waiting writer polls the lock only from time to time.
+            time.sleep(took_seconds)
 
 
 def _keyed(connection: sqlite3.Connection, kind: Kind, earliest_ms: int) -> _Step:
     delete = f"DELETE FROM {kind} WHERE rowid IN (SELECT rowid FROM {kind} WHERE time < ? ORDER BY time LIMIT ?)"  # nosec B608
+
+    def step() -> tuple[int, bool]:
+        removed = connection.execute(delete, (earliest_ms, ROWS_A_STEP)).rowcount
+        return removed, removed == ROWS_A_STEP
+
+    return step
+
+
+def _by_id(connection: sqlite3.Connection, kind: Kind, earliest_ms: int) -> _Step:
+    """The step that removes the ids of rows that were removed."""
+    old = f"SELECT message_id FROM {kind}_by_id WHERE time < ? ORDER BY time LIMIT ?"  # nosec B608
+    delete = f"DELETE FROM {kind}_by_id WHERE message_id IN ({old})"  # nosec B608
 
     def step() -> tuple[int, bool]:
         removed = connection.execute(delete, (earliest_ms, ROWS_A_STEP)).rowcount
@@ -82,33 +99,33 @@ def _measurements(connection: sqlite3.Connection, earliest_ms: int) -> _Step:
     def step() -> tuple[int, bool]:
         nonlocal series
         removed = 0
-        while removed < ROWS_A_STEP:
+        for _ in range(SERIES_A_STEP):
             row = connection.execute(_NEXT_SERIES, (series,)).fetchone()
             if row is None:
                 return removed, False
             end = connection.execute(_END_OF_STEP, (row[0], earliest_ms, ROWS_A_STEP - removed)).fetchone()
             removed += connection.execute(_DELETE_MEASUREMENTS, (row[0], end[0] if end else earliest_ms)).rowcount
-            if end is None:
-                series = row[0]
+            if end is not None:
+                break
+            series = row[0]
         return removed, True
 
     return step
 
 
 def _series(connection: sqlite3.Connection) -> _Step:
-    """Those without a measurement. Writers are told, for they remember which series there are."""
+    """The step that removes series without a measurement. It raises the generation, because writers cache series."""
     after = b""
 
     def step() -> tuple[int, bool]:
         nonlocal after
-        last = connection.execute(_LAST_OF_STEP, (after, ROWS_A_STEP)).fetchone()[0]
+        last = connection.execute(_LAST_OF_STEP, (after, SERIES_A_STEP)).fetchone()[0]
         if last is None:
             return 0, False
         removed = connection.execute(_DELETE_SERIES, (after, last)).rowcount
         after = last
         if removed:
-            prunings = connection.execute(statements.SELECT_PRUNINGS).fetchone()[0]
-            connection.execute(f"PRAGMA user_version = {prunings + 1}")
+            connection.execute(statements.RAISE_GENERATION)
         return removed, True
 
     return step

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that a batch of rows is stored with, and the tuples that they take."""
+"""The statements that store a batch of rows, and the tuples that they take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import orjson
 
 from monasca_common.models.rows import AlarmTransition, Event, LogEntry, Measurement
 from monasca_common.models.series import Series
-from monasca_common.storage.base import Kind
+from monasca_common.storage.base import KINDS_BY_ID, Kind
 
 # ON CONFLICT DO NOTHING, and not INSERT OR IGNORE, which would also drop rows that violate something else.
 INSERT_SERIES = (
@@ -21,10 +21,10 @@ INSERT_SERIES = (
 _COLUMNS = "series_id, time, value, value_meta, version"
 _PLACES = "(?, ?, ?, ?, ?)"
 INSERT_MEASUREMENT = f"INSERT INTO measurements ({_COLUMNS}) VALUES {_PLACES}"  # nosec B608
-# Of one statement: a quarter less time than with one each, and Python's other threads run while it is at work.
+# Rows per statement: a quarter less time than one row each, and other Python threads run meanwhile.
 _MEASUREMENTS_AT_ONCE = 100
 
-# Rows with keys that exist already: the batch is staged, compared with what is there, and merged.
+# For rows with keys that exist: the batch is staged, compared with the stored rows, and merged.
 CREATE_STAGED = f"CREATE TEMPORARY TABLE IF NOT EXISTS staged ({_COLUMNS})"
 EMPTY_STAGED = "DELETE FROM staged"
 INSERT_STAGED = f"INSERT INTO staged VALUES {_PLACES}"  # nosec B608
@@ -40,35 +40,33 @@ MERGE_STAGED = f"""
         > (version, value, value_meta IS NOT NULL, ifnull(value_meta, ''))
 """  # nosec B608
 
-# How often series were removed: what a writer remembers of them is worth nothing then.
-SELECT_PRUNINGS = "PRAGMA user_version"
-
-SELECT_NEXT = "SELECT next, topic_id FROM kafka_offset WHERE consumer_group = ? AND topic = ? AND partition = ?"
-INSERT_NEXT = (
-    "INSERT INTO kafka_offset (consumer_group, topic, partition, topic_id, next) VALUES (?, ?, ?, ?, ?) "
-    "ON CONFLICT DO NOTHING"
-)
-PUT_NEXT = (
-    "INSERT INTO kafka_offset (consumer_group, topic, partition, topic_id, next) VALUES (?, ?, ?, ?, ?) "
-    "ON CONFLICT (consumer_group, topic, partition) DO UPDATE SET topic_id = excluded.topic_id, next = excluded.next"
-)
-DELETE_NEXT = "DELETE FROM kafka_offset WHERE consumer_group = ? AND topic = ? AND partition = ?"
-UPDATE_NEXT = (
-    "UPDATE kafka_offset SET next = ?, topic_id = coalesce(topic_id, ?) "
-    "WHERE consumer_group = ? AND topic = ? AND partition = ? AND next = ?"
-)
+# How often series were removed: a writer then forgets the series that it has cached.
+SELECT_GENERATION = "SELECT generation FROM series_generation"
+RAISE_GENERATION = "UPDATE series_generation SET generation = generation + 1"
 
 
-def _insert(table: str, row: type[Any]) -> str:
+def _insert(table: str, row: type[Any], condition: str = "true") -> str:
     columns = ("time", "message_id", *row._fields[1:])
-    places = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({places}) ON CONFLICT DO NOTHING"  # nosec B608
+    places = ", ".join(f"?{number}" for number, _ in enumerate(columns, 1))
+    names = ", ".join(columns)
+    return f"INSERT INTO {table} ({names}) SELECT {places} WHERE {condition} ON CONFLICT DO NOTHING"  # nosec B608
 
 
 INSERT_KEYED = {
     Kind.ALARM_HISTORY: _insert("alarm_history", AlarmTransition),
     Kind.LOGS: _insert("logs", LogEntry),
     Kind.EVENTS: _insert("events", Event),
+}
+
+# Rows by id: the id is noted with the time of its first row, and a row is inserted only under the time that is noted.
+NOTE_ID = {
+    kind: f"INSERT INTO {kind}_by_id (time, message_id) VALUES (?, ?) ON CONFLICT DO NOTHING"  # nosec B608
+    for kind in KINDS_BY_ID
+}
+_NOTED = "?1 = (SELECT time FROM {}_by_id WHERE message_id = ?2)"
+INSERT_BY_ID = {
+    Kind.LOGS: _insert("logs", LogEntry, _NOTED.format("logs")),
+    Kind.EVENTS: _insert("events", Event, _NOTED.format("events")),
 }
 
 
@@ -78,7 +76,7 @@ def series_row(series: Series) -> tuple[Any, ...]:
 
 
 def insert_measurements(connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """With `INSERT_MEASUREMENT` or `INSERT_STAGED`."""
+    """Insert rows with `INSERT_MEASUREMENT` or `INSERT_STAGED`."""
     at_once = _MEASUREMENTS_AT_ONCE
     several = f"{statement}{f', {_PLACES}' * (at_once - 1)}"
     whole = len(rows) // at_once * at_once

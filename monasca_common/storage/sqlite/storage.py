@@ -11,19 +11,19 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.storage import schema
 from monasca_common.storage.base import Capability, Kind, Pruned, Storage, StorageStatus, Writer
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql_reader import open_sql_reader
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.storage.sqlite.connection import database_file, translated
 from monasca_common.storage.sqlite.prune import prune
 from monasca_common.storage.sqlite.writer import SqliteWriter
 
 
 class SqliteStorage(Storage):
-    """A file with WAL and synchronous=FULL: a commit that was answered survives a loss of power."""
+    """A SQLite file with WAL and synchronous=FULL: a commit that returned survives a loss of power."""
 
     capabilities = frozenset({Capability.TRANSACTIONAL_OFFSETS, Capability.READS})
     kinds = frozenset(Kind)
@@ -46,7 +46,7 @@ class SqliteStorage(Storage):
                 f"the folder of the database, {self.path.parent}, does not exist: make it, or correct connection in "
                 "group [database]"
             )
-        # Stays in the file, and cannot be set within a transaction.
+        # The mode is stored in the file, and cannot be set within a transaction.
         with translated(self.path), contextlib.closing(sqlite3.connect(self.path)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
         try:
@@ -60,14 +60,14 @@ class SqliteStorage(Storage):
             return StorageStatus(None, schema.REVISION)
         try:
             with schema.engine(self.settings.connection).connect() as connection:
-                found = schema.revision(connection)
-                offsets = schema.stored_offsets(connection) if found == schema.REVISION else ()
+                found, usable = schema.revision(connection.exec_driver_sql, "sqlite"), schema.is_usable(connection)
+                offsets = schema.stored_offsets(connection) if usable else ()
                 size = connection.scalar(
                     sa.text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
                 )
         except SQLAlchemyError as error:
             raise StorageUnavailable(f"{self.path}: {schema.reason(error)}") from error
-        return StorageStatus(found, schema.REVISION, size, offsets)
+        return StorageStatus(found, schema.REVISION, size, offsets, usable=usable)
 
     def prune(self, now_ms: int) -> Iterator[Pruned]:
         return prune(self.path, self.settings, now_ms)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of storage: written once, run over every driver.
+"""The contract of storage, as tests that run over every driver.
 
 A driver's own test module binds it::
 
     class MyStorageTest(FenceContract, MyCase): ...
 
-where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database``, a `Database`. What a database cannot
-do its driver does not declare: the tests that need it still run, and must fail.
+where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.database``, a `Database`. A driver
+does not declare what its database cannot do: the tests that need it still run, and must fail.
 """
 
+from monasca_common.storage.testing.accounting import AccountingContract
 from monasca_common.storage.testing.database import Database, FixedClock, SqlDatabase, needs
 from monasca_common.storage.testing.fencing import FenceContract
 from monasca_common.storage.testing.keys import KeyContract
@@ -18,6 +19,7 @@ from monasca_common.storage.testing.resetting import ResetContract
 from monasca_common.storage.testing.writing import WriteContract
 
 __all__ = [
+    "AccountingContract",
     "Database",
     "FenceContract",
     "FixedClock",

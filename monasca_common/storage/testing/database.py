@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the contract asks of a database, whatever it is."""
+"""What the contract requires of every database under test."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import sqlalchemy as sa
 
 from monasca_common.models.rows import AlarmTransition, Event, LogEntry, Measurement
 from monasca_common.models.series import Series
-from monasca_common.storage import schema, tables
 from monasca_common.storage.base import Capability, Kind, Storage, Writer
 from monasca_common.storage.plugins import open_storage
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema, tables
 
-NOW_MS = 1_790_000_000_123  # in September 2026, and no round number
+NOW_MS = 1_790_000_000_123  # in September 2026, and not a round number
 
 TestMethod = TypeVar("TestMethod", bound=Callable[[Any], None])
 _ROWS = {Kind.ALARM_HISTORY: AlarmTransition, Kind.LOGS: LogEntry, Kind.EVENTS: Event}
@@ -27,7 +27,7 @@ _JSON_COLUMNS = {"dimensions", "fields", "payload", "metrics", "sub_alarms"}
 
 
 class FixedClock:
-    """It is ``now_ms`` until a test says otherwise."""
+    """A clock that stands at ``now_ms`` until a test changes it."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms
@@ -43,7 +43,7 @@ class FixedClock:
 
 
 class Database(ABC):
-    """One empty database of the driver's kind, and what its tests do behind the driver's back."""
+    """One empty database of the driver's kind, and what tests do with it without the driver."""
 
     settings: StorageSettings
 
@@ -56,23 +56,23 @@ class Database(ABC):
         return open_storage(self.settings, clock=self.clock)
 
     def writer(self) -> Writer:
-        """Closed at the end of the test."""
+        """A writer that the end of the test closes."""
         writer = self.storage().open_writer()
         self._defer(writer.close)
         return writer
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make ready to write, as an operator would."""
+        """Make the database ready for writes, as an operator does."""
 
     @abstractmethod
     def rows(self, kind: Kind) -> list[Any]:
-        """All that is stored of a kind: `Measurement`, or a pair of message id and row, each as it was written, in any
-        order. JSON texts are as `canonical` makes them."""
+        """All stored rows of a kind as they were written, in any order: `Measurement`, or a pair of message id and row.
+        JSON texts have the form of `canonical`."""
 
 
 class SqlDatabase(Database):
-    """``settings.connection`` leads to a database without tables."""
+    """A SQL database; ``settings.connection`` is the URL of a database without tables."""
 
     def __init__(self, defer: Callable[..., object], settings: StorageSettings) -> None:
         super().__init__(defer)
@@ -122,7 +122,7 @@ def _keyed(kind: Kind, row: dict[str, Any]) -> tuple[bytes, Any]:
 
 
 def needs(capability: Capability) -> Callable[[TestMethod], TestMethod]:
-    """For a test that only some drivers can pass: on the others it is run, and must fail."""
+    """Decorate a test that only some drivers can pass: with the others it runs too, and must fail."""
 
     def decorate(test: TestMethod) -> TestMethod:
         @functools.wraps(test)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of offsets that are stored beside the rows: each row once, whoever believes to own its partition."""
+"""The contract of offsets beside the rows: each row is stored once, even if two writers believe they own a
+partition."""
 
 from __future__ import annotations
 
@@ -188,7 +189,7 @@ def _number_in(log_entry: object) -> int:
 
 
 def _write_the_log(writer: Writer, number: int) -> list[Written]:
-    """All of the log, in batches of the writer's own size, under ids of its own: only offsets can tell repeats."""
+    """Write all of the log, in batches of the writer's own size and with its own ids: only offsets identify repeats."""
     position, step, results = 0, 7 + 4 * number, []
     while position < _LOG_LENGTH:
         offsets = range(position, min(position + step, _LOG_LENGTH))

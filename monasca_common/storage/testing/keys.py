@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of keys: what a producer sent twice is one row, and the same one whatever the order of arrival."""
+"""The contract of keys: what a producer sent twice is one row, and the same row in any order of arrival."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from monasca_common.models.rows import Measurement
 from monasca_common.storage.base import Capability, Kind, Written
+from monasca_common.storage.errors import RowsRefused
 from monasca_common.storage.testing.database import NOW_MS, as_json, needs
 from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, message_id, row
 
+_NIGHT_MS = 12 * 3_600_000
 _META = as_json({"a": "b"}), as_json({"a": "c"})
 
 
@@ -114,6 +116,37 @@ class KeyContract(Scenario):
             self.assertEqual(Written(stored=2, repeated=2), self.write(writer, kind, again, 2, topic=kind, ids=ids))
             expected = [(message_id(n), NOW_MS) for n in range(3)] + [(message_id(2), NOW_MS + 1)]
             self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_the_first_row_of_an_id_stays_whatever_the_times_of_the_others(self) -> None:
+        first, second = self.database.writer(), self.database.writer()
+        for kind in (Kind.LOGS, Kind.EVENTS):
+            ids = [message_id(0), message_id(1)]
+            given = [row(kind, 0), row(kind, 1)]
+            self.assertEqual(Written(stored=2), self.write(first, kind, given, topic=kind, ids=ids, by_id=[True] * 2))
+            next_day = [row(kind, n, time_ms=NOW_MS + _NIGHT_MS) for n in (1, 2, 2)]
+            ids = [message_id(1), message_id(2), message_id(2)]
+            written = self.write(second, kind, next_day, topic=f"{kind}-again", ids=ids, by_id=[True] * 3)
+            self.assertEqual(Written(stored=1, repeated=2), written)
+            expected = [(message_id(0), NOW_MS), (message_id(1), NOW_MS), (message_id(2), NOW_MS + _NIGHT_MS)]
+            self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_in_one_call_rows_by_id_and_others_keep_their_keys(self) -> None:
+        writer = self.database.writer()
+        given = [row(Kind.LOGS, n, time_ms=NOW_MS + n) for n in range(4)]
+        ids = [message_id(0)] * 4
+        by_id = [True, True, False, False]
+        self.assertEqual(Written(stored=3, repeated=1), self.write(writer, Kind.LOGS, given, ids=ids, by_id=by_id))
+        self.assertEqual([given[0], given[2], given[3]], [stored for _, stored in self.stored(Kind.LOGS)])
+
+    @needs(Capability.TRANSACTIONAL_OFFSETS)
+    def test_what_a_refused_call_would_have_stored_by_id_is_stored_by_the_next(self) -> None:
+        writer = self.database.writer()
+        bad = [row(Kind.LOGS, 0), row(Kind.LOGS, 1, time_ms=1)]
+        self.assertRaises(RowsRefused, self.write, writer, Kind.LOGS, bad, by_id=[True] * 2)
+        later = [row(Kind.LOGS, 0, time_ms=NOW_MS + 1)]
+        self.assertEqual(Written(stored=1), self.write(writer, Kind.LOGS, later, by_id=[True]))
 
 
 def _any_of_few(chance: random.Random) -> Measurement:

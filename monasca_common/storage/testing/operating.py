@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of what an operator does, for drivers whose schema is this program's."""
+"""The contract of an operator's commands, for drivers whose schema is this program's."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.storage import schema
 from monasca_common.storage.base import Kind, StoredOffset, Written
 from monasca_common.storage.errors import SchemaMismatch
+from monasca_common.storage.sql import schema
 from monasca_common.storage.testing.database import NOW_MS, Database
-from monasca_common.storage.testing.scenario import GROUP, TOPIC, TOPIC_ID, Scenario, measurement, row
+from monasca_common.storage.testing.scenario import GROUP, TOPIC, TOPIC_ID, Scenario, measurement, message_id, row
 
 _DAY_MS = 86_400_000
 
@@ -69,6 +69,18 @@ class OperationContract(Scenario):
             written = self.write(writer, kind, [row(kind, 0, time_ms=later_ms)], 1, topic=kind)
             self.assertEqual(Written(stored=1), written)
         self.assertEqual([row(Kind.METRICS, 0, time_ms=later_ms)], self.stored(Kind.METRICS))
+
+    def test_an_id_is_kept_as_long_as_its_row(self) -> None:
+        writer = self.database.writer()
+        retention_ms = self.database.settings.default_retention_days * _DAY_MS
+        ids, by_id = [message_id(0)], [True]
+        self.write(writer, Kind.LOGS, [row(Kind.LOGS)], ids=ids, by_id=by_id)
+        self._prune_at(NOW_MS + retention_ms - 1)
+        self.database.clock.now_ms = NOW_MS + retention_ms
+        later = row(Kind.LOGS, time_ms=NOW_MS + retention_ms)
+        self.assertEqual(Written(repeated=1), self.write(writer, Kind.LOGS, [later], 1, ids=ids, by_id=by_id))
+        self.assertEqual({"logs", "logs_by_id"}, set(self._prune_at(NOW_MS + retention_ms + 2 * _DAY_MS)))
+        self.assertEqual(Written(stored=1), self.write(writer, Kind.LOGS, [later], 2, ids=ids, by_id=by_id))
 
     def _prune_at(self, now_ms: int) -> Counter[str]:
         removed: Counter[str] = Counter()

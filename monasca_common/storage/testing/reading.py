@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is stored can be asked for: filters, order, pages, windows."""
+"""The contract of reads: filters, order, pages, windows."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from monasca_common.models.series import Series, series_id
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import QueryTooLarge
-from monasca_common.storage.reader import AlarmFilter, PageOf, Point, Position, Reader, SeriesFilter, Span
+from monasca_common.storage.reader import (
+    AlarmFilter,
+    PageOf,
+    Point,
+    Position,
+    Reader,
+    SeriesFilter,
+    Span,
+    StoredTransition,
+)
 from monasca_common.storage.testing.database import NOW_MS, needs
 from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, message_id, row
 
@@ -63,6 +73,9 @@ class ReadContract(Scenario):
         self.assertEqual({a.id, b.id, c.id}, found(host=()))
         self.assertEqual({b.id}, found(host=("b", "c"), zone=("1",)))
         self.assertEqual({a.id, b.id}, found(host=(), zone=()))
+        self.assertEqual({a.id, b.id}, found(host=("a", "b", *map(str, range(50))), zone=("1",)))
+        self.assertEqual({b.id}, found(host=("b", *map(str, range(50))), zone=("1", "2")))
+        self.assertEqual(set(), found(host=("a",), zone=("1",), **{f"none{n}": () for n in range(50)}))
         self.assertEqual(set(), found(zone=("2",)))
 
     @needs(Capability.READS)
@@ -123,7 +136,7 @@ class ReadContract(Scenario):
                 measurement(series=series, value=-1e300, time_ms=NOW_MS + 1),
             ]
         )
-        points = reader.measurements([[series.id]], _EVER, limit=10)
+        points = _measurements(reader, [[series.id]], _EVER, limit=10)
         self.assertEqual(
             [
                 Point(0, NOW_MS, 0.1, {"why": "日本"}, series.id),
@@ -136,7 +149,7 @@ class ReadContract(Scenario):
     def test_a_span_includes_both_of_its_ends(self) -> None:
         series = make_series()
         reader = self._reader_of_rows([measurement(series=series, time_ms=NOW_MS + n) for n in range(5)])
-        points = reader.measurements([[series.id]], Span(NOW_MS + 1, NOW_MS + 3), limit=10)
+        points = _measurements(reader, [[series.id]], Span(NOW_MS + 1, NOW_MS + 3), limit=10)
         self.assertEqual([NOW_MS + 1, NOW_MS + 2, NOW_MS + 3], [point.time_ms for point in points])
         (period,) = reader.statistics([[series.id]], ["count"], Span(NOW_MS + 1, NOW_MS + 3), period_ms=60_000, limit=9)
         self.assertEqual((3.0,), period.values)
@@ -144,25 +157,25 @@ class ReadContract(Scenario):
     @needs(Capability.READS)
     def test_merged_series_keep_every_row_of_one_time_and_a_page_may_end_between_them(self) -> None:
         ids, reader = self._three_series_of_four_rows()
-        whole = reader.measurements([ids], _EVER, limit=100)
+        whole = _measurements(reader, [ids], _EVER, limit=100)
         self.assertEqual(
             [(NOW_MS + n, one) for n in range(4) for one in ids], [(p.time_ms, p.series_id) for p in whole]
         )
-        paged = _paged(2, lambda last: reader.measurements([ids], _EVER, limit=2, after=_behind(last)))
+        paged = _paged(2, lambda last: _measurements(reader, [ids], _EVER, limit=2, after=_behind(last)))
         self.assertEqual(whole, paged)
-        behind_a_time = reader.measurements([ids], _EVER, limit=100, after=Position(NOW_MS + 1))
+        behind_a_time = _measurements(reader, [ids], _EVER, limit=100, after=Position(NOW_MS + 1))
         self.assertEqual(whole[6:], behind_a_time)
 
     @needs(Capability.READS)
     def test_groups_come_one_after_another_and_the_limit_counts_the_rows_of_all(self) -> None:
         ids, reader = self._three_series_of_four_rows()
         apart = [[one] for one in ids]
-        rows = reader.measurements(apart, _EVER, limit=100)
+        rows = _measurements(reader, apart, _EVER, limit=100)
         self.assertEqual([(n, one, NOW_MS + t) for n, one in enumerate(ids) for t in range(4)], _places(rows))
-        self.assertEqual(rows[:6], reader.measurements(apart, _EVER, limit=6))
-        behind = reader.measurements(apart, _EVER, limit=100, after=Position(NOW_MS + 2))
+        self.assertEqual(rows[:6], _measurements(reader, apart, _EVER, limit=6))
+        behind = _measurements(reader, apart, _EVER, limit=100, after=Position(NOW_MS + 2))
         self.assertEqual(rows[3:], behind, "the position is one in the first group alone")
-        mixed = reader.measurements([ids[1:], ids[:1]], _EVER, limit=100)
+        mixed = _measurements(reader, [ids[1:], ids[:1]], _EVER, limit=100)
         self.assertEqual([0] * 8 + [1] * 4, [point.group for point in mixed])
 
     @needs(Capability.READS)
@@ -170,8 +183,8 @@ class ReadContract(Scenario):
         every = [make_series(number=str(n)) for n in range(2000)]
         reader = self._reader_of(*every)
         ids = sorted(series.id for series in every)
-        self.assertEqual(2000, len(reader.measurements([[one] for one in ids], _EVER, limit=5000)))
-        self.assertEqual(2000, len(reader.measurements([ids], _EVER, limit=5000)))
+        self.assertEqual(2000, len(_measurements(reader, [[one] for one in ids], _EVER, limit=5000)))
+        self.assertEqual(2000, len(_measurements(reader, [ids], _EVER, limit=5000)))
         (period,) = reader.statistics([ids], ["count"], _EVER, period_ms=10**9, limit=10)
         self.assertEqual((2000.0,), period.values)
         self.assertEqual(
@@ -223,21 +236,30 @@ class ReadContract(Scenario):
         reader = self._reader_of(make_series())
         limit = self.database.settings.max_results + 2
         self.assertRaises(QueryTooLarge, reader.series, SeriesFilter("tenant"), PageOf(limit))
-        self.assertRaises(QueryTooLarge, reader.measurements, [[b"x" * 16]], _EVER, limit=limit)
+        self.assertRaises(QueryTooLarge, _measurements, reader, [[b"x" * 16]], _EVER, limit=limit)
+
+    @needs(Capability.READS)
+    def test_whoever_has_enough_closes_an_iterator_and_its_connection_serves_the_next(self) -> None:
+        reader = self._reader_of(*(make_series(number=str(n)) for n in range(200)))
+        whole = reader.series(SeriesFilter("tenant"), ALL)
+        for _ in range(self.database.settings.read_connections + 1):
+            with contextlib.closing(reader.iter_series(SeriesFilter("tenant"), ALL)) as found:
+                self.assertEqual(whole[0], next(found))
+        self.assertEqual(whole, reader.series(SeriesFilter("tenant"), ALL))
 
     @needs(Capability.READS)
     def test_transitions_of_alarms_come_in_order_of_time_page_by_page(self) -> None:
         rows = [row(Kind.ALARM_HISTORY, n % 2, time_ms=NOW_MS + n // 2) for n in range(4)]
         reader = self._reader_after(Kind.ALARM_HISTORY, rows)
         which = AlarmFilter("tenant")
-        whole = reader.alarm_history(which, ALL)
+        whole = _history(reader, which, ALL)
         self.assertEqual([NOW_MS, NOW_MS, NOW_MS + 1, NOW_MS + 1], [one.time_ms for one in whole])
         self.assertEqual(
             [f"{NOW_MS}-{message_id(0).hex()}", f"{NOW_MS}-{message_id(1).hex()}"], [o.id for o in whole[:2]]
         )
-        paged = _paged(1, lambda last: reader.alarm_history(which, PageOf(1, last.id if last else None)))
+        paged = _paged(1, lambda last: _history(reader, which, PageOf(1, last.id if last else None)))
         self.assertEqual(whole, paged)
-        self.assertEqual([], reader.alarm_history(AlarmFilter("other"), ALL))
+        self.assertEqual([], _history(reader, AlarmFilter("other"), ALL))
 
     @needs(Capability.READS)
     def test_transitions_are_chosen_by_alarm_time_and_the_dimensions_of_one_metric(self) -> None:
@@ -245,7 +267,7 @@ class ReadContract(Scenario):
         reader = self._reader_after(Kind.ALARM_HISTORY, rows)
 
         def found(**chosen: Any) -> list[str]:
-            return [one.alarm_id for one in reader.alarm_history(AlarmFilter("tenant", **chosen), ALL)]
+            return [one.alarm_id for one in _history(reader, AlarmFilter("tenant", **chosen), ALL)]
 
         self.assertEqual(["alarm-1"], found(alarm_id="alarm-1"))
         self.assertEqual(["alarm-1", "alarm-2"], found(start_ms=NOW_MS + 1))
@@ -253,12 +275,12 @@ class ReadContract(Scenario):
         self.assertEqual(["alarm-0", "alarm-2"], found(dimensions={"host": ("host-0", "host-2")}))
         self.assertEqual(["alarm-0", "alarm-1", "alarm-2"], found(dimensions={"host": ()}))
         self.assertEqual([], found(dimensions={"host": (), "zone": ()}))
-        (one,) = reader.alarm_history(AlarmFilter("tenant", alarm_id="alarm-2"), ALL)
+        (one,) = _history(reader, AlarmFilter("tenant", alarm_id="alarm-2"), ALL)
         self.assertEqual([{"name": "cpu.user", "dimensions": {"host": "host-2"}}], one.metrics)
         self.assertEqual(("OK", "ALARM", []), (one.old_state, one.new_state, one.sub_alarms))
 
     def _reader_of(self, *series: Series) -> Reader:
-        """Of one measurement of each."""
+        """A reader of a database with one measurement of each series."""
         return self._reader_of_rows([measurement(series=one) for one in series])
 
     def _reader_of_rows(self, rows: Sequence[Any]) -> Reader:
@@ -276,6 +298,14 @@ class ReadContract(Scenario):
         return sorted(one.id for one in every), self._reader_of_rows(rows)
 
 
+def _measurements(reader: Reader, *arguments: Any, **named: Any) -> list[Point]:
+    return list(reader.iter_measurements(*arguments, **named))
+
+
+def _history(reader: Reader, which: AlarmFilter, page: PageOf) -> list[StoredTransition]:
+    return list(reader.iter_alarm_history(which, page))
+
+
 def _ids(series: Sequence[Series]) -> set[bytes]:
     return {one.id for one in series}
 
@@ -289,7 +319,7 @@ def _behind(last: Point | None) -> Position | None:
 
 
 def _paged(size: int, ask: Callable[[T | None], Sequence[T]]) -> list[T]:
-    """All pages, each asked for behind the last element of the one before."""
+    """All pages; each request continues after the last element of the page before."""
     found: list[T] = []
     while page := ask(found[-1] if found else None):
         assert len(page) <= size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of rows that can never be stored: named one by one, and nothing stored of their call."""
+"""The contract of rows that can never be stored: the error names each, and nothing of their call is stored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few verbs and rows that the contract is written with."""
+"""The few verbs and rows that the contract's tests use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monasca_common.storage.testing.database import NOW_MS, Database, as_json
 if TYPE_CHECKING:
     from testtools import TestCase
 else:
-    # The contracts are mixed into a test case of the binding's; alone they must not be collected.
+    # The contracts are mixed into a test case of the binding; on their own they must not be collected.
     TestCase = object
 
 GROUP = "1_group"
@@ -37,7 +37,7 @@ def measurement(
     version: int = NOW_MS,
     time_ms: int = NOW_MS,
 ) -> Measurement:
-    """``number``: of the series, and its value."""
+    """A measurement. ``number`` selects the series, and is the value."""
     series = series or make_series(host=f"host-{number}")
     return Measurement(series, time_ms, float(number) if value is None else value, value_meta, version)
 
@@ -79,15 +79,16 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         start: int = 0,
         *,
         ids: Iterable[bytes] | None = None,
+        by_id: Sequence[bool] = (),
         **changes: Any,
     ) -> Written:
-        """Rows at offsets from ``start`` on, claimed without gaps. Message ids are those of their offsets."""
+        """Write rows at offsets from ``start`` on, claimed without gaps. Message ids follow from the offsets."""
         offsets = range(start, start + len(values))
         ids = tuple(map(message_id, offsets)) if ids is None else tuple(ids)
-        return writer.write(claim(start, start + len(values), **changes), Rows(kind, values, offsets, ids))
+        return writer.write(claim(start, start + len(values), **changes), Rows(kind, values, offsets, ids, by_id))
 
     def stored(self, kind: Kind) -> list[Any]:
-        """In order of time and, within one, of anything."""
+        """The stored rows, in order of time; rows of one time are in a fixed order."""
         rows = self.database.rows(kind)
         if kind is Kind.METRICS:
             return sorted(rows, key=lambda each: (each.time_ms, each.series.id))

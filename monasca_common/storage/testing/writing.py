@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of `Writer.write` for every driver: what is given is stored, and once."""
+"""The contract of `Writer.write` for every driver: it stores each row, and stores it once."""
 
 from __future__ import annotations
 
@@ -79,6 +79,8 @@ class WriteContract(Scenario):
         for rows in (
             Rows(Kind.METRICS, [measurement()], [0, 1]),
             *(Rows(kind, [row(kind)], [0]) for kind in kinds - {Kind.METRICS}),
+            *(Rows(kind, [row(kind)], [0], [message_id(0)], [True] * 2) for kind in kinds - {Kind.METRICS}),
+            Rows(Kind.METRICS, [measurement()], [0], (), [True]),
         ):
             self.assertRaises(ValueError, writer.write, claim(0, 2), rows)
 

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples on a real Kafka, each as a process of its own."""
 
+import subprocess
+import sys
+import time
 import uuid
 from collections import Counter
+from pathlib import Path
 
 import confluent_kafka
+import fixtures
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
-from monasca_common.tests.example_case import ExampleCase
-from monasca_common.tests.functional.consumer_case import QUICK_GROUPS
+from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 
 SLOW_ANSWER_SECONDS = 2.5
 
@@ -97,3 +102,42 @@ class ExamplesTest(ExampleCase):
         said = self.succeeds("custom_plugin.py", config, path=self.installed("csv_serializer"))
 
         self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
+
+    def test_a_service_whose_client_is_finished_starts_again_and_copies_everything_once(self):
+        topic, copies = self.kafka.topic(), self.kafka.topic()
+        config = self.on_kafka(topic, f"transactional_id = {self.group}", "transaction_timeout_seconds = 2")
+        readers = f"{self.group}-readers"
+        log = Path(self.useFixture(fixtures.TempDir()).path) / "restart.log"
+        command = [sys.executable, EXAMPLES / "restart.py", "--config-file", config]
+        with log.open("wb") as output:
+            service = subprocess.Popen(
+                [*command, "--output", copies, "--idle_seconds", "40"], stdout=subprocess.DEVNULL, stderr=output
+            )
+        self.addCleanup(service.wait, SECONDS)
+        self.addCleanup(service.kill)
+        self.addCleanup(self.kafka.proxy.clear)
+        self.wait_until(lambda: self.kafka.cluster.admin.group_members(readers))
+        fault = Fault.cut_request(ApiKey.FIND_COORDINATOR, where=lambda request: readers.encode() in request.frame)
+        self.kafka.proxy.add(fault)
+        writer = confluent_kafka.Producer(self.kafka.cluster.direct_options())
+        for number in range(10):
+            writer.produce(topic, b"%d" % number)
+        writer.flush(20)
+        finished = "a client is finished, 0 restarts before: send_offsets_to_transaction"
+        self.wait_until(lambda: finished in log.read_text())
+        self.kafka.proxy.clear()
+        self.assertEqual(0, service.wait(2 * SECONDS), log.read_text())
+        committed = {"isolation.level": "read_committed", "enable.partition.eof": True, "group.id": "independent"}
+        reader = confluent_kafka.Consumer({**self.kafka.cluster.direct_options(), **committed})
+        self.addCleanup(reader.close)
+        reader.assign([confluent_kafka.TopicPartition(copies, 0, 0)])
+        values = []
+        while (message := reader.poll(20)) is not None and message.error() is None:
+            values.append(message.value())
+        self.assertEqual([b"%d" % number for number in range(10)], values)
+
+    def wait_until(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            time.sleep(0.1)

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed from a wheel works: files that git does not track, or that packaging forgets, are not in it."""
+"""What is installed from a wheel works: files that git does not track, or that packaging forgets, are not in it.
+Its version comes after upstream's, wherever it is built."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,18 +12,24 @@ from pathlib import Path
 
 import fixtures
 from oslotest import base
+from packaging.version import Version
 
 CHECKOUT = Path(__file__).parents[3]
+[NEXT] = re.findall(r"(?m)^version = (.+)$", (CHECKOUT / "setup.cfg").read_text())
+UPSTREAM = Version("3.8.0")  # its last release, of 2025
 _PATIENCE_SECONDS = 120
+_SOMEBODY = ("-c", "user.name=A releaser", "-c", "user.email=releaser@example.org")
 
 _UPGRADE = """
 import sys
-from monasca_common.storage import StorageSettings, open_storage, schema
+from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.storage.sql import schema
 assert schema.__file__.startswith(sys.argv[1]), schema.__file__
 storage = open_storage(StorageSettings("sqlite", f"sqlite:///{sys.argv[1]}/monasca.sqlite"))
 storage.upgrade()
 print(storage.status().found == schema.REVISION)
 """
+_VERSION = "import sys; from monasca_common.cli.main import main; sys.exit(main(['--version']))"
 
 
 class WheelTest(base.BaseTestCase):
@@ -30,20 +38,72 @@ class WheelTest(base.BaseTestCase):
         if not (CHECKOUT / ".git").exists() or not shutil.which("git"):
             self.skipTest("a wheel is made of what git tracks, and this is no checkout")
         self.folder = self.useFixture(fixtures.TempDir()).path
+        self.clone = f"{self.folder}/clone"
+        self.run_program("git", "-c", "safe.directory=*", "clone", "--quiet", "--no-tags", str(CHECKOUT), self.clone)
 
-    def run_program(self, *arguments, **named):
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, **named)
+    def run_program(self, *arguments, cwd=None, **variables):
+        environment = {name: value for name, value in os.environ.items() if name != "PBR_VERSION"} | variables
+        done = subprocess.run(
+            arguments, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, cwd=cwd, env=environment
+        )
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         return done.stdout
 
-    def test_the_migrations_of_a_wheel_make_the_schema(self):
-        source, installed = f"{self.folder}/source", f"{self.folder}/installed"
-        self.run_program("git", "-c", "safe.directory=*", "clone", "--quiet", str(CHECKOUT), source)
+    def archive(self):
+        """The clone's files in a folder that git knows nothing of."""
+        unpacked = f"{self.folder}/unpacked"
+        self.run_program("git", "-C", self.clone, "archive", "--output", f"{unpacked}.tar", "HEAD")
+        shutil.unpack_archive(f"{unpacked}.tar", unpacked, filter="data")
+        return unpacked
+
+    def install(self, source):
+        """The folder in which a wheel of ``source`` is unpacked, and the wheel's version."""
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
-        # Without tags git tells no version.
-        self.run_program(*pip, "-w", self.folder, source, env={**os.environ, "PBR_VERSION": "0.0.1"})
-        [wheel] = Path(self.folder).glob("*.whl")
-        zipfile.ZipFile(wheel).extractall(installed)
-        environment = {**os.environ, "PYTHONPATH": installed}
-        shown = self.run_program(sys.executable, "-c", _UPGRADE, installed, env=environment, cwd=installed)
+        self.run_program(*pip, "-w", f"{source}-wheel", source)
+        [wheel] = Path(f"{source}-wheel").glob("*.whl")
+        zipfile.ZipFile(wheel).extractall(f"{source}-installed")
+        return f"{source}-installed", Version(wheel.name.split("-")[1])
+
+    def told_version(self, source):
+        """Without building: what setup.py says."""
+        return Version(self.run_program(sys.executable, "setup.py", "--quiet", "--version", cwd=source).split()[-1])
+
+    def tag(self, version):
+        git = ("git", "-C", self.clone, *_SOMEBODY)
+        self.run_program(*git, "tag", "--annotate", "--message", "a release", version)
+        return git
+
+    def test_the_migrations_of_a_wheel_make_the_schema(self):
+        installed, version = self.install(self.clone)
+
+        run = (sys.executable, "-c")
+        shown = self.run_program(*run, _UPGRADE, installed, cwd=installed, PYTHONPATH=installed)
         self.assertEqual("True", shown.strip())
+        shown = self.run_program(*run, _VERSION, cwd=installed, PYTHONPATH=installed)
+        self.assertEqual(version, Version(shown.split()[-1]))
+
+    def test_a_clone_and_an_archive_make_the_same_package_of_a_version_after_upstreams(self):
+        of_clone, clone_version = self.install(self.clone)
+        of_archive, archive_version = self.install(self.archive())
+
+        self.assertEqual(contents(of_clone), contents(of_archive))
+        for version in (clone_version, archive_version):
+            self.assertGreater(version, UPSTREAM)
+            self.assertGreaterEqual(version, Version("4.0.0.dev0"))
+
+    def test_a_tag_is_the_version(self):
+        self.tag(NEXT)
+
+        self.assertEqual(Version(NEXT), self.told_version(self.clone))
+
+    def test_after_a_release_of_upstream_the_next_one_is_still_ours(self):
+        git = self.tag("3.8.0")
+        self.run_program(*git, "commit", "--quiet", "--allow-empty", "--message", "more")
+
+        self.assertEqual(Version(f"{NEXT}.dev1"), self.told_version(self.clone))
+
+
+def contents(folder):
+    """{path: bytes} of the package."""
+    package = Path(folder, "monasca_common")
+    return {str(path.relative_to(package)): path.read_bytes() for path in package.rglob("*") if path.is_file()}

@@ -11,7 +11,7 @@ from collections import Counter
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.tests.functional.api_case import ApiProcessCase, metric
+from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 
 SECONDS = float(os.environ.get("MONASCA_STRESS_OVERLOAD_SECONDS", "60"))
 LIMIT = 32

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mission's scenario over many seeds: in each, other requests lose their answers."""
 
-from monasca_common.tests.functional.lost_answers_case import LargeNeighboursCase, LostAnswersCase
+from monasca_common.tests.functional.kafka.lost_answers_case import LargeNeighboursCase, LostAnswersCase
 
 SEEDS = range(20)
 

@@ -13,7 +13,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.checker import Told
-from monasca_common.tests.functional.persister_case import PersisterCase
+from monasca_common.tests.functional.persister.persister_case import PersisterCase
 
 KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))

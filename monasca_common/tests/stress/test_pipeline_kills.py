@@ -12,9 +12,9 @@ import subprocess
 
 from testtools.content import text_content
 
-from monasca_common.tests.functional import spark_cluster
-from monasca_common.tests.functional.pipeline_process_case import PipelineProcessCase
-from monasca_common.tests.functional.spark_cluster import SparkCluster
+from monasca_common.tests.functional.pipeline import spark_cluster
+from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
 
 KILLS = int(os.environ.get("MONASCA_STRESS_PIPELINE_KILLS", "20"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))

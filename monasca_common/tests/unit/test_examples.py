@@ -31,5 +31,5 @@ class ExamplesInMemoryTest(ExampleCase):
         self.assertIn("install a package that offers it", done.stderr)
 
     def test_without_a_configuration_each_says_what_is_missing(self):
-        for name in ("produce.py", "consume.py", "retry_dead_letters.py"):
+        for name in ("produce.py", "consume.py", "restart.py", "retry_dead_letters.py"):
             self.assertIn("is not set", self.fails(name).stderr)

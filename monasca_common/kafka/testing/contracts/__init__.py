@@ -9,7 +9,7 @@ where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.cluster``
 cannot do it leaves out of its ``capabilities``: the tests that need it still run, and must fail.
 """
 
-from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, Cluster, Member, needs
+from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, Cluster, KillableMember, needs
 from monasca_common.kafka.testing.contracts.consuming import ConsumerContract
 from monasca_common.kafka.testing.contracts.groups import GroupContract
 from monasca_common.kafka.testing.contracts.positions import PositionContract
@@ -23,7 +23,7 @@ __all__ = [
     "Cluster",
     "ConsumerContract",
     "GroupContract",
-    "Member",
+    "KillableMember",
     "PositionContract",
     "ProcessorContract",
     "ProducerContract",

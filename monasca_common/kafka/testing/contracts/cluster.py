@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the contract asks of a cluster, whatever it is made of."""
+"""What the contract requires of every cluster under test."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.consuming.rebalance import RebalanceListener
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-# A question about offsets waits behind the fetch that is under way: half a second for each, by default.
+# A request for offsets waits behind the fetch in flight: half a second for each, by default.
 _QUICK = {"fetch.wait.max.ms": "20"}
 
 PARTITIONS = 4  # of every topic of the contract
@@ -26,29 +26,30 @@ TestMethod = TypeVar("TestMethod", bound=Callable[[Any], None])
 
 
 class Capability(enum.Enum):
-    """What a cluster may lack. The value says what having it means."""
+    """A capability that a cluster may lack; the value says what it means."""
 
-    TOPIC_LIMITS = "tells a topic's max.message.bytes and enforces it"
+    TOPIC_LIMITS = "reports a topic's max.message.bytes and enforces it"
     TIME_INDEX = "finds offsets by time"
     DELETE_RECORDS = "deletes records before an offset"
-    TOPIC_IDS = "tells a topic from one of the same name made later"
+    TOPIC_IDS = "distinguishes a topic from a later one of the same name"
     MORE_PARTITIONS = "adds partitions to a topic that is read"
     LOST_ANSWERS = "loses answers to produce requests on demand"
-    OUTAGES = "can be away for a while"
+    OUTAGES = "can be unavailable for a while"
     COMMITS_AMID_REBALANCE = "takes commits of members that have yet to hear that the group rebalances"
     TRANSACTIONS = "has transactions, and hides what is not committed"
+    CONSUMER_PROTOCOL = "has the group protocol consumer (KIP-848), which Kafka has by default since 4.0"
 
 
-class Member(Protocol):
-    """A member of a group that owns something, in a process of its own or as good as."""
+class KillableMember(Protocol):
+    """A member of a group that owns partitions, in its own process or the equivalent."""
 
     def kill(self) -> None:
-        """End it without a farewell."""
+        """End it abruptly, without leaving the group."""
         ...
 
 
 class Cluster(ABC):
-    """One transport and what its tests do behind its back. Closes at the end of a test what it opened.
+    """One transport, and what tests do without it. It closes at the end of a test what it opened.
 
     ``patience_seconds``: how long a test waits for what must come. ``max_poll_interval_seconds``: the shortest that
     the cluster allows. ``consumer_changes``: fields of `ConsumerSettings` for all consumers of this run.
@@ -66,7 +67,7 @@ class Cluster(ABC):
 
     @property
     def eager(self) -> bool:
-        """Whether a rebalance revokes everything from everybody."""
+        """Whether a rebalance revokes all partitions of all members."""
         return self.consumer_changes.get("assignment_strategy") in ("range", "roundrobin")
 
     def name(self, kind: str = "contract") -> str:
@@ -96,7 +97,7 @@ class Cluster(ABC):
         return consumer
 
     def reader(self, topic: str, **changes: Any) -> KafkaConsumer:
-        """A consumer of all of a topic's partitions that is in nobody's group."""
+        """A consumer of all partitions of a topic, without a group."""
         partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         return self.consumer(topic, self.name("reader"), partitions=partitions, **changes)
 
@@ -116,12 +117,12 @@ class Cluster(ABC):
         """A topic with `PARTITIONS` partitions and a name of its own."""
 
     @abstractmethod
-    def new_member(self, topic: str, group: str) -> Member:
-        """A member of the group that has got partitions, and that this process does not have to poll."""
+    def new_member(self, topic: str, group: str) -> KillableMember:
+        """A member of the group that owns partitions, and that this process need not poll."""
 
     @abstractmethod
     def outlive_poll_interval(self, consumer: KafkaConsumer) -> None:
-        """Have the group take the consumer's membership away because it did not poll."""
+        """Make the group remove the consumer, because it did not poll."""
 
     # What a cluster may lack.
 
@@ -135,11 +136,11 @@ class Cluster(ABC):
         raise _lacking(self, Capability.MORE_PARTITIONS)
 
     def lose_produce_answers(self, count: int) -> None:
-        """Of the next so many produce requests the broker does what is asked, but its answer is lost."""
+        """Lose the answers to the next ``count`` produce requests, which the broker executes."""
         raise _lacking(self, Capability.LOST_ANSWERS)
 
     def outage(self) -> AbstractContextManager[None]:
-        """Within it the cluster can be reached, but answers nothing."""
+        """A block in which the cluster can be reached, but does not answer."""
         raise _lacking(self, Capability.OUTAGES)
 
 
@@ -148,9 +149,9 @@ def _lacking(cluster: Cluster, capability: Capability) -> NotImplementedError:
 
 
 def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[[TestMethod], TestMethod]:
-    """For a test that only some clusters can pass: on the others it is run, and must fail.
+    """Decorate a test that only some clusters can pass: on the others it runs too, and must fail.
 
-    ``patience_seconds``: what it waits there at most for anything, enough to fail for the capability's sake.
+    ``patience_seconds``: how long it waits there at most, enough to fail because of the lacking capability.
     """
 
     def decorate(test: TestMethod) -> TestMethod:

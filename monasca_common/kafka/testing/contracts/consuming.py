@@ -55,6 +55,40 @@ class ConsumerContract(Scenario):
         batch = consumer.poll(timeout=0.01)
         self.assertEqual((0, (), ()), (len(batch), batch.partitions, batch.errors))
 
+    def test_the_end_of_a_log_is_known_once_all_of_it_was_handed_out_and_no_poll_returns_for_it(self) -> None:
+        topic = self.cluster.new_topic()
+        self.fill(topic, 3)
+        consumer = self.cluster.consumer(topic, self.cluster.name())
+        self.await_batches(consumer, 12)
+        ends: dict[TopicPartition, int] = {}
+        for _ in self.attempts(lambda: f"ends of {ends}"):
+            batch = consumer.poll(timeout=0.05)
+            self.assertEqual((), (*batch.partitions, *batch.errors))
+            ends.update((partition, at.next_offset) for partition, at in consumer.take_ends().items())
+            if len(ends) == 4:
+                break
+        self.assertEqual({TopicPartition(topic, number): 3 for number in range(4)}, ends)
+        self.assertEqual({}, consumer.take_ends())
+
+    def test_an_end_that_was_sought_away_from_is_reached_again(self) -> None:
+        topic = self.cluster.new_topic()
+        self.fill(topic, 1)
+        first = TopicPartition(topic, 0)
+        consumer = self.cluster.consumer(topic, self.cluster.name(), partitions=[first])
+        self.await_batches(consumer, 1)
+        for _ in self.attempts(lambda: "no end"):
+            consumer.poll(timeout=0.05)
+            if consumer.lag() == {first: 0}:
+                break
+        for offset, messages in ((0, 1), (1, 0)):  # the latter is the end itself
+            consumer.seek(first, offset)
+            self.assertEqual({}, consumer.take_ends())
+            self.await_batches(consumer, messages)
+            for _ in self.attempts(lambda: "the end was not reached again"):
+                consumer.poll(timeout=0.05)
+                if consumer.take_ends():
+                    break
+
     def test_chosen_partitions_are_read_and_no_others(self) -> None:
         topic = self.cluster.new_topic()
         self.fill(topic, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A member of a group in a process of its own, so that it can be killed.
+"""A member of a group in its own process, so that a test can kill it.
 
 python -m monasca_common.kafka.testing.contracts.member '{"bootstrap_servers": …, "topics": […], "group_id": …}'
 """
@@ -18,7 +18,7 @@ _OWNS = "owns partitions"
 
 
 class MemberProcess:
-    """Starts a member and waits until it owns something. ``settings``: JSON's names for `ConsumerSettings`."""
+    """Starts a member and waits until it owns partitions. ``settings``: fields of `ConsumerSettings`, as JSON."""
 
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
         described = json.dumps({"bootstrap_servers": bootstrap_servers, **settings})

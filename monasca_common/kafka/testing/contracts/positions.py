@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import MisuseError, OffsetOutOfRange, TopicRecreated
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing.contracts.cluster import Capability, needs

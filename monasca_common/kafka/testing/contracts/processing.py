@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of the `Processor`, whatever it runs on: every message is dealt with, and then committed."""
+"""The contract of the `Processor` on every transport: each message is handled, and then committed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from monasca_common.kafka.dead_letter import ORIGIN_MESSAGE_ID, ORIGIN_OFFSET, DeadLetters
 from monasca_common.kafka.errors import HandlerError, Poison, RetryLater
 from monasca_common.kafka.message import Message, PartitionBatch, Record, TopicPartition
-from monasca_common.kafka.processor import Processor
-from monasca_common.kafka.retry import RetryPolicy
+from monasca_common.kafka.processor.dead_letters import ORIGIN_MESSAGE_ID, ORIGIN_OFFSET, DeadLetters
+from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.testing.contracts.scenario import Scenario
 
 _AT_ONCE = RetryPolicy(attempts=2, backoff_seconds=0.01)
@@ -27,14 +27,14 @@ class ProcessorContract(Scenario):
         self.changed = threading.Condition()
 
     def collect(self, batch: PartitionBatch) -> None:
-        """The plainest handler."""
+        """A handler that collects what it gets."""
         with self.changed:
             self.handled.extend(batch)
             self.changed.notify_all()
 
     @contextmanager
     def running(self, handler: Any, **choices: Any) -> Iterator[list[BaseException]]:
-        """A processor at work on a thread of its own, stopped at the end; what `run` raised."""
+        """Run a processor on its own thread and stop it at the end; yields what `run` raised."""
         consumer = self.cluster.consumer(self.topic, self.group)
         processor = Processor(consumer, handler, retry=_AT_ONCE, **choices)
         raised: list[BaseException] = []
@@ -63,7 +63,7 @@ class ProcessorContract(Scenario):
         self.assertTrue(done, f"{len(self.handled)} of {count} messages were handled")
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Where the next member of the group will start."""
+        """The offsets at which the next member of the group starts."""
         with self.cluster.consumer(self.topic, self.group) as consumer:
             self.settle(consumer, until=self.own(consumer, 4))
             return consumer.seek_to_committed()
@@ -168,7 +168,7 @@ class ProcessorContract(Scenario):
         self.assertEqual(self.everything(published // 4 + 10), self.committed())
 
     def await_every(self, count: int) -> None:
-        """So many different messages; a commit that was refused while the group rebalanced repeats some."""
+        """Wait for ``count`` different messages; a commit that was refused during a rebalance repeats some."""
         with self.changed:
             self.changed.wait_for(lambda: self.different() >= count, self.cluster.patience_seconds)
             self.assertEqual(count, self.different())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from monasca_common.kafka.delivery import Delivery
 from monasca_common.kafka.errors import (
     ClosedError,
     DeliveryRefused,
@@ -14,9 +13,11 @@ from monasca_common.kafka.errors import (
     MessageTooLarge,
     MisuseError,
     QueueFull,
+    WrongType,
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record
 from monasca_common.kafka.partitioners import partition_for
+from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.testing.contracts.cluster import PARTITIONS, Capability, needs
 from monasca_common.kafka.testing.contracts.scenario import Scenario
 
@@ -211,6 +212,15 @@ class ProducerContract(Scenario):
         wrong: Any = ["text"]
         self.assertRaises(MisuseError, producer.publish, topic, [b"good", *wrong])
         self.assertRaises(MisuseError, producer.publish, topic, b"bare")
+        producer.publish(topic, [b"only"]).raise_for_undelivered()
+        self.assertEqual([b"only"], [message.value for message in self.log(topic)])
+
+    def test_a_time_that_would_not_arrive_as_it_was_given_is_misuse_and_nothing_of_its_bulk_is_sent(self) -> None:
+        topic = self.cluster.new_topic()
+        producer = self.cluster.producer()
+        for timestamp_ms in (0, -1):
+            records = [b"good", Record(b"v", timestamp_ms=timestamp_ms)]
+            self.assertRaisesRegex(WrongType, "timestamp_ms", producer.publish, topic, records)
         producer.publish(topic, [b"only"]).raise_for_undelivered()
         self.assertEqual([b"only"], [message.value for message in self.log(topic)])
 

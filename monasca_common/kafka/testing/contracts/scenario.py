@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few verbs that the contracts are written with."""
+"""The few verbs that the contracts use."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.delivery import DeliveryReport
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
+from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.testing.contracts.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
     cluster: Cluster
 
     def publish(self, topic: str, records: Iterable[bytes | Record], **changes: Any) -> DeliveryReport:
-        """Publish with a producer of its own; everything must be delivered."""
+        """Publish with a new producer; everything must be delivered."""
         producer = self.cluster.producer(**changes)
         report = producer.publish(topic, list(records), timeout=self.cluster.patience_seconds)
         report.raise_for_undelivered()
@@ -36,7 +36,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return report
 
     def fill(self, topic: str, count: int) -> None:
-        """``count`` messages 0, 1, … in each partition; their timestamps are 1000, 2000, …"""
+        """Write ``count`` messages 0, 1, … to each partition; their timestamps are 1000, 2000, …"""
         self.publish(
             topic,
             [
@@ -62,7 +62,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return [message for batch in self.await_batches(consumer, count) for message in batch]
 
     def log(self, topic: str) -> list[Message]:
-        """Everything that the topic holds."""
+        """All messages of the topic."""
         with self.cluster.reader(topic) as reader:
             ends, begins = reader.seek_to_end(), reader.seek_to_beginning()
             return self.read(reader, sum(ends.values()) - sum(begins.values()))
@@ -79,7 +79,7 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return found[0]
 
     def settle(self, *consumers: KafkaConsumer, until: Callable[[], bool]) -> list[Message]:
-        """Poll all of them in turn until the condition holds; what they read meanwhile."""
+        """Poll all of them in turn until the condition holds; returns what they read meanwhile."""
         messages: list[Message] = []
         for _ in self.attempts(lambda: f"they own {[sorted(consumer.assignment()) for consumer in consumers]}"):
             if until():
@@ -91,14 +91,14 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
         return messages
 
     def own(self, consumer: KafkaConsumer, count: int) -> Callable[[], bool]:
-        """Condition: it owns so many partitions."""
+        """The condition that the consumer owns ``count`` partitions."""
         return lambda: len(consumer.assignment()) == count
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         return [TopicPartition(topic, number) for number in range(4)]
 
     def attempts(self, found: Callable[[], str]) -> Iterator[None]:
-        """Turns of a loop; the test fails with what was ``found`` when patience is at its end."""
+        """The turns of a loop; after ``patience_seconds`` the test fails with the text of ``found``."""
         deadline = time.monotonic() + self.cluster.patience_seconds
         while time.monotonic() < deadline:
             yield

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kafka without a broker: the same producers and consumers over a log in this process's memory.
 
-It behaves as librdkafka and a broker do where this library can tell, and fails on demand
+It behaves as librdkafka and a broker do as far as this library can observe, and fails on demand
 (`MemoryBroker.inject`). It has no transactions, no replicas, no compaction and no permissions.
 """
 
@@ -14,12 +14,13 @@ from monasca_common.kafka.transport.memory.broker import (
 )
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.kafka.transport.memory.consumer import MemoryConsumer
-from monasca_common.kafka.transport.memory.faults import Delay, Fail, LoseAnswer
+from monasca_common.kafka.transport.memory.injection import Delay, Fail, Hang, LoseAnswer
 from monasca_common.kafka.transport.memory.producer import MemoryProducer
 
 __all__ = [
     "Delay",
     "Fail",
+    "Hang",
     "LoseAnswer",
     "MemberInfo",
     "MemoryBroker",

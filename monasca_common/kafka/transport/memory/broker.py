@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The memory broker: topics, groups, and what tests do to them.
 
-One lock guards everything; whoever waits does so on ``changed``, until a deadline on the broker's clock.
+One lock guards everything. Waits are on ``changed``, until a deadline on the broker's clock.
 There is one broker for each ``bootstrap_servers`` value in a process (`broker_for`).
 """
 
@@ -17,19 +17,20 @@ from confluent_kafka import KafkaError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.message import Message, TopicPartition
-from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.message import TOPIC_NAME_RULE, Message, TopicPartition, is_topic_name
+from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.clock import VirtualClock
-from monasca_common.kafka.transport.memory.faults import (
+from monasca_common.kafka.transport.memory.group import Group, MemoryMember
+from monasca_common.kafka.transport.memory.injection import (
     Delay,
     Fail,
     Fault,
     FaultPlan,
+    Hang,
     LoseAnswer,
     RequestKind,
     raw_error,
 )
-from monasca_common.kafka.transport.memory.group import Group, Member
 from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES, PartitionLog, Topic
 from monasca_common.kafka.transport.memory.record import MemoryMessage
 
@@ -52,6 +53,16 @@ class Answer:
     connection_lost: bool = False
 
 
+class Changes(threading.Condition):
+    """Counts what it notifies of, so that a reader who found nothing need not look again before something changes."""
+
+    count = 0
+
+    def notify_all(self) -> None:
+        self.count += 1
+        super().notify_all()
+
+
 class MemoryBroker:
     """Topics come into being when they are first produced to or subscribed to, with ``default_partitions``."""
 
@@ -60,8 +71,9 @@ class MemoryBroker:
         self.default_partitions = default_partitions
         self.reachable = True
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = Changes(self.lock)
         self._faults = FaultPlan()
+        self.hanging = 0  # requests that hang now
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
         if isinstance(self.clock, VirtualClock):
@@ -78,10 +90,13 @@ class MemoryBroker:
         retention_records: int | None = None,
         retention_bytes: int | None = None,
     ) -> None:
-        """Create a topic. Raises `ConfigurationError` when it exists."""
+        """Create a topic. Raises `ConfigurationError` when it exists, and where Kafka would refuse it."""
         with self.changed:
-            if name in self._topics:
-                raise ConfigurationError(f"topic {name!r} exists already: delete_topic() first, or take another name")
+            self._check_new(name)
+            if partitions is not None and partitions < 1:
+                raise ConfigurationError(f"topic {name!r} cannot have {partitions} partitions: it has at least one")
+            if max_message_bytes < 0:
+                raise ConfigurationError(f"max_message_bytes of topic {name!r} is {max_message_bytes}: 0 or more")
             logs = [PartitionLog() for _ in range(partitions or self.default_partitions)]
             self._topics[name] = Topic(name, logs, max_message_bytes, retention_records, retention_bytes)
             self._rebalance(name)
@@ -89,7 +104,7 @@ class MemoryBroker:
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records and every group's offsets in it.
 
-        Live readers are told nothing: a client's metadata is minutes old. Created again, it has a new id.
+        Live readers do not notice, because a client's metadata is minutes old. A recreated topic has a new id.
         """
         with self.changed:
             del self._topics[self._existing(name).name]
@@ -100,6 +115,8 @@ class MemoryBroker:
     def add_partitions(self, name: str, count: int) -> None:
         """Add ``count`` partitions; the groups that read the topic rebalance."""
         with self.changed:
+            if count < 1:
+                raise ConfigurationError(f"add_partitions takes how many to add, 1 or more, not {count}")
             self._existing(name).partitions.extend(PartitionLog() for _ in range(count))
             self._rebalance(name)
 
@@ -107,6 +124,12 @@ class MemoryBroker:
         """Forget the records below an offset, as retention does."""
         with self.changed:
             self._existing(topic).partitions[partition].delete_before(before)
+            self.changed.notify_all()
+
+    def skip_offsets(self, topic: str, partition: int, count: int = 1) -> None:
+        """Use up offsets at the end without a message, as control records, aborted and compacted messages do."""
+        with self.changed:
+            self._existing(topic).partitions[partition].skip(count)
             self.changed.notify_all()
 
     def inject(
@@ -156,7 +179,13 @@ class MemoryBroker:
         with self.lock:
             logs = self._existing(topic).partitions
             chosen = logs if partition is None else [logs[partition]]
-            return [record.as_message() for log in chosen for record in log.read(log.low, len(log))]
+            return [record.as_message() for log in chosen for record in log.read(log.low, len(log))[0]]
+
+    def watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        """The first offset in the log, and the one that is written next."""
+        with self.lock:
+            log = self._existing(partition.topic).partitions[partition.partition]
+            return log.low, log.high
 
     def members(self, group: str) -> list[MemberInfo]:
         """The live members of a group, oldest first."""
@@ -174,9 +203,12 @@ class MemoryBroker:
     # What the transports ask, holding the lock.
 
     def topic(self, name: str) -> Topic:
-        """The topic, made if need be."""
+        """The topic, made if need be. Raises `TransportError` for a name that Kafka does not take."""
         if name not in self._topics:
-            self.create_topic(name)
+            try:
+                self.create_topic(name)
+            except ConfigurationError as error:
+                raise translate(raw_error("TOPIC_EXCEPTION", str(error))) from None
         return self._topics[name]
 
     def find_topic(self, name: str) -> Topic | None:
@@ -191,11 +223,11 @@ class MemoryBroker:
     def group(self, name: str) -> Group:
         return self._groups.setdefault(name, Group())
 
-    def join(self, group: str, member: Member) -> None:
+    def join(self, group: str, member: MemoryMember) -> None:
         self.group(group).join(member, self._counts())
         self.changed.notify_all()
 
-    def remove(self, group: str, member: Member, reason: str) -> None:
+    def remove(self, group: str, member: MemoryMember, reason: str) -> None:
         self.group(group).remove(member, reason, self._counts())
         self.changed.notify_all()
 
@@ -206,7 +238,7 @@ class MemoryBroker:
     def append(self, record: MemoryMessage) -> Answer:
         """Serve one produce request whose partition is settled."""
         topic = self.topic(record.topic())
-        fault = self._faults.take("produce", topic.name)
+        fault = self._meet("produce", topic.name)
         now = self.clock.monotonic()
         if isinstance(fault, Fail):
             return Answer(now + fault.seconds, raw_error(fault.error, fatal=fault.fatal))
@@ -229,7 +261,7 @@ class MemoryBroker:
         while not self.reachable:
             if not self.wait(deadline):
                 raise translate(raw_error("_TIMED_OUT", f"{kind} request: no broker was reachable in {timeout} s"))
-        fault = self._faults.take(kind, topic)
+        fault = self._meet(kind, topic)
         if isinstance(fault, Fail | Delay):
             self._pass_time(kind, fault.seconds, deadline)
         if isinstance(fault, Fail):
@@ -240,9 +272,14 @@ class MemoryBroker:
             if fault.error is not None:
                 raise translate(raw_error(fault.error))
 
+    @property
+    def planned(self) -> bool:
+        """Whether faults are planned, which count requests."""
+        return bool(self._faults)
+
     def fetch_fault(self, topic: str) -> KafkaError | None:
         """The error that a poll meets in a topic now, if a `Fail` is planned."""
-        fault = self._faults.take("fetch", topic)
+        fault = self._meet("fetch", topic)
         return raw_error(fault.error, fatal=fault.fatal) if isinstance(fault, Fail) else None
 
     def wait(self, deadline: float) -> bool:
@@ -254,6 +291,18 @@ class MemoryBroker:
         self.changed.wait(None if forever else remaining)
         return True
 
+    def _meet(self, kind: RequestKind, topic: str | None) -> Fail | Delay | LoseAnswer | None:
+        """The fault of this request; one that hangs has hung when this returns."""
+        fault = self._faults.take(kind, topic)
+        if not isinstance(fault, Hang):
+            return fault
+        cleared = self._faults.cleared
+        self.hanging += 1
+        while self._faults.cleared == cleared:
+            self.changed.wait()
+        self.hanging -= 1
+        return None
+
     def _pass_time(self, kind: RequestKind, seconds: float, deadline: float) -> None:
         ready = self.clock.monotonic() + seconds
         while self.wait(min(ready, deadline)):
@@ -264,6 +313,17 @@ class MemoryBroker:
     def _wake(self) -> None:
         with self.changed:
             self.changed.notify_all()
+
+    def _check_new(self, name: str) -> None:
+        if name in self._topics:
+            raise ConfigurationError(f"topic {name!r} exists already: delete_topic() first, or take another name")
+        if not is_topic_name(name):
+            raise ConfigurationError(f"{name!r} is not the name of a topic: {TOPIC_NAME_RULE}")
+        alike = [known for known in self._topics if known.replace(".", "_") == name.replace(".", "_")]
+        if alike:
+            raise ConfigurationError(
+                f"topic {name!r} collides with {alike[0]!r}: Kafka takes dots and underscores for the same in names"
+            )
 
     def _existing(self, name: str) -> Topic:
         if name not in self._topics:

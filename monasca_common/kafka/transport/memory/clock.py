@@ -25,7 +25,7 @@ class VirtualClock:
         return self._start_ms + round(self._now * 1000)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; whoever waits on this clock and is due wakes up."""
+        """Advance the time, and wake the waits on this clock that are due."""
         with self._lock:
             self._now += seconds
             listeners = tuple(self._listeners)

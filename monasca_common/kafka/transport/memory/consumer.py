@@ -12,10 +12,10 @@ from monasca_common.kafka.errors import ClosedError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, RebalanceCallbacks
-from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
-from monasca_common.kafka.transport.memory.faults import raw_error
 from monasca_common.kafka.transport.memory.group import Step
+from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.log import PartitionLog
 from monasca_common.kafka.transport.memory.membership import Membership
 from monasca_common.kafka.transport.memory.record import MemoryMessage
@@ -27,12 +27,13 @@ _OUT_OF_RANGE = "fetch failed due to requested offset not available on the broke
 
 
 @dataclass(slots=True)
-class _Cursor:
+class _ReadPosition:
     """Where the reading of one assigned partition is."""
 
     next_offset: int
     topic_id: str | None  # of the topic as it was when the reading began
     read: bool = False
+    end_told: int | None = None  # the end of the log that was reported last
     dead: bool = False
 
 
@@ -47,9 +48,10 @@ class MemoryConsumer(ConsumerTransport):
         self.on_error = on_error
         self._group_id = settings.group_id
         self._membership = Membership(self._broker, settings)
-        self._cursors: dict[TopicPartition, _Cursor] = {}
+        self._cursors: dict[TopicPartition, _ReadPosition] = {}
         self._paused: set[TopicPartition] = set()  # outlives assignments, as librdkafka's does
         self._turn = 0
+        self._nothing_at: int | None = None  # the broker's count of changes when there was nothing to fetch
         self._knows_outage = False
         self._closed = False
 
@@ -199,7 +201,7 @@ class MemoryConsumer(ConsumerTransport):
             if step is not None or found or self.clock.monotonic() >= deadline:
                 return step, found
             if not self._broker.reachable and not self._knows_outage:
-                return None, []  # so that the outage is told without the lock
+                return None, []  # so that the outage is reported without the lock
             self._membership.wait(deadline)
 
     def _take(self, step: Step) -> None:
@@ -218,12 +220,13 @@ class MemoryConsumer(ConsumerTransport):
             if offset in (BEGINNING, END):
                 low, high = (log.low, log.high) if log is not None else (0, 0)
                 offset = low if offset == BEGINNING else high
-            self._cursors[partition] = _Cursor(offset, None if topic is None else topic.topic_id)
+            self._cursors[partition] = _ReadPosition(offset, None if topic is None else topic.topic_id)
         self._broker.changed.notify_all()
 
     def _collect(self, max_messages: int) -> list[MemoryMessage]:
         """Up to so many records and errors; each partition comes first in its turn."""
-        if not self._broker.reachable:
+        changes = self._broker.changed.count
+        if not self._broker.reachable or (changes == self._nothing_at and not self._broker.planned):
             return []
         partitions = [partition for partition in self._cursors if partition not in self._paused]
         if partitions:
@@ -234,9 +237,10 @@ class MemoryConsumer(ConsumerTransport):
             if len(found) >= max_messages:
                 break
             found += self._fetch(partition, self._cursors[partition], max_messages - len(found))
+        self._nothing_at = None if found else changes
         return found
 
-    def _fetch(self, partition: TopicPartition, cursor: _Cursor, limit: int) -> list[MemoryMessage]:
+    def _fetch(self, partition: TopicPartition, cursor: _ReadPosition, limit: int) -> list[MemoryMessage]:
         topic, log = self._broker.find_topic(partition.topic), self._broker.find_log(partition)
         if cursor.dead or topic is None:
             return []
@@ -246,16 +250,20 @@ class MemoryConsumer(ConsumerTransport):
         if log is None:
             cursor.dead = True
             return [MemoryMessage.about(partition, raw_error("_UNKNOWN_PARTITION"))]
-        # A reader of a topic that was deleted and made again waits for its offset to come round, silently:
+        # A reader of a topic that was deleted and recreated waits for its offset to come round, silently:
         # that is what a real client does, and what comparing topic ids is for.
         beyond = cursor.next_offset > log.high and cursor.topic_id == topic.topic_id
         if cursor.next_offset < log.low or beyond:
             cursor.dead = True
             return [MemoryMessage.about(partition, raw_error("_AUTO_OFFSET_RESET", _OUT_OF_RANGE), cursor.next_offset)]
-        records = log.read(cursor.next_offset, limit) if cursor.next_offset <= log.high else []
-        if records:
-            cursor.next_offset += len(records)
-            cursor.read = True
+        if cursor.next_offset > log.high:
+            return []
+        records, cursor.next_offset = log.read(cursor.next_offset, limit)
+        cursor.read = cursor.read or bool(records)
+        if not records and cursor.next_offset == log.high and cursor.end_told != log.high:
+            # After the records, in a separate fetch, as a real client reports it.
+            cursor.end_told = log.high
+            return [MemoryMessage.about(partition, raw_error("_PARTITION_EOF"), log.high)]
         return records
 
     def _log(self, partition: TopicPartition) -> PartitionLog:
@@ -265,7 +273,7 @@ class MemoryConsumer(ConsumerTransport):
         return log
 
     def _tell_outage(self) -> bool:
-        """Tell `on_error` once of every outage; whether there was one to tell of."""
+        """Report every outage to `on_error` once; whether there was one to report."""
         news = not self._broker.reachable and not self._knows_outage
         self._knows_outage = not self._broker.reachable
         if news and self.on_error is not None:

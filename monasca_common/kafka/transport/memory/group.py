@@ -17,7 +17,7 @@ from monasca_common.kafka.message import TopicPartition
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class MemoryMember:
     """One consumer's membership; a consumer that lost it joins again with another object."""
 
     member_id: str
@@ -29,7 +29,7 @@ class Member:
     owned: set[TopicPartition] = field(default_factory=set)
     generation: int = -1
     expires_at: float = math.inf
-    ended: str | None = None  # the error that tells why the membership is over
+    ended: str | None = None  # the name of the error that ended the membership
 
     def touch(self, now: float) -> None:
         """The consumer came back from a poll: the time until the next one runs."""
@@ -49,12 +49,12 @@ class Step(NamedTuple):
 
 class Group:
     def __init__(self) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, MemoryMember] = {}
         self.offsets: dict[TopicPartition, int] = {}
         self.generation = 0
         self._targets: dict[str, set[TopicPartition]] = {}
 
-    def join(self, member: Member, partition_counts: Mapping[str, int]) -> None:
+    def join(self, member: MemoryMember, partition_counts: Mapping[str, int]) -> None:
         """Let a member in. A static member's successor takes its share over, and fences it."""
         known = self.members.get(member.member_id)
         self.members[member.member_id] = member
@@ -64,17 +64,17 @@ class Group:
             known.ended = "FENCED_INSTANCE_ID"
             member.generation = self.generation
 
-    def remove(self, member: Member, reason: str, partition_counts: Mapping[str, int]) -> None:
+    def remove(self, member: MemoryMember, reason: str, partition_counts: Mapping[str, int]) -> None:
         """Take a member out: ``reason`` is the Kafka error it meets when it comes back."""
         if self.is_live(member):
             del self.members[member.member_id]
             member.ended = reason
             self.rebalance(partition_counts)
 
-    def is_live(self, member: Member) -> bool:
+    def is_live(self, member: MemoryMember) -> bool:
         return self.members.get(member.member_id) is member
 
-    def overdue(self, now: float) -> list[Member]:
+    def overdue(self, now: float) -> list[MemoryMember]:
         return [member for member in self.members.values() if member.expires_at <= now]
 
     def next_expiry(self) -> float:
@@ -84,7 +84,7 @@ class Group:
         self.generation += 1
         self._targets = balance(self.members.values(), partition_counts)
 
-    def next_step(self, member: Member) -> Step | None:
+    def next_step(self, member: MemoryMember) -> Step | None:
         """What ``member`` has to do now; ``None``: nothing, or wait for others to let go."""
         target = self._targets.get(member.member_id, set())
         starts_over = member.eager and member.generation != self.generation
@@ -100,12 +100,12 @@ class Group:
             return None
         return Step("assign", tuple(sorted(ready)))
 
-    def may_commit(self, member: Member | None) -> bool:
+    def may_commit(self, member: MemoryMember | None) -> bool:
         """Any live member may commit any partition; strangers only while there is no member at all."""
         return self.is_live(member) if member is not None else not self.members
 
 
-def balance(members: Iterable[Member], partition_counts: Mapping[str, int]) -> dict[str, set[TopicPartition]]:
+def balance(members: Iterable[MemoryMember], partition_counts: Mapping[str, int]) -> dict[str, set[TopicPartition]]:
     """Share partitions out evenly, changing the owner of as few as possible."""
     team = list(members)
     shares: dict[str, set[TopicPartition]] = {member.member_id: set() for member in team}
@@ -119,7 +119,7 @@ def balance(members: Iterable[Member], partition_counts: Mapping[str, int]) -> d
 
 
 def _keep(
-    partitions: Collection[TopicPartition], readers: Iterable[Member], shares: dict[str, set[TopicPartition]]
+    partitions: Collection[TopicPartition], readers: Iterable[MemoryMember], shares: dict[str, set[TopicPartition]]
 ) -> None:
     for member in readers:
         shares[member.member_id] |= member.owned.intersection(partitions) - set().union(*shares.values())

@@ -12,12 +12,15 @@ KAFKA_MAX_MESSAGE_BYTES = 1_048_588  # the broker's default
 
 
 class PartitionLog:
-    """The records of one partition; ``low`` is the first offset it has, ``high`` the next it will write."""
+    """The records of one partition; ``low`` is the first offset it has, ``high`` the next it will write.
+
+    ``None`` stands for an offset that no reader gets: of a control record, or of what compaction took.
+    """
 
     def __init__(self) -> None:
         self.low = 0
         self.size_bytes = 0
-        self._records: list[MemoryMessage] = []
+        self._records: list[MemoryMessage | None] = []
 
     @property
     def high(self) -> int:
@@ -31,20 +34,31 @@ class PartitionLog:
         self._records.append(record)
         self.size_bytes += record.size()
 
-    def read(self, offset: int, limit: int) -> list[MemoryMessage]:
-        start = offset - self.low
-        return self._records[start : start + limit]
+    def skip(self, count: int) -> None:
+        """Use up so many offsets without a record."""
+        self._records += [None] * count
+
+    def read(self, offset: int, limit: int) -> tuple[list[MemoryMessage], int]:
+        """Up to ``limit`` records from an offset on, and the offset where reading goes on."""
+        position = offset - self.low
+        found: list[MemoryMessage] = []
+        while position < len(self._records) and len(found) < limit:
+            record = self._records[position]
+            if record is not None:
+                found.append(record)
+            position += 1
+        return found, self.low + position
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose record is not older than ``timestamp_ms``; the end when there is none."""
         for index, record in enumerate(self._records):
-            if record.timestamp()[1] >= timestamp_ms:
+            if record is not None and record.timestamp()[1] >= timestamp_ms:
                 return self.low + index
         return self.high
 
     def delete_before(self, offset: int) -> None:
         count = min(max(0, offset - self.low), len(self._records))
-        self.size_bytes -= sum(record.size() for record in self._records[:count])
+        self.size_bytes -= sum(record.size() for record in self._records[:count] if record is not None)
         del self._records[:count]
         self.low += count
 

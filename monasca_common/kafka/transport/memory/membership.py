@@ -12,8 +12,8 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.kafka.transport.base import RebalanceCallbacks
 from monasca_common.kafka.transport.memory.broker import MemoryBroker
-from monasca_common.kafka.transport.memory.faults import raw_error
-from monasca_common.kafka.transport.memory.group import Member, Step
+from monasca_common.kafka.transport.memory.group import MemoryMember, Step
+from monasca_common.kafka.transport.memory.injection import raw_error
 
 _EAGER_STRATEGIES = frozenset({"range", "roundrobin"})
 _DEFAULT_SESSION_SECONDS = 45.0
@@ -24,7 +24,7 @@ class Membership:
     """Everything but `take` and `leave` is called with the broker's lock held."""
 
     def __init__(self, broker: MemoryBroker, settings: ConsumerSettings) -> None:
-        self.member: Member | None = None
+        self.member: MemoryMember | None = None
         self._broker = broker
         self._settings = settings
         self._topics: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Membership:
         self._callbacks = callbacks
 
     def come_back(self) -> KafkaError | None:
-        """A poll begins: what the client has to tell first about a membership that has ended."""
+        """Begin a poll: what the client has to report first about a membership that has ended."""
         self._broker.expire_overdue(self._settings.group_id)
         member = self.member
         if member is None or self._fenced:
@@ -118,7 +118,7 @@ class Membership:
         finally:
             self._depart(member)
 
-    def _depart(self, member: Member) -> None:
+    def _depart(self, member: MemoryMember) -> None:
         with self._broker.changed:
             if member.static and member.ended is None:
                 # A static member keeps its share for its successor until the session ends.
@@ -127,10 +127,10 @@ class Membership:
             else:
                 self._broker.remove(self._settings.group_id, member, "UNKNOWN_MEMBER_ID")
 
-    def _join(self) -> Member:
+    def _join(self) -> MemoryMember:
         settings = self._settings
         client_id = settings.connection.client_id
-        member = Member(
+        member = MemoryMember(
             member_id=settings.group_instance_id or f"{client_id}-{next(_numbers)}",
             client_id=client_id,
             topics=self._topics,

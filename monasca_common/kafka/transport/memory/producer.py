@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaException
@@ -17,9 +17,9 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, DeliveryCallback, ProducerTransport
-from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
-from monasca_common.kafka.transport.memory.faults import raw_error
+from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.record import MemoryMessage
 from monasca_common.kafka.transport.memory.unsupported import no_transactions
 
@@ -50,7 +50,7 @@ class MemoryProducer(ProducerTransport):
         self._on_error = on_error
         self._queue: deque[tuple[MemoryMessage, DeliveryCallback]] = deque()
         self._flights: list[_Flight] = []
-        self._ready: deque[Callable[[], None]] = deque()  # reports and errors, for the thread that polls
+        self._ready: deque[Callable[[], None]] = deque()  # reports and errors, which the polling thread runs
         self._undelivered = 0
         self._numbers = itertools.count()
         self._turns = itertools.count()
@@ -112,12 +112,22 @@ class MemoryProducer(ProducerTransport):
             self._flights.clear()
             self._broker.changed.notify_all()
 
-    def max_message_bytes(self, topic: str, timeout: float) -> int:
-        with self._broker.changed, self._broker.serve("metadata", topic, timeout):
-            found = self._broker.find_topic(topic)
-            if found is None:
-                raise translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
-            return found.max_message_bytes
+    def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
+        return {topic: self._limit_of(topic, timeout) for topic in topics}
+
+    def _limit_of(self, topic: str, timeout: float) -> int | TransportError:
+        try:
+            with self._broker.changed, self._broker.serve("metadata", topic, timeout):
+                found = self._broker.find_topic(topic)
+                return found.max_message_bytes if found else translate(raw_error("UNKNOWN_TOPIC_OR_PART"))
+        except TransportError as error:
+            return error
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
+        """It meets no planned fault: nobody can know when a producer asks, and so which request that would be."""
+        with self._broker.lock:
+            found = [self._broker.find_topic(name) for name in topics]
+            return {topic.name: topic.topic_id for topic in found if topic is not None}
 
     def init_transactions(self, timeout: float) -> None:
         raise no_transactions()
@@ -150,7 +160,11 @@ class MemoryProducer(ProducerTransport):
             self._send_one(message, callback)
 
     def _send_one(self, message: MemoryMessage, callback: DeliveryCallback) -> None:
-        count = len(self._broker.topic(message.topic()).partitions)
+        try:
+            count = len(self._broker.topic(message.topic()).partitions)
+        except TransportError as error:
+            self._report(message, raw_error(error.name, str(error)), callback)
+            return
         message.route(self._choose(message, count))
         if message.partition() >= count:
             self._report(message, raw_error("_UNKNOWN_PARTITION"), callback)
@@ -160,7 +174,7 @@ class MemoryProducer(ProducerTransport):
             self._tell(raw_error("_TRANSPORT"))
         at = answer.at
         if answer.error is not None and answer.error.fatal():
-            # librdkafka tells the error callback and falls silent about its messages.
+            # librdkafka calls the error callback, and reports nothing about its messages.
             self._fatal = translate(answer.error)
             self._tell(answer.error)
             at = math.inf

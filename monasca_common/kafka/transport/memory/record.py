@@ -11,8 +11,8 @@ from monasca_common.kafka.message import Message, TopicPartition
 CREATE_TIME = 1
 NO_TIMESTAMP = 0
 
-# A batch of one record costs 61 bytes of header, the record itself about nine for lengths and deltas.
-_OVERHEAD_BYTES = 70
+_BATCH_BYTES = 61  # the header of the batch that a record makes by itself
+_RECORD_BYTES = 3  # its attributes, and what it differs by from the batch's time and offset, which is nothing
 
 
 class MemoryMessage:
@@ -71,9 +71,11 @@ class MemoryMessage:
         return self._timestamp
 
     def size(self) -> int:
-        """Bytes that the record takes in a batch of its own."""
-        headers = sum(len(name) + len(value or b"") for name, value in self._headers or ())
-        return _OVERHEAD_BYTES + len(self._key or b"") + len(self._value or b"") + headers
+        """Bytes that the record takes in a batch of its own, uncompressed: what Kafka compares with a topic's limit."""
+        headers = self._headers or ()
+        size = _RECORD_BYTES + _field_bytes(self._key) + _field_bytes(self._value) + _varint_bytes(len(headers))
+        size += sum([_field_bytes(name.encode()) + _field_bytes(value) for name, value in headers])
+        return _BATCH_BYTES + _varint_bytes(size) + size
 
     def route(self, partition: int) -> None:
         """Settle the partition, once the producer knows how many there are."""
@@ -102,3 +104,13 @@ class MemoryMessage:
             value=self._value,
             headers=tuple(self._headers or ()),
         )
+
+
+def _field_bytes(value: bytes | None) -> int:
+    """A field and its length, which is -1 for none."""
+    return 1 if value is None else _varint_bytes(len(value)) + len(value)
+
+
+def _varint_bytes(number: int) -> int:
+    """The size of a number of 0 or more: seven bits per byte, one bit of which is the sign."""
+    return max(1, (number.bit_length() + 7) // 7)

@@ -7,9 +7,11 @@ from falcon import testing
 from oslotest import base
 
 from monasca_common.api.app import make_app
-from monasca_common.api.options import ApiSettings
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.stamps import SHARED
 from monasca_common.kafka.testing import MemoryKafka
 
+NOW_MS = 1_790_000_000_123  # of the application's clock, in September 2026
 SECONDS = 0.05  # as long as a post waits in a test in which Kafka does not answer
 
 
@@ -26,9 +28,19 @@ class ApiCase(base.BaseTestCase):
         self.producer = self.kafka.producer()
         self.client = self.new_client()
 
-    def new_client(self, *, reader=None, producer=None, **changes):
-        values = {"auth_strategy": "noauth", "publish_timeout_seconds": 5.0, **self.settings, **changes}
-        return testing.TestClient(make_app(ApiSettings(**values), producer or self.producer, reader))
+    def new_client(
+        self, *, reader=None, producer=None, now=lambda: NOW_MS / 1000, stamps=SHARED, limits=None, **changes
+    ):
+        values = {
+            "auth_strategy": "noauth",
+            "access_log": "off",
+            "publish_timeout_seconds": 5.0,
+            **self.settings,
+            **changes,
+        }
+        producer = producer or self.producer
+        app = make_app(ApiSettings(**values), producer, reader, limits=limits, now=now, stamps=stamps)
+        return testing.TestClient(app)
 
     def post(self, path, body, headers=None, *, client=None):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -43,4 +55,4 @@ class ApiCase(base.BaseTestCase):
 
 
 def metric(name="cpu.percent", **changes):
-    return {"name": name, "dimensions": {"host": "a"}, "timestamp": 1_700_000_000_000, "value": 1.5, **changes}
+    return {"name": name, "dimensions": {"host": "a"}, "timestamp": NOW_MS, "value": 1.5, **changes}

@@ -3,6 +3,8 @@
 
 import io
 import json
+import pathlib
+import re
 
 import falcon
 from falcon import testing
@@ -10,9 +12,12 @@ from oslo_config import cfg
 from oslotest import base
 
 from monasca_common.api import auth
-from monasca_common.api.options import ApiSettings
 from monasca_common.api.problems import serialize_error
+from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+PAGE = pathlib.Path(__file__).parents[4] / "doc" / "source" / "admin" / "keystone.rst"
 
 
 class Body(io.BytesIO):
@@ -40,6 +45,7 @@ class RulesCase(base.BaseTestCase):
         conf = cfg.ConfigOpts()
         conf([], project="monasca-common-tests", default_config_files=[], default_config_dirs=[])
         app = falcon.App(middleware=[auth.Authorization(conf)])
+        app.req_options.strip_url_path_trailing_slash = True
         app.set_error_serializer(serialize_error)
         for path in ("/v2.0/metrics", "/v2.0/logs", "/v1.0/events", "/v2.0/notification-methods"):
             app.add_route(path, Echo())
@@ -89,6 +95,17 @@ class TestRules(RulesCase):
         self.assertEqual(200, self.code("DELETE", "/v2.0/notification-methods", "monasca-user"))
 
 
+class TestDocumentation(base.BaseTestCase):
+    def test_each_rule_has_its_row_with_its_roles(self):
+        rows = re.findall(
+            r"\* - ``(monasca:\w+)``\n     - .*?\n     - (.*?)\n(?=   \*|\n)", PAGE.read_text(), re.DOTALL
+        )
+        told = {rule: set(re.findall("``([^`]+)``", roles)) for rule, roles in rows}
+        self.assertEqual(
+            {rule.name: set(re.findall(r"role:(\S+)", rule.check_str)) for rule in auth.list_rules()}, told
+        )
+
+
 class TestTenant(RulesCase):
     def test_it_is_the_tokens_project(self):
         self.assertEqual("t1", self.request("GET", "/v2.0/metrics", "monasca-user").json["tenant"])
@@ -99,9 +116,29 @@ class TestTenant(RulesCase):
             self.assertEqual("t2", answer.json["tenant"])
 
     def test_nobody_else_does(self):
-        for tenant in ("t2", "t1"):
-            answer = self.request("POST", "/v2.0/metrics", "monasca-user", params={"tenant_id": tenant})
-            self.assertEqual((403, 403), (answer.status_code, answer.json["error"]["code"]))
+        answer = self.request("POST", "/v2.0/metrics", "monasca-user", params={"tenant_id": "t2"})
+        self.assertEqual((403, 403), (answer.status_code, answer.json["error"]["code"]))
+
+    def test_everybody_names_their_own(self):
+        for method in ("GET", "POST"):
+            answer = self.request(method, "/v2.0/metrics", "monasca-user", params={"tenant_id": "t1"})
+            self.assertEqual("t1", answer.json["tenant"])
+
+    def test_logs_know_it_as_project_id_too(self):
+        for path in ("/v2.0/logs", "/v2.0/logs/"):
+            answer = self.request("POST", path, "admin", params={"project_id": "t2"})
+            self.assertEqual("t2", answer.json["tenant"], path)
+            self.assertEqual(403, self.code("POST", path, "monasca-user", params={"project_id": "t2"}))
+            self.assertEqual(200, self.code("POST", path, "monasca-user", params={"project_id": "t1"}))
+
+    def test_two_names_for_one_tenant_must_be_the_same(self):
+        for project, code in (("t2", 200), ("t3", 422)):
+            named = {"tenant_id": "t2", "project_id": project}
+            self.assertEqual(code, self.code("POST", "/v2.0/logs", "admin", params=named))
+
+    def test_elsewhere_project_id_means_nothing(self):
+        answer = self.request("POST", "/v2.0/metrics", "monasca-user", params={"project_id": "t2"})
+        self.assertEqual("t1", answer.json["tenant"])
 
     def test_who_may_not_write_at_all_is_told_that_first(self):
         self.assertEqual(401, self.code("POST", "/v2.0/metrics", "monasca-read-only-user", params={"tenant_id": "x"}))
@@ -110,6 +147,25 @@ class TestTenant(RulesCase):
         for tenant in ("x" * 300, "\x00"):
             answer = self.request("POST", "/v2.0/metrics", "admin", params={"tenant_id": tenant})
             self.assertEqual(422, answer.status_code, tenant)
+
+
+class TestPolicyFile(ConfigurationTestCase):
+    def conf(self, rules, name="policy_file"):
+        return self.configured(f"[oslo_policy]\n{name} = {self.path_of(rules)}\n")
+
+    def test_its_rules_are_checked_at_the_start(self):
+        for rules, said in (
+            ("monasca:write: '", "cannot be used"),
+            ("'monasca:write': 'rule:nobody'", "monasca:write"),
+            ("'monasca:wirte': 'role:x'", "monasca:wirte"),
+        ):
+            self.assertIn(said, self.refused(auth.Authorization, self.conf(rules)))
+        auth.Authorization(self.conf("'monasca:write': 'role:x'"))
+
+    def test_one_that_is_named_and_missing_is_not_replaced_by_defaults(self):
+        conf = self.configured("[oslo_policy]\npolicy_file = /no/such/policy.yaml\n")
+        self.assertIn("/no/such/policy.yaml", self.refused(auth.Authorization, conf))
+        auth.Authorization(self.configured(""))
 
 
 class TestNoAuthentication(ApiCase):
@@ -125,6 +181,12 @@ class TestNoAuthentication(ApiCase):
 
     def test_so_does_the_query(self):
         self.assertEqual("t8", self.tenant_of({"X-Project-Id": "t7"}, "?tenant_id=t8"))
+
+    def test_logs_know_it_as_project_id_too(self):
+        body = json.dumps({"logs": [{"message": "a"}]}).encode()
+        headers = {"X-Project-Id": "t7", "Content-Type": "application/json"}
+        self.client.simulate_post("/v2.0/logs?project_id=t8", body=body, headers=headers)
+        self.assertEqual("t8", json.loads(self.records("log")[-1].value)["meta"]["tenantId"])
 
     def test_it_is_not_what_happens_by_default(self):
         self.assertEqual("keystone", ApiSettings().auth_strategy)

@@ -4,6 +4,8 @@ import io
 import json
 import zlib
 
+from gunicorn.http.errors import InvalidChunkSize
+
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
 METRICS = "/v2.0/metrics"
@@ -25,6 +27,11 @@ class Sparing(io.BytesIO):
 class Silent(io.BytesIO):
     def read(self, size=-1):
         raise BlockingIOError(11, "Resource temporarily unavailable")  # as SO_RCVTIMEO makes it
+
+
+class Malformed(io.BytesIO):
+    def read(self, size=-1):
+        raise InvalidChunkSize(b"-1")
 
 
 class TestSizes(ApiCase):
@@ -60,6 +67,9 @@ class TestSizes(ApiCase):
     def test_a_client_that_falls_silent_is_told_so(self):
         self.assertEqual(408, self.chunked(Silent()).status_code)
 
+    def test_a_body_that_its_server_cannot_read_is_refused(self):
+        self.assertEqual(400, self.chunked(Malformed()).status_code)
+
     def test_a_length_that_is_no_number_is_refused(self):
         answer = self.client.simulate_post(METRICS, body=b"x", extras={"CONTENT_LENGTH": "+1"})
         self.assertEqual(400, answer.status_code)
@@ -84,20 +94,40 @@ class TestGzip(ApiCase):
 
     def test_a_bomb_is_refused_by_its_size_and_not_decompressed_beyond_it(self):
         client = self.new_client(max_gzip_ratio=1100.0)
-        made = []
-        self.patch_decompressed(made)
+        _, made = self.patch_decompressed()
         self.assertEqual(413, self.post(METRICS, gzip.compress(b" " * 50_000_000), GZIP, client=client).status_code)
-        self.assertEqual([1_000_001], made)
+        self.assertEqual(1_000_001, sum(made))
 
-    def patch_decompressed(self, made):
+    def test_very_many_members_are_refused_and_what_they_cost_grows_with_the_body_only(self):
+        taken, _ = self.patch_decompressed()
+        body = gzip.compress(b" ") * 45_000  # 950 KB
+        answer = self.post(METRICS, body, GZIP)
+        self.assertEqual((413, True), (answer.status_code, "members" in answer.json["error"]["message"]))
+        self.assertLessEqual(sum(taken), 20 * len(body))  # zlib copies all of it that lies behind a member's end
+
+    def test_a_thousand_members_are_one_body(self):
+        text = json.dumps([metric(f"m{number}") for number in range(100)]).encode()
+        size = len(text) // 900
+        parts = [text[at : at + size] for at in range(0, len(text), size)]
+        self.assertEqual(204, self.post(METRICS, b"".join(map(gzip.compress, parts)), GZIP).status_code)
+        self.assertEqual(100, len(self.records()))
+
+    def test_zeros_behind_a_member_are_padding(self):
+        body = gzip.compress(b"[") + b"\0" * 100_000 + gzip.compress(json.dumps(metric()).encode() + b"]") + b"\0\0"
+        self.assertEqual(204, self.post(METRICS, body, GZIP).status_code)
+
+    def patch_decompressed(self):
+        """How many bytes each call takes, and how many it makes."""
         real = zlib.decompressobj
+        taken, made = [], []
 
         class Counting:
             def __init__(self, *arguments):
                 self._real = real(*arguments)
 
-            def decompress(self, *arguments):
-                piece = self._real.decompress(*arguments)
+            def decompress(self, compressed, *arguments):
+                piece = self._real.decompress(compressed, *arguments)
+                taken.append(len(compressed))
                 made.append(len(piece))
                 return piece
 
@@ -106,6 +136,7 @@ class TestGzip(ApiCase):
 
         self.addCleanup(setattr, zlib, "decompressobj", real)
         zlib.decompressobj = Counting
+        return taken, made
 
     def test_what_is_not_gzip_or_cut_off_is_a_bad_request(self):
         whole = gzip.compress(json.dumps(metric()).encode())

@@ -8,10 +8,12 @@ from urllib.parse import quote
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as some
 
-from monasca_common.tests.unit.api.api_case import ApiCase, metric
+from monasca_common.tests.unit.api.api_case import NOW_MS, ApiCase, metric
 
 ANSWERS = {200, 204, 400, 408, 413, 415, 422, 429, 501}
-FUZZED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+FUZZED = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+)
 
 LEAVES = (
     some.none()
@@ -26,7 +28,7 @@ WORDS = some.text(some.characters(exclude_characters='<>={},"\\;& ()_', exclude_
 GOOD_METRICS = some.fixed_dictionaries(
     {
         "name": WORDS,
-        "timestamp": some.integers(0, 2**60) | some.floats(0, 2**60),
+        "timestamp": some.integers(NOW_MS - 10**9, NOW_MS + 10**7) | some.floats(NOW_MS - 1e9, NOW_MS + 1e7),
         "value": some.floats(allow_nan=False, allow_infinity=False) | some.integers(-(2**53), 2**53),
     },
     optional={

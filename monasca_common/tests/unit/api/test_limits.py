@@ -4,7 +4,8 @@ import threading
 from falcon import testing
 from oslotest import base
 
-from monasca_common.api.limits import InFlightLimit
+from monasca_common.api.limits import InFlightLimit, threads_of
+from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
 
@@ -24,7 +25,7 @@ class Gate:
         return []
 
 
-class TestInFlightLimit(base.BaseTestCase):
+class LimitCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.gate = Gate()
@@ -43,6 +44,8 @@ class TestInFlightLimit(base.BaseTestCase):
             self.assertTrue(self.gate.entered.acquire(timeout=10))
         return threads, answers
 
+
+class TestInFlightLimit(LimitCase):
     def test_one_too_many_is_answered_at_once_and_the_others_go_on(self):
         threads, answers = self.start("POST", 4)
         refused = self.client.simulate_post("/v2.0/metrics")
@@ -73,12 +76,44 @@ class TestInFlightLimit(base.BaseTestCase):
         self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
 
 
+class TestGuard(LimitCase):
+    """What comes before the limit is asked only while there is a place."""
+
+    def test_what_is_refused_is_not_looked_at(self):
+        asked = []
+
+        def app(environ, start_response):
+            asked.append(environ["PATH_INFO"])
+            start_response("204 No Content", [])
+            return []
+
+        guarded = testing.TestClient(self.client.app.guarded(app))
+        self.start("POST", 4)
+        for method in ("GET", "POST"):
+            self.assertEqual(503, guarded.simulate_request(method, "/v2.0/metrics").status_code)
+        self.assertEqual(204, guarded.simulate_get("/healthcheck").status_code)
+        self.assertEqual(["/healthcheck"], asked)
+
+    def test_reads_are_refused_where_they_fill_their_half(self):
+        guarded = testing.TestClient(self.client.app.guarded(self.gate))
+        self.start("GET", 2)
+        self.assertEqual(503, guarded.simulate_get("/v2.0/metrics").status_code)
+        self.gate.opened.set()
+        self.assertEqual(204, guarded.simulate_post("/v2.0/metrics").status_code)
+
+
+class TestThreads(base.BaseTestCase):
+    def test_who_waits_for_keystone_takes_no_thread_of_a_request(self):
+        self.assertEqual(8 + 64 + 64, threads_of(ApiSettings(max_in_flight=64)))
+        self.assertEqual(8 + 64, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
+
+
 class TestOrder(ApiCase):
     def test_what_is_refused_for_load_was_not_looked_at(self):
         client = self.new_client(max_in_flight=2)
         self.assertEqual(204, self.post("/v2.0/metrics", metric(), client=client).status_code)
         for _ in range(2):
-            client.app._all.acquire()
+            client.app._app._all.acquire()
         answer = self.post("/v2.0/metrics", b"not json", client=client)
         self.assertEqual(
             (503, 0, 0), (answer.status_code, answer.json["error"]["delivered"], answer.json["error"]["unknown"])

@@ -53,6 +53,26 @@ class QueryTest(base.BaseTestCase):
         which, _ = query(dimensions=text).series()
         self.assertEqual(dimensions, which.dimensions)
 
+    def test_more_keys_or_values_than_a_database_should_look_for_are_refused_with_the_limit(self):
+        hundred = ",".join(f"k{number}:" + "|".join(f"v{value}" for value in range(10)) for number in range(100))
+        self.assertEqual(100, len(query(dimensions=hundred).series()[0].dimensions))
+        for text, said in (
+            (f"{hundred},one", "dimensions has 101 keys: at most 100 are allowed"),
+            (f"{hundred},k0:" + "|".join(map(str, range(11))), "dimensions has 1001 values: at most 1000 are allowed"),
+        ):
+            for asked in ("series", "names", "alarm_history"):
+                error = self.assertRaises(Problem, getattr(query(dimensions=text), asked))
+                self.assertEqual((422, said), (error.status_code, error.description))
+
+    def test_more_keys_to_group_by_than_allowed_are_refused_with_the_limit(self):
+        keys = ",".join(f"k{number}" for number in range(101))
+        asked = query(name="a", start_time="2026-01-01", group_by=keys)
+        for call in (asked.measurements, asked.count_columns):
+            error = self.assertRaises(Problem, call)
+            self.assertEqual(
+                (422, "group_by has 101 keys: at most 100 are allowed"), (error.status_code, error.description)
+            )
+
     def test_percent_encoding_and_plus_are_undone_and_raw_utf_8_is_understood(self):
         self.assertEqual("a b", query("name=a+b").series()[0].name)
         self.assertEqual("a+b é", query("name=a%2Bb%20%C3%A9").series()[0].name)

@@ -13,13 +13,13 @@ class Stored:
         self.names = names
         self.away = away
 
-    def series(self, which, page):
+    def iter_series(self, which, page):
         if self.away:
             raise StorageUnavailable("away")
         ids = sorted(series_id(which.tenant, which.region, name, {"host": "a"}) for name in self.names)
         after = bytes.fromhex(page.after) if page.after else b""
         found = [Series(own_id, which.tenant, which.region, "n", {}) for own_id in ids if own_id > after]
-        return found[: page.limit]
+        return iter(found[: page.limit])
 
 
 class TestSeriesLimit(ApiCase):

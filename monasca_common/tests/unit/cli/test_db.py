@@ -8,9 +8,9 @@ import fixtures
 from oslotest import base
 
 from monasca_common.cli.main import main
-from monasca_common.storage import schema
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema
 from monasca_common.storage.testing import SqlDatabase
 from monasca_common.storage.testing.scenario import Scenario, measurement
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.metadata
+import socket
 from pathlib import Path
 
 import fixtures
@@ -52,9 +53,17 @@ class TestCommandLine(base.BaseTestCase):
         self.assertIn(f"line 2 of {path}", shown)
         self.assertNotIn("pa55word", shown)
 
+    def test_the_api_names_the_option_of_a_port_that_is_taken(self):
+        path = Path(self.useFixture(fixtures.TempDir()).path, "api.conf")
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            path.write_text(f"[kafka]\nbootstrap_servers = a:1\n[api]\nauth_strategy = noauth\nport = {port}\n")
+            self.assertEqual(1, main(["api", "--config-file", str(path)]))
+        self.assertIn(f"port in group [api] is {port}, at which 127.0.0.1 cannot be", self.text(self.err))
+
     def test_a_wrong_port_is_told_in_the_words_of_the_option(self):
         self.assertRaises(SystemExit, main, ["broker", "start", "--port", "kafka"])
-        self.assertIn("kafka is no port: give 1 to 65533, or 0 for a free one", self.text(self.err))
+        self.assertIn("kafka is not a port: give 1 to 65533, or 0 for a free one", self.text(self.err))
 
     def test_a_start_that_fails_is_status_1_and_one_line_without_a_traceback(self):
         empty = self.useFixture(fixtures.TempDir()).path

@@ -53,7 +53,7 @@ class TestStanding(base.BaseTestCase):
             (standing(None), ""),
             (standing(99), "1 deleted unread"),
             (standing(201), "beyond the end of the log"),
-            (standing(150, topic_id="b"), "topic deleted and made again"),
+            (standing(150, topic_id="b"), "topic deleted and recreated"),
             (Standing(_PARTITION, Kept(3), None), "no such partition"),
         ):
             self.assertEqual(problem, each.problem)

@@ -8,7 +8,7 @@ from testtools.matchers import Contains, StartsWith
 
 from monasca_common.cli.main import main
 from monasca_common.pipeline.errors import SparkUnavailable
-from monasca_common.pipeline.jobs.base import Job, Progress
+from monasca_common.pipeline.jobs.job import Job, JobProgress
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 KAFKA = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n[database]\nconnection = sqlite:////nowhere/x.sqlite\n"
@@ -90,7 +90,7 @@ class PipelineCommandTest(ConfigurationTestCase):
             def run(self, request, watcher):
                 raise SparkUnavailable("pyspark is not installed: install monasca-common[spark]")
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.base.job_class", lambda name: Sparkless))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.job.job_class", lambda name: Sparkless))
         self.assert_refused("run", "aggregate", says="install monasca-common[spark]")
 
     def test_what_a_run_has_done_is_told_as_text_and_as_json(self):
@@ -99,10 +99,10 @@ class PipelineCommandTest(ConfigurationTestCase):
                 pass
 
             def run(self, request, watcher):
-                watcher.tell(Progress(1, 6, 0.1))
-                return Progress(7, 0, 0.5, {"records": 5, "once": int(request.once)})
+                watcher.tell(JobProgress(1, 6, 0.1))
+                return JobProgress(7, 0, 0.5, {"records": 5, "once": int(request.once)})
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.base.job_class", lambda name: Done))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.job.job_class", lambda name: Done))
         status, out, err = self.command("run", "aggregate", "--once")
         self.assertEqual(0, status)
         self.assertThat(out, StartsWith("aggregate: 7 offsets done, 0 left\n"))

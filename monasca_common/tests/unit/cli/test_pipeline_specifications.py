@@ -6,7 +6,7 @@ from pathlib import Path
 import fixtures
 
 from monasca_common.cli.main import MonascaCommon
-from monasca_common.pipeline.options import aggregate_settings
+from monasca_common.pipeline.settings import aggregate_settings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row

@@ -8,10 +8,10 @@ import threading
 
 from oslotest import base
 
-from monasca_common.devbroker.faults import Fault
 from monasca_common.devbroker.framing import ApiKey
 from monasca_common.devbroker.ports import HOST, free_ports
 from monasca_common.devbroker.proxy import KafkaProxy, Route
+from monasca_common.devbroker.proxy_rules import Fault
 
 SECONDS = 10
 

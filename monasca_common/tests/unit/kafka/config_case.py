@@ -8,12 +8,23 @@ import tempfile
 import textwrap
 
 from oslo_config import cfg
+from oslo_log import versionutils
 from oslotest import base
 
+from monasca_common.kafka.config import config_file
 from monasca_common.kafka.errors import ConfigurationError
 
 
 class ConfigurationTestCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.forget_warnings()
+
+    def forget_warnings(self) -> None:
+        """What is logged once a process is logged once a test, or once more after this."""
+        config_file._warned.clear()
+        versionutils._deprecated_messages_sent.clear()
+
     def path_of(self, text: str) -> str:
         """A file with this text, gone after the test."""
         handle, path = tempfile.mkstemp(suffix=".conf", text=True)

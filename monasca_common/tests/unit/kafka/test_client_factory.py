@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 
+import fixtures
 from oslotest import base
 
-from monasca_common.kafka.client_factory import get_kafka_consumer, get_kafka_producer
-from monasca_common.kafka.errors import ConfigurationError, TransportError, UndeliveredError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka import plugins
+from monasca_common.kafka.client_factory.clients import ServiceConsumer
+from monasca_common.kafka.client_factory.factory import get_kafka_consumer, get_kafka_producer
+from monasca_common.kafka.errors import CommitUnknown, ConfigurationError, TransportError, UndeliveredError
+from monasca_common.kafka.message import Batch, Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Delay, Fail, VirtualClock
 
@@ -49,6 +53,20 @@ class ServiceProducerTest(FactoryTestCase):
 
         self.assertEqual([(None, "über".encode())], self.log())
 
+    def test_an_empty_bulk_is_a_bulk(self):
+        # monasca-notification sends one for each alarm that nobody failed to hear of.
+        self.assertEqual(0, self.producer().publish(TOPIC, []))
+        self.assertEqual([], self.log())
+
+    def test_a_message_that_is_too_large_costs_its_bulk_no_other(self):
+        producer = self.producer()
+
+        error = self.assertRaises(UndeliveredError, producer.publish, TOPIC, ["one", "x" * 2_000_000, "three"])
+
+        self.assertEqual([b"one", b"three"], [value for _, value in self.log()])
+        self.assertEqual([1], [delivery.index for delivery in error.report.failed])
+        self.assertEqual(0, producer.publish(TOPIC, "four"))
+
     def test_what_is_still_queued_is_counted_and_arrives_once(self):
         self.memory.broker.inject("produce", Delay(0.1), count=2)
         producer = self.producer()
@@ -59,7 +77,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual([b"one", b"two"], [value for _, value in self.log()])
 
     def test_what_failed_is_raised_and_can_be_retried(self):
-        self.memory.broker.inject("produce", Fail("POLICY_VIOLATION"))
+        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
         producer = self.producer()
 
         error = self.assertRaises(UndeliveredError, producer.publish, TOPIC, ["one"])
@@ -69,7 +87,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual([(None, b"one")], self.log())
 
     def test_a_message_that_was_promised_and_failed_later_is_sent_again(self):
-        self.memory.broker.inject("produce", Fail("POLICY_VIOLATION", seconds=0.1))
+        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=0.1))
         producer = self.producer()
         self.assertEqual(1, producer.publish(TOPIC, ["one"], timeout=0.01))
 
@@ -78,7 +96,7 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual([(None, b"one")], self.log())
 
     def test_a_promise_outlives_an_interrupt(self):
-        self.memory.broker.inject("produce", Fail("POLICY_VIOLATION", seconds=0.1))
+        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=0.1))
         producer = self.producer()
         producer.publish(TOPIC, ["one"], timeout=0.01)
         retry = producer._producer.retry
@@ -187,6 +205,39 @@ class ServiceConsumerTest(FactoryTestCase):
         self.assertEqual([TopicPartition(TOPIC, 0)], told)
         self.assertEqual({TopicPartition(TOPIC, 0): 1}, self.memory.broker.committed("group"))
 
+    def with_an_error(self, name):
+        """A consumer whose first poll has this error of the client."""
+        self.filled("one")
+        consumer = self.consumer()
+        poll = consumer._consumer.poll
+
+        def once(*arguments):
+            consumer._consumer.poll = poll
+            return Batch(errors=(TransportError("of a test", name=name),))
+
+        consumer._consumer.poll = once
+        return consumer
+
+    def test_a_topic_that_is_missing_is_waited_for(self):
+        log = self.useFixture(fixtures.FakeLogger())
+
+        self.assertEqual(b"one", next(self.with_an_error("UNKNOWN_TOPIC_OR_PART")).value())
+
+        self.assertIn("create it", log.output)
+
+    def test_what_an_operator_has_to_permit_is_not_waited_for(self):
+        consumer = self.with_an_error("TOPIC_AUTHORIZATION_FAILED")
+
+        self.assertRaises(TransportError, next, consumer)
+
+    def test_members_of_the_client_of_old_can_be_in_its_group(self):
+        settings = self.consumer()._consumer.settings
+
+        # Of librdkafka's strategies by default, which the old client left alone: range,roundrobin.
+        self.assertEqual(("classic", "range", 10), (
+            settings.group_protocol, settings.assignment_strategy, settings.session_timeout_seconds
+        ))  # fmt: skip
+
     def test_a_refused_commit_is_raised(self):
         self.filled("one")
         consumer = self.consumer()
@@ -194,6 +245,88 @@ class ServiceConsumerTest(FactoryTestCase):
         self.memory.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"))
 
         self.assertRaises(TransportError, consumer.commit)
+
+
+class SlowHandlerTest(FactoryTestCase):
+    """A group whose members must poll every 12 s, and a handler that takes its time."""
+
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.memory = self.useFixture(MemoryKafka(clock=self.clock))
+        self.memory.broker.create_topic(TOPIC, 2)
+
+    def slow_consumer(self, **named):
+        options = {"repartition_callback": None, "commit_callback": None, "max_commit_interval": 30.0} | named
+        settings = self.memory.consumer_settings(TOPIC, "group", max_poll_interval_seconds=12.0)
+        consumer = ServiceConsumer(
+            lambda listener: plugins.memory_consumer(settings, listener=listener), clock=self.clock, **options
+        )
+        self.addCleanup(consumer.close)
+        return consumer
+
+    def filled(self, count):
+        with self.memory.producer() as producer:
+            records = [Record(b"%d" % number, partition=number % 2) for number in range(count)]
+            producer.publish(TOPIC, records).raise_for_undelivered()
+
+    def handled(self, consumer, count, seconds, callback=lambda: None):
+        """The values, in the order in which they were handed out; each takes so long, and is committed."""
+        values = []
+        for message in itertools.islice(consumer, count):
+            self.clock.advance(seconds)
+            values.append(int(message.value()))
+            callback()
+        return values
+
+    def test_every_message_comes_once_and_every_commit_holds(self):
+        self.filled(30)
+        consumer = self.slow_consumer()
+
+        values = self.handled(consumer, 30, 1.0, consumer.commit)
+
+        self.assertEqual(list(range(30)), sorted(values))
+        self.assertEqual({TopicPartition(TOPIC, 0): 15, TopicPartition(TOPIC, 1): 15}, self.committed())
+
+    def test_one_message_may_take_nearly_the_whole_interval(self):
+        self.filled(4)
+        consumer = self.slow_consumer()
+
+        self.assertEqual([0, 1, 2, 3], sorted(self.handled(consumer, 4, 10.0, consumer.commit)))
+
+    def test_a_slow_commit_callback_does_not_keep_messages_back(self):
+        self.filled(3)
+        consumer = self.slow_consumer(commit_callback=lambda: self.clock.advance(2.0), max_commit_interval=0.0)
+
+        self.assertEqual([0, 1, 2], sorted(self.handled(consumer, 3, 2.0)))
+
+    def test_a_quick_handler_has_all_of_a_poll(self):
+        self.filled(30)
+        consumer = self.slow_consumer()
+        next(consumer)
+        polls = []
+        poll = consumer._consumer.poll
+        consumer._consumer.poll = lambda *arguments: polls.append(poll(*arguments)) or polls[-1]
+
+        self.handled(consumer, 14, 0.01)
+
+        self.assertEqual(0, len(polls))
+
+    def committed(self):
+        return self.memory.broker.committed("group")
+
+    def test_an_unknown_commit_within_a_poll_does_not_end_the_reading(self):
+        self.filled(2)
+        consumer = self.slow_consumer()
+        poll = consumer._consumer.poll
+
+        def once(*arguments):
+            consumer._consumer.poll = poll
+            return Batch(errors=(CommitUnknown("no answer"),))
+
+        consumer._consumer.poll = once
+
+        self.assertIn(next(consumer).value(), (b"0", b"1"))
 
 
 class FactoryArgumentsTest(base.BaseTestCase):

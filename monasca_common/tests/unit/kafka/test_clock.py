@@ -4,7 +4,8 @@ import threading
 
 from oslotest import base
 
-from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.clock import Signal, SystemClock
+from monasca_common.kafka.transport.memory import VirtualClock
 
 
 class SystemClockTest(base.BaseTestCase):
@@ -16,3 +17,46 @@ class SystemClockTest(base.BaseTestCase):
         taken = threading.Lock()
         with taken:
             self.assertFalse(SystemClock().wait(taken, -1))
+
+
+class SignalTest(base.BaseTestCase):
+    def test_what_is_set_before_the_wait_wakes_it_once(self):
+        signal = Signal()
+        signal.set()
+        signal.set()
+        self.assertEqual([True, False], [signal.wait(SystemClock(), 0) for _ in range(2)])
+
+    def test_a_wait_without_limit_ends_when_it_is_set(self):
+        signal = Signal()
+        setter = threading.Thread(target=signal.set)
+        setter.start()
+        self.assertTrue(signal.wait(SystemClock(), None))
+        setter.join()
+
+    def test_it_waits_in_the_time_of_its_clock(self):
+        clock = VirtualClock()
+        woken = []
+        waiter = threading.Thread(target=lambda: woken.append(Signal().wait(clock, 3600)))
+        waiter.start()
+        while waiter.is_alive():
+            clock.advance(1800)
+            waiter.join(0.001)
+        self.assertEqual([False], woken)
+
+    def test_threads_that_set_it_at_the_same_moment_do_not_disturb_each_other(self):
+        signal = Signal()
+        failures = []
+
+        def set_often():
+            try:
+                for _ in range(2000):
+                    signal.set()
+            except BaseException as error:
+                failures.append(error)
+
+        setters = [threading.Thread(target=set_often) for _ in range(4)]
+        for setter in setters:
+            setter.start()
+        while any(setter.is_alive() for setter in setters):
+            signal.wait(SystemClock(), 0.001)
+        self.assertEqual([], failures)

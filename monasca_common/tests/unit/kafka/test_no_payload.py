@@ -6,10 +6,10 @@ import logging
 import fixtures
 
 from monasca_common.kafka.errors import Poison
-from monasca_common.kafka.retry import RetryPolicy
+from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.serialization.json import JsonSerializer
 from monasca_common.kafka.transport.memory import Fail
-from monasca_common.tests.unit.kafka.processor_case import ProcessorCase
+from monasca_common.tests.unit.kafka.processor.processor_case import ProcessorCase
 
 SECRET = "confidential"
 

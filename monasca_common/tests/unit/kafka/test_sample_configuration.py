@@ -8,7 +8,7 @@ import pathlib
 from oslo_config import cfg, generator
 
 from monasca_common.kafka.config.configuration import consumer_settings, producer_settings
-from monasca_common.kafka.options import CONSUMER_GROUPS
+from monasca_common.kafka.config.groups import CONSUMER_GROUPS
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 ETC = pathlib.Path(__file__).parents[4] / "etc"

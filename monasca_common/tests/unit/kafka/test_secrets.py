@@ -7,8 +7,8 @@ import logging
 import traceback
 
 from monasca_common.kafka.config.configuration import consumer_settings, producer_settings
+from monasca_common.kafka.config.groups import register
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.options import register
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 SASL = ("security_protocol = SASL_SSL", "sasl_mechanism = PLAIN", "sasl_username = alice")

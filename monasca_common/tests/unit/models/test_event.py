@@ -62,7 +62,10 @@ class TestEventDecode(base.BaseTestCase):
 
     def test_without_a_time_of_its_own_an_event_has_that_of_its_envelope(self):
         (text,) = event.parse_post(body({"event": START})).valid
-        self.assertEqual(9000, event.decode_all([event.envelope(text, "p", "r", 9)]).rows[0].time_ms)
+        (timed,) = event.parse_post(body({"event": START}, timestamp=5)).valid
+        decoded = event.decode_all([event.envelope(timed, "p", "r", 9), event.envelope(text, "p", "r", 9)])
+        self.assertEqual([5, 9000], [row.time_ms for row in decoded.rows])
+        self.assertEqual({1}, decoded.untimed)
 
     def test_an_event_without_a_project_is_refused(self):
         value = json.dumps({"event": START, "meta": {}, "creation_time": 5}).encode()

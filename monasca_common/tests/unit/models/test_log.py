@@ -106,6 +106,10 @@ class TestLogDecode(base.BaseTestCase):
         ).rows
         self.assertEqual([7, 1250], [row.time_ms for row in rows])
 
+    def test_logs_without_a_time_of_their_own_are_told(self):
+        timed, untimed = message({"message": "a", "timestamp": 5}), message({"message": "a"})
+        self.assertEqual({0, 2}, log.decode_all([untimed, b"{", timed, untimed]).untimed)
+
     def test_without_any_time_a_log_is_refused(self):
         error = log.decode_all([message({"message": "a"}, created=None)]).errors[0]
         self.assertEqual(["creation_time"], [violation.where for violation in error.violations])

@@ -5,6 +5,7 @@ import json
 import math
 from pathlib import Path
 
+from fixtures import MonkeyPatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslotest import base
@@ -100,6 +101,13 @@ class TestGoodMessages(MetricDecoderCase):
 
     def test_a_fractional_creation_time_counts_in_ms(self):
         self.assertEqual(5123, self.row(message(created=5.123)).version)
+
+    def test_fractional_creation_times_are_decoded_together(self):
+        self.useFixture(MonkeyPatch("monasca_common.models.times.version", None))
+        times = [5, 5.123, 1_790_000_000.999, 0.0]
+        rows = MetricDecoder().decode_all([message(created=created) for created in times]).rows
+        self.assertEqual([5000, 5123, 1_790_000_000_999, 0], [row.version for row in rows])
+        self.assertEqual({int}, {type(row.version) for row in rows})
 
     def test_members_of_other_names_are_ignored(self):
         self.assertEqual(1.5, self.row(message(unit="s", meta={"tenantId": "t", "region": "r", "x": [1]})).value)

@@ -12,6 +12,7 @@ from oslotest import base
 from monasca_common.models import metric as models
 from monasca_common.models.errors import InvalidEnvelope, NotJson
 from monasca_common.models.metric import MetricDecoder, parse_post
+from monasca_common.models.times import Window
 from monasca_common.tests.unit.models import hostile
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -169,8 +170,29 @@ class TestBadPosts(MetricPostCase):
         posted = parse_post(b"[" + b",".join([b"0"] * 15_000) + b"]")
         self.assertEqual(15_000, len(posted.rejected))
         self.assertEqual(10_000, len(posted.violations))
-        many = {"dimensions": {f"<{number}": "<" for number in range(1000)}}
+        many = {"dimensions": {f"<{number}": "<" for number in range(100)}}
         self.assertEqual(100, len(parse_post(body(many)).violations))
+
+    def test_more_dimensions_than_allowed_are_one_violation_whatever_they_are(self):
+        for count, most in ((101, 100), (4, 3)):
+            many = {"dimensions": {f"<{number}": "<" for number in range(count)}}
+            (found,) = parse_post(body({}, many), max_dimensions=most).violations
+            self.assertEqual(f"[1].dimensions has {count} entries: at most {most} are allowed", str(found))
+
+    def test_what_was_allowed_by_one_limit_is_refused_by_another(self):
+        three = {"dimensions": {"a": "1", "b": "2", "c": "3"}}
+        found = [len(parse_post(body(three), max_dimensions=most).violations) for most in (3, 2, 3)]
+        self.assertEqual([0, 1, 0], found)
+
+    def test_times_outside_of_the_window_are_violations(self):
+        times = (999, 1000, 2000, 2000.9, 2001, 1.5, 1_500_000)
+        posted = parse_post(body(*({"timestamp": each} for each in times)), allowed=Window(1000, 2000))
+        self.assertEqual([1, 2, 3], posted.indices)
+        rules = [violation.rule for violation in posted.violations]
+        self.assertIn("is older than rows are kept: since 1970-01-01T00:00:01.000", rules[0])
+        self.assertIn("is in the future: beyond 1970-01-01T00:00:02.000", rules[1])
+        self.assertIn("as seconds it would be right", rules[2])
+        self.assertIn("as microseconds it would be right", rules[3])
 
     def test_neither_violations_nor_errors_quote_a_value(self):
         posted = parse_post(body({"name": "secret<", "value": "secret", "dimensions": {"k": "secret<"}}))

@@ -66,6 +66,16 @@ class TestTimes(base.BaseTestCase):
         self.assertEqual(1453308032000, times.version(1453308032))
         self.assertEqual(1453308032123, times.version(1453308032.123))
 
+    def test_a_creation_time_is_written_with_milliseconds_where_they_say_more(self):
+        for seconds, text in (
+            (5, b"5"),
+            (5.0, b"5"),
+            (5.1234, b"5.123"),
+            (5.9999, b"6"),
+            (1790000000.001, b"1790000000.001"),
+        ):
+            self.assertEqual(text, times.seconds_text(seconds))
+
     def test_no_creation_time_is_the_least_version(self):
         self.assertEqual(0, times.version(None))
 

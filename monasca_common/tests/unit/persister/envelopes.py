@@ -23,10 +23,11 @@ def metric(number, *, host="h", time_ms=NOW_MS, value=None, creation_time=NOW_MS
     ).encode()
 
 
-def log(number, *, now_ms=NOW_MS):
+def log(number, *, now_ms=NOW_MS, own_time=False):
+    timestamp = {"timestamp": now_ms} if own_time else {}
     return json.dumps(
         {
-            "log": {"message": f"line {number}", "dimensions": {"number": str(number)}},
+            "log": {"message": f"line {number}", "dimensions": {"number": str(number)}, **timestamp},
             "meta": {"tenantId": "t", "region": "r"},
             "creation_time": now_ms // 1000,
         }

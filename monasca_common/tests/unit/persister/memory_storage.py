@@ -20,6 +20,7 @@ class MemoryStorage(Storage):
         self.next = {}
         self.rows = []
         self.message_ids = []
+        self.by_id = []
         self.claims = []
         self.faults = []
         self.opened = 0
@@ -80,9 +81,19 @@ class MemoryWriter(Writer):
             self._storage.claims.append(claim)
             self._storage.rows += rows.values[first:]
             self._storage.message_ids += rows.message_ids[first:]
+            self._storage.by_id += rows.by_id[first:]
             if claim.end > stored.next_offset:
                 self._storage.next[key] = StoredNext(claim.end, claim.topic_id)
         return Written(stored=len(rows.values) - first, skipped=first)
+
+    def accounted(self, claim):
+        self._storage.strike()
+        key = (claim.group, claim.topic, claim.partition)
+        with self._storage.lock:
+            stored = self._storage.next.setdefault(key, StoredNext(claim.start, claim.topic_id))
+            fence.check_claim(claim, stored)
+            if claim.end > stored.next_offset:
+                self._storage.next[key] = StoredNext(claim.end, claim.topic_id)
 
     def close(self):
         self._storage.closed += 1

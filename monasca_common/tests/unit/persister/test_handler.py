@@ -8,12 +8,12 @@ from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.persister.account import Account, State, Status
 from monasca_common.persister.handler import RowsHandler, message_ids
-from monasca_common.persister.starts import StoredStarts
-from monasca_common.persister.writers import Writers
+from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.persister.status import MemberState, MemberStatus, Status
+from monasca_common.persister.writer_pool import WriterPool
 from monasca_common.storage.base import Claim, Kind
-from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TopicMismatch
+from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TooMuchAtOnce, TopicMismatch
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
 
@@ -51,11 +51,11 @@ class HandlerTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.storage = MemoryStorage()
-        self.writers = Writers(self.storage)
-        self.account = Account(Status("metrics-0", Kind.METRICS), SystemClock())
+        self.writers = WriterPool(self.storage)
+        self.account = MemberStatus(Status("metrics-0", Kind.METRICS), SystemClock())
         self.ends = []
         self.account.begin(lambda: self.ends.append(True))
-        self.starts = StoredStarts(self.writers, self.account)
+        self.starts = StartOffsets(self.writers, self.account)
         self.starts.topic_ids = {"metrics": "id-1"}
         self.handler = self.handler_of(Kind.METRICS, MetricDecoder().decode_all)
 
@@ -66,7 +66,7 @@ class HandlerTest(base.BaseTestCase):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2), first=7, start=5))
         self.assertEqual([1.0, 2.0], [row.value for row in self.storage.rows])
         self.assertEqual([Claim("g", "metrics", 3, "id-1", 5, 9)], self.storage.claims)
-        self.assertEqual(2, self.account.status({}).counters.stored)
+        self.assertEqual(2, self.account.report({}).stored)
 
     def test_what_is_no_envelope_is_poison_each_with_its_reason_and_nothing_is_stored(self):
         poison = self.assertRaises(Poison, self.handler, batch(envelopes.metric(1), b"{", envelopes.metric(2), None))
@@ -82,14 +82,42 @@ class HandlerTest(base.BaseTestCase):
     def test_a_database_that_is_away_is_waited_for_and_told(self):
         self.storage.away(1)
         self.assertRaises(RetryLater, self.handler, batch(envelopes.metric(1)))
-        self.assertEqual(State.WAITING_FOR_DATABASE, self.account.status({}).state)
+        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
         self.handler(batch(envelopes.metric(1)))
-        self.assertEqual(State.RUNNING, self.account.status({}).state)
+        self.assertEqual(MemberState.RUNNING, self.account.report({}).state)
+
+    def test_a_batch_that_is_too_much_is_waited_for_and_stored_in_parts_without_a_dead_letter(self):
+        with self.writers.writer():
+            self.storage.faults += [TooMuchAtOnce("too slow")] * 2
+        four = batch(*map(envelopes.metric, range(4)), first=7, start=5)
+        for _ in range(2):
+            self.assertRaises(RetryLater, self.handler, four)
+            self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+        self.handler(four)
+        self.assertEqual((5, 8), (self.storage.claims[0].start, self.storage.claims[0].end))
+        self.assertEqual(11, self.storage.claims[-1].end)
+        self.assertEqual([0.0, 1.0, 2.0, 3.0], [row.value for row in self.storage.rows])
+        self.assertEqual((4, MemberState.RUNNING), (self.account.report({}).stored, self.account.report({}).state))
 
     def test_a_range_beyond_what_is_stored_is_read_again_from_there(self):
         self.storage.faults += [RangeBeyondNext("metrics", 3, 100, 40)]
         again = self.assertRaises(ReadFrom, self.handler, batch(envelopes.metric(1)))
         self.assertEqual(40, again.offset)
+
+    def test_offsets_without_rows_move_what_is_stored(self):
+        self.handler.accounted(TP, 0, 4)
+        self.handler.accounted(TP, 0, 2)  # again, after a crash: below what is stored
+        self.assertEqual(4, self.storage.next["g", *TP].next_offset)
+        again = self.assertRaises(ReadFrom, self.handler.accounted, TP, 9, 10)
+        self.assertEqual(4, again.offset)
+        self.assertEqual([], self.storage.rows)
+
+    def test_a_database_that_is_away_is_waited_for_before_dead_letters_count(self):
+        self.storage.away(1)
+        self.assertRaises(RetryLater, self.handler.accounted, TP, 0, 1)
+        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+        self.handler.accounted(TP, 0, 1)
+        self.assertEqual(MemberState.RUNNING, self.account.report({}).state)
 
     def test_another_topic_of_the_same_name_ends_the_consumer_and_dead_letters_nothing(self):
         mismatch = TopicMismatch("metrics", "id-0", "id-1")
@@ -102,7 +130,7 @@ class HandlerTest(base.BaseTestCase):
         self.handler(batch(envelopes.metric(1), envelopes.metric(2)))
         self.handler(batch(envelopes.metric(2), envelopes.metric(3), first=1))
         self.assertEqual([1.0, 2.0, 3.0], [row.value for row in self.storage.rows])
-        self.assertEqual(1, self.account.status({}).counters.skipped)
+        self.assertEqual(1, self.account.report({}).skipped)
 
     def test_a_message_id_comes_from_the_header_or_else_from_the_place(self):
         part = PartitionBatch(
@@ -130,22 +158,38 @@ class HandlerTest(base.BaseTestCase):
         self.handler_of(Kind.LOGS, log.decode_all)(batch(envelopes.log(1), envelopes.log(2)))
         self.assertEqual([b"metrics/3/0", b"metrics/3/1"], self.storage.message_ids)
 
+    def test_an_id_of_the_callers_own_alone_is_the_key_of_a_row_without_a_time_of_its_own(self):
+        own, made = [("message-id", b"x" * 32)], [("message-id", b"x" * 16)]
+        raws = [
+            Raw(0, envelopes.log(0), own),
+            Raw(1, envelopes.log(1, own_time=True), own),
+            Raw(2, envelopes.log(2), made),
+            Raw(3, envelopes.log(3)),
+        ]
+        self.handler_of(Kind.LOGS, log.decode_all)(PartitionBatch(TP, 1, raws))
+        self.assertEqual([True, False, False, False], self.storage.by_id)
+
+    def test_where_no_row_is_keyed_by_its_id_alone_storage_is_not_told_of_any(self):
+        raws = [Raw(0, envelopes.log(0), [("message-id", b"x" * 16)]), Raw(1, envelopes.log(1))]
+        self.handler_of(Kind.LOGS, log.decode_all)(PartitionBatch(TP, 1, raws))
+        self.assertEqual([], self.storage.by_id)
+
 
 class WritersTest(base.BaseTestCase):
     def test_a_writer_is_used_again_and_two_at_once_are_two(self):
         storage = MemoryStorage()
-        writers = Writers(storage)
-        with writers.lend() as first:
+        writers = WriterPool(storage)
+        with writers.writer() as first:
             pass
-        with writers.lend() as again, writers.lend() as second:
+        with writers.writer() as again, writers.writer() as second:
             self.assertIs(first, again)
             self.assertIsNot(again, second)
         self.assertEqual(2, storage.opened)
 
     def test_one_that_is_at_work_is_closed_when_it_comes_back(self):
         storage = MemoryStorage()
-        writers = Writers(storage)
-        with writers.lend():
+        writers = WriterPool(storage)
+        with writers.writer():
             writers.close()
             self.assertEqual(0, storage.closed)
         self.assertEqual(1, storage.closed)

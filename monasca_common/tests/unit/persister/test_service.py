@@ -5,8 +5,9 @@ import socket
 import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.persister.options import persister_settings
-from monasca_common.persister.service import Plan, Respawns, check_storage, jobs, listen
+from monasca_common.persister.service import Plan, Respawns, check_storage, listen, start_line, stop_line, worker_specs
+from monasca_common.persister.settings import persister_settings
+from monasca_common.persister.status import Status
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
@@ -33,24 +34,24 @@ class JobsTest(ServiceCase):
         settings = self.settings(kafka_metrics="num_processors = 2")
         self.assertEqual(
             [[("metrics-0",), ("metrics-1",)], [("alarm_history-0",)]],
-            [[job.names for job in alike] for alike in jobs(settings, MemoryStorage())],
+            [[spec.names for spec in alike] for alike in worker_specs(settings, MemoryStorage())],
         )
 
     def test_one_process_has_all_groups_where_one_may_write(self):
-        ((job,),) = jobs(self.settings(kafka_logs="enabled = true"), OneWriter())
-        self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), job.names)
+        ((spec,),) = worker_specs(self.settings(kafka_logs="enabled = true"), OneWriter())
+        self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), spec.names)
 
     def test_more_processes_than_may_write_are_refused_with_the_option(self):
         settings = self.settings(kafka_metrics="num_processors = 2")
-        self.assertIn("num_processors in group [kafka_metrics]", self.refused(jobs, settings, OneWriter()))
+        self.assertIn("num_processors in group [kafka_metrics]", self.refused(worker_specs, settings, OneWriter()))
 
     def test_a_kind_that_the_storage_does_not_keep_is_refused_with_its_group(self):
-        self.assertIn("[kafka_alarm_history]", self.refused(jobs, self.settings(), MetricsOnly()))
+        self.assertIn("[kafka_alarm_history]", self.refused(worker_specs, self.settings(), MetricsOnly()))
 
     def test_no_two_processes_share_an_instance_id(self):
         settings = self.settings(kafka_metrics="group_instance_id = here\nnum_processors = 2")
-        (alike, _) = jobs(settings, MemoryStorage())
-        ids = [job.groups[0].consumer.group_instance_id for job in alike]
+        (alike, _) = worker_specs(settings, MemoryStorage())
+        ids = [spec.groups[0].consumer.group_instance_id for spec in alike]
         self.assertEqual(["here-0", "here-1"], ids)
 
 
@@ -77,6 +78,24 @@ class StartTest(ServiceCase):
             self.assertIn("status_port in group [persister]", self.refused(listen, settings))
 
 
+class LineTest(ServiceCase):
+    def test_the_start_names_topics_groups_brokers_database_and_port_and_no_secret(self):
+        settings = self.settings(
+            database="connection = postgresql://me:hush@db/monasca", persister="status_port = 8099"
+        )
+        self.assertRegex(
+            start_line(settings),
+            r"^persister \S+ started: reads metrics as 1_metrics, "
+            r"alarm-state-transitions as 1_alarm-state-transitions; "
+            r"from brokers kafka\.example\.org:9092; into database postgresql://db/monasca; "
+            r"status at 127\.0\.0\.1:8099$",
+        )
+
+    def test_the_stop_counts_what_all_workers_did(self):
+        statuses = [Status("metrics-0", Kind.METRICS, stored=3), Status("logs-0", Kind.LOGS, stored=4, dead_letters=1)]
+        self.assertRegex(stop_line(statuses), r"rows stored 7; dead letters 1; restarts 0$")
+
+
 class ReloadTest(ServiceCase):
     def setUp(self):
         super().setUp()
@@ -93,7 +112,7 @@ class ReloadTest(ServiceCase):
 
     def test_what_is_changed_counts_for_the_next_workers(self):
         self.assertEqual(77, self.reload("batch_size = 77"))
-        self.assertEqual(77, self.plan.jobs[0][0].groups[0].consumer.batch_size)
+        self.assertEqual(77, self.plan.workers[0][0].groups[0].consumer.batch_size)
 
     def test_what_is_refused_changes_nothing(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\nbatch_sise = 3"))

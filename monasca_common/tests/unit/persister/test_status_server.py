@@ -7,8 +7,8 @@ import urllib.request
 
 from oslotest import base
 
-from monasca_common.persister.account import Counters, State, Status
-from monasca_common.persister.board import Board
+from monasca_common.persister.status import MemberState, Status
+from monasca_common.persister.status_board import StatusBoard
 from monasca_common.persister.status_server import StatusServer
 from monasca_common.storage.base import Kind
 
@@ -16,19 +16,23 @@ RUNNING = Status(
     "metrics-0",
     Kind.METRICS,
     pid=7,
-    state=State.RUNNING,
+    state=MemberState.RUNNING,
     since_ms=1000,
     written_ms=3000,
     told_ms=5000,
     lag={"metrics/0": 2, "metrics/1": 3},
-    counters=Counters(stored=10, dead_letters=1, writes=4, write_seconds=2.0),
+    stored=10,
+    dead_letters=1,
+    writes=4,
+    write_seconds=2.0,
+    write_classes=[0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 1],
 )
 
 
 class StatusServerTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.board = Board([RUNNING, Status("logs-0", Kind.LOGS, state=State.RUNNING)])
+        self.board = StatusBoard([RUNNING, Status("logs-0", Kind.LOGS, state=MemberState.RUNNING)])
         listener = socket.create_server(("127.0.0.1", 0))
         self.server = StatusServer(listener, self.board)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
@@ -63,7 +67,7 @@ class StatusServerTest(base.BaseTestCase):
         )
 
     def test_health_is_503_with_the_reason_while_one_waits(self):
-        self.board.write(Status("logs-0", Kind.LOGS, state=State.WAITING_FOR_DATABASE, reason="away"))
+        self.board.write(Status("logs-0", Kind.LOGS, state=MemberState.WAITING_FOR_DATABASE, reason="away"))
         code, body = self.get("/healthcheck")
         self.assertEqual(503, code)
         self.assertFalse(json.loads(body)["healthy"])
@@ -77,7 +81,12 @@ class StatusServerTest(base.BaseTestCase):
             'monasca_persister_lag{partition="1",topic="metrics",worker="metrics-0"} 3.0',
             'monasca_persister_write_seconds_sum{worker="metrics-0"} 2.0',
             'monasca_persister_write_seconds_count{worker="metrics-0"} 4.0',
+            'monasca_persister_write_seconds_bucket{le="0.01",worker="metrics-0"} 0.0',
+            'monasca_persister_write_seconds_bucket{le="0.025",worker="metrics-0"} 1.0',
+            'monasca_persister_write_seconds_bucket{le="30.0",worker="metrics-0"} 3.0',
+            'monasca_persister_write_seconds_bucket{le="+Inf",worker="metrics-0"} 4.0',
             'monasca_persister_worker_state{state="running",worker="logs-0"} 1.0',
+            'monasca_persister_worker_state{state="waiting_for_the_database",worker="logs-0"} 0.0',
             'monasca_persister_worker_state{state="failed",worker="logs-0"} 0.0',
         ):
             self.assertIn(line, text.splitlines())

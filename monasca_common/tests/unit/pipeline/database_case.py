@@ -4,7 +4,7 @@
 import fixtures
 import sqlalchemy as sa
 
-from monasca_common.pipeline.ledger import Ledger, OffsetRange, Source
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.unit.pipeline.pipeline_case import PipelineCase
 
@@ -16,12 +16,12 @@ class DatabaseCase(PipelineCase):
         super().setUp()
         self.url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/pipeline.sqlite"
         open_storage(StorageSettings("sqlite", self.url)).upgrade()
-        self.ledger = Ledger(self.url)
+        self.offset_store = OffsetStore(self.url)
 
     def rows(self, table, *columns):
-        with self.ledger.reading() as connection:
+        with self.offset_store.reading() as connection:
             return connection.execute(sa.select(*(table.c[name] for name in columns))).all()
 
     def advance(self, *ranges, source=SOURCE):
-        with self.ledger.advance(source, [OffsetRange(*each) for each in ranges]):
+        with self.offset_store.advance(source, [OffsetRange(*each) for each in ranges]):
             pass

@@ -10,7 +10,7 @@ from monasca_common import pipeline
 
 # Their provenance is told beside them.
 GOLDEN = Path(__file__).parents[1] / "models" / "golden"
-SHIPPED = Path(pipeline.__file__).parent / "specifications"
+SHIPPED = Path(pipeline.__file__).parent / "specification" / "shipped"
 
 EVER = pipeline.TimeBounds(0, 2**52)
 PUBLISHER = pipeline.Publisher("aggregate", "the-tenant", "the-region")
@@ -43,7 +43,8 @@ def pre_row(event_type, *metric_ids, required=(), **defaults):
 
 def specifications(pre_rows, rows):
     return pipeline.read(
-        pipeline.Rows("pre.jsonl", map(json.dumps, pre_rows)), pipeline.Rows("transform.jsonl", map(json.dumps, rows))
+        pipeline.JsonRows("pre.jsonl", map(json.dumps, pre_rows)),
+        pipeline.JsonRows("transform.jsonl", map(json.dumps, rows)),
     )
 
 

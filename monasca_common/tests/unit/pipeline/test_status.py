@@ -7,8 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from testtools.matchers import Contains
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.pipeline.jobs.base import Progress, Watcher
-from monasca_common.pipeline.jobs.status import served
+from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
+from monasca_common.pipeline.jobs.metrics import served
 
 
 class ServedTest(base.BaseTestCase):
@@ -18,7 +18,7 @@ class ServedTest(base.BaseTestCase):
         self.addCleanup(self.taken.close)
         self.port = self.taken.getsockname()[1]
         self.heard = []
-        self.watcher = Watcher(tell=self.heard.append)
+        self.watcher = JobWatcher(tell=self.heard.append)
 
     def scraped(self, job):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
@@ -27,20 +27,28 @@ class ServedTest(base.BaseTestCase):
         return {
             sample.name.removeprefix("monasca_pipeline_") + sample.labels.get("what", ""): sample.value
             for sample in samples
-            if not sample.name.endswith("_created")
+            if not sample.name.endswith(("_created", "_bucket"))
         }
 
     def test_what_a_job_tells_is_what_a_scrape_finds(self):
         self.taken.close()
         with served("backfill", "127.0.0.1", self.port, self.watcher) as watcher:
-            for progress in (Progress(100, 50, 2.5, {"records": 90}), Progress(150, 0, 1.5, {"records": 130})):
-                watcher.tell(progress)
+            watcher.tell(JobProgress(100, 50, 2.5, {"records": 90}))
+            for _ in range(2):  # the second time, nothing has come
+                watcher.tell(JobProgress(150, 0, 1.5, {"records": 130}))
             found = self.scraped("backfill")
         self.assertGreater(found.pop("last_batch_time_seconds"), 0)
         self.assertEqual(
-            {"offsets_total": 150, "behind_offsets": 0, "batch_seconds": 1.5, "results_totalrecords": 130}, found
+            {
+                "offsets_total": 150,
+                "behind_offsets": 0,
+                "batch_seconds_count": 2,
+                "batch_seconds_sum": 4.0,
+                "results_totalrecords": 130,
+            },
+            found,
         )
-        self.assertEqual([50, 0], [each.left for each in self.heard])
+        self.assertEqual([50, 0, 0], [each.left for each in self.heard])
 
     def test_without_a_port_nobody_listens(self):
         with served("aggregate", "127.0.0.1", None, self.watcher) as watcher:

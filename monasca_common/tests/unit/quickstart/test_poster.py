@@ -4,7 +4,7 @@ import threading
 
 from oslotest import base
 
-from monasca_common.quickstart.poster import Bulk, Poster
+from monasca_common.quickstart.poster import PostedBulk, Poster
 
 
 class Api(http.server.BaseHTTPRequestHandler):
@@ -37,7 +37,7 @@ class PosterTest(base.BaseTestCase):
         self.server.answers += answers
         port = self.server.server_address[1]
         poster = Poster("127.0.0.1", port, threads=1, acknowledged=self.acknowledged.append)
-        bulk = Bulk(0, 1, "/v2.0/metrics", [{"name": "a"}], 1)
+        bulk = PostedBulk(0, 1, "/v2.0/metrics", [{"name": "a"}], 1)
         poster.post(bulk)
         poster.finish(10)
         return poster, bulk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from oslotest import base
 
-from monasca_common.quickstart.poster import Bulk
+from monasca_common.quickstart.poster import PostedBulk
 from monasca_common.quickstart.rows import count
 
 
@@ -23,7 +23,7 @@ class CountTest(base.BaseTestCase):
         self.events = [self.bulk(number, time_ms, 1) for number, time_ms in enumerate((100, 200))]
 
     def bulk(self, number, time_ms, size, *, acknowledged=True):
-        return Bulk(number, time_ms, "/", None, size, acknowledged_at=1.0 if acknowledged else None)
+        return PostedBulk(number, time_ms, "/", None, size, acknowledged_at=1.0 if acknowledged else None)
 
     def store(self, times, numbers):
         with contextlib.closing(sqlite3.connect(self.database)) as connection, connection:

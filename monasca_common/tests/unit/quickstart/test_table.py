@@ -4,9 +4,9 @@ import io
 from oslotest import base
 from rich.console import Console
 
-from monasca_common.quickstart.table import Outcome, chart, percentile, show
+from monasca_common.quickstart.table import RunSummary, chart, percentile, show
 
-GOOD = Outcome(
+GOOD = RunSummary(
     broker="kafka",
     seconds=20.0,
     posted=1000,
@@ -24,7 +24,7 @@ GOOD = Outcome(
 
 class OutcomeTest(base.BaseTestCase):
     def changed(self, **changes):
-        return Outcome(**(GOOD.as_json() | changes))
+        return RunSummary(**(GOOD.as_json() | changes))
 
     def test_all_posted_acknowledged_and_stored_once_is_good(self):
         self.assertTrue(GOOD.good)

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.errors import QueryTimeout, SchemaMismatch, StorageError, StorageUnavailable
-from monasca_common.storage.read_connections import ReadConnections
 from monasca_common.storage.reader import PageOf, SeriesFilter
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql_reader import open_sql_reader
+from monasca_common.storage.sql.connections import ReadConnections
+from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.storage.testing.reading import ReadContract
 from monasca_common.storage.testing.scenario import claim, measurement
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase

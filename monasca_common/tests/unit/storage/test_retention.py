@@ -2,9 +2,10 @@
 
 from oslotest import base
 
+from monasca_common.models.times import Window
 from monasca_common.storage import retention
 from monasca_common.storage.base import Kind
-from monasca_common.storage.retention import DAY_MS, Window
+from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.settings import StorageSettings
 
 

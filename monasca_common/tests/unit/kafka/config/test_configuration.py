@@ -7,7 +7,7 @@ from unittest import mock
 
 from oslo_config import cfg
 
-from monasca_common.kafka import options
+from monasca_common.kafka.config import groups
 from monasca_common.kafka.config.configuration import connection_settings, consumer_settings, producer_settings
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -231,25 +231,25 @@ class OptionNamesTest(ConfigurationTestCase):
 
 class OptionsTest(ConfigurationTestCase):
     def test_every_group_is_listed_with_its_options(self):
-        listed = dict(options.list_opts())
+        listed = dict(groups.list_opts())
 
-        self.assertEqual(["kafka", *options.CONSUMER_GROUPS], list(listed))
-        for group in options.CONSUMER_GROUPS:
+        self.assertEqual(["kafka", *groups.CONSUMER_GROUPS], list(listed))
+        for group in groups.CONSUMER_GROUPS:
             self.assertIn("topic", [option.name for option in listed[group]])
 
     def test_every_option_has_help(self):
-        for group, listed in options.list_opts():
+        for group, listed in groups.list_opts():
             for option in listed:
                 self.assertTrue(option.help, f"[{group}] {option.name}")
 
     def test_what_a_consumer_inherits_has_no_default(self):
-        inherited = {option.name for option in options.options_of("kafka")}
-        for option in options.options_of("kafka_metrics"):
+        inherited = {option.name for option in groups.group_of("kafka").oslo_options()}
+        for option in groups.group_of("kafka_metrics").oslo_options():
             if option.name in inherited:
                 self.assertIsNone(option.default, option.name)
 
     def test_no_secret_has_bounds_for_they_would_print_it(self):
-        for _, listed in options.list_opts():
+        for _, listed in groups.list_opts():
             for option in listed:
                 if option.secret:
                     bounds = [
@@ -258,7 +258,7 @@ class OptionsTest(ConfigurationTestCase):
                     self.assertFalse(any(bounds), option.name)
 
     def test_whatever_names_a_password_is_secret(self):
-        for _, listed in options.list_opts():
+        for _, listed in groups.list_opts():
             for option in listed:
                 if "password" in option.name or option.name.endswith("_options"):
                     self.assertTrue(option.secret, option.name)

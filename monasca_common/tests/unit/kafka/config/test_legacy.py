@@ -7,7 +7,7 @@ import pathlib
 
 from monasca_common.kafka.config import legacy
 from monasca_common.kafka.config.configuration import consumer_settings, producer_settings
-from monasca_common.kafka.options import options_of
+from monasca_common.kafka.config.groups import group_of
 from monasca_common.kafka.transport.librdkafka_options import consumer_options
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
@@ -104,6 +104,21 @@ class LegacyFilesTest(ConfigurationTestCase):
             [record.getMessage().split()[1] for record in logs.records],
         )
 
+    def test_old_names_are_logged_once_whatever_is_loaded_or_read_again(self):
+        conf = self.sample("persister")
+        with self.assertLogs(level="WARNING") as first:
+            consumer_settings(conf, "kafka_metrics")
+        logged = [record.getMessage() for record in first.records]
+        self.assertEqual(sorted(set(logged)), sorted(logged))
+        self.assertIn("uri", " ".join(logged))
+
+        with self.assertNoLogs(level="WARNING"):
+            consumer_settings(conf, "kafka_metrics")
+            producer_settings(conf, "kafka_metrics")
+            conf.reload_config_files()
+            consumer_settings(conf, "kafka_metrics")
+            consumer_settings(self.sample("persister"), "kafka_metrics")
+
     def test_an_old_option_of_a_producer_is_unknown_to_a_consumer(self):
         conf = self.with_kafka(kafka_metrics="ack_time = 3")
 
@@ -112,7 +127,7 @@ class LegacyFilesTest(ConfigurationTestCase):
 
 class LegacyTableTest(ConfigurationTestCase):
     def test_no_option_of_today_is_in_the_table_of_old_ones(self):
-        today = {option.name for group in ("kafka", "kafka_metrics") for option in options_of(group)}
+        today = {option.name for group in ("kafka", "kafka_metrics") for option in group_of(group).options}
 
         self.assertEqual(set(), today & {old.name for old in legacy.OLD_OPTIONS})
 
@@ -123,10 +138,10 @@ class LegacyTableTest(ConfigurationTestCase):
 
     def test_renamed_options_really_work(self):
         deprecated = {
-            (former.group or group, former.name)
+            (former.rpartition(".")[0] or group, former.rpartition(".")[2])
             for group in ("kafka", "kafka_notifications", "kafka_retry_notifications")
-            for option in options_of(group)
-            for former in option.deprecated_opts
+            for option in group_of(group).options
+            for former in option.old_names
         }
         for old in legacy.OLD_OPTIONS:
             if old.fate is legacy.Fate.RENAMED:

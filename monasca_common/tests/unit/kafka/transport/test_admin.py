@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import concurrent.futures
+import itertools
+from types import SimpleNamespace
 
+import fixtures
 from confluent_kafka import KafkaError, KafkaException
 from oslotest import base
 
-from monasca_common.kafka.errors import AuthenticationError, RetriableError
-from monasca_common.kafka.transport.admin import Admin
+from monasca_common.kafka.errors import AuthenticationError, RetriableError, TransportError
+from monasca_common.kafka.transport.admin import Admin, _Login
 
 
 class Metadata:
@@ -31,7 +34,7 @@ class ScriptedClient:
 
     def poll(self, _timeout):
         while self.unheard:
-            self.admin._on_error(KafkaError(self.unheard.pop(0)))
+            self.admin._login.heard(KafkaError(self.unheard.pop(0)))
 
 
 class PatienceTest(base.BaseTestCase):
@@ -43,7 +46,7 @@ class PatienceTest(base.BaseTestCase):
 class RefusalTest(base.BaseTestCase):
     def admin(self, *script):
         admin = Admin.__new__(Admin)
-        admin._refusal = None
+        admin._login = _Login()
         admin._servers = "kafka1:9092,kafka2:9092"
         admin._client = ScriptedClient(admin, list(script))
         return admin
@@ -63,3 +66,97 @@ class RefusalTest(base.BaseTestCase):
         told = self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
         self.assertEqual("_TRANSPORT", told.name)
         self.assertIn("no answer from kafka1:9092,kafka2:9092: check that these brokers are up", str(told))
+
+
+class FakeBrokers:
+    """Brokers that hear of a new topic one after the other, and name one of themselves the controller by turns."""
+
+    def __init__(self):
+        self.controllers = itertools.cycle((2, 1, 1, 2))
+        self.ids = {1: "old", 2: None}  # what each takes for the topic's id
+        self.created = False
+        self.asked = []
+        self.late = {1: 3, 2: 0}  # how often each is asked after the creation before it hears of it
+        self.between = None  # what those who had no id tell until then
+
+    def metadata(self):
+        partitions = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=2)}
+        brokers = {number: SimpleNamespace(host=f"kafka{number}", port=9092) for number in (1, 2)}
+        topics = {"t": SimpleNamespace(partitions=partitions)}
+        return SimpleNamespace(controller_id=next(self.controllers), brokers=brokers, topics=topics)
+
+    def topic_id(self, broker):
+        self.asked.append(broker)
+        if self.created:
+            self.late[broker] -= 1
+            self.ids[broker] = "new" if self.late[broker] < 0 else self.ids[broker] or self.between
+        return self.ids[broker]
+
+
+class FakeClient:
+    """As librdkafka's: it asks whichever broker the last metadata named the controller."""
+
+    brokers: FakeBrokers
+
+    def __init__(self, options):
+        self.servers = options["bootstrap.servers"]
+
+    def list_topics(self, **_):
+        metadata = self.brokers.metadata()
+        self.controller = metadata.controller_id
+        return metadata
+
+    def create_topics(self, topics, **_):
+        self.brokers.created = True
+        return {topics[0].topic: answered(None)}
+
+    def describe_topics(self, topics, **_):
+        topic_id = self.brokers.topic_id(self.controller)
+        if topic_id is None:
+            return {"t": answered(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))}
+        return {"t": answered(SimpleNamespace(topic_id=topic_id))}
+
+    def poll(self, _timeout):
+        pass
+
+
+def answered(result):
+    future = concurrent.futures.Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+class CreateTopicTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.brokers = FakeBrokers()
+        client = type("Client", (FakeClient,), {"brokers": self.brokers})
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", client))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin._LOOK_AGAIN_SECONDS", 0))
+        self.admin = Admin({"bootstrap.servers": "kafka1:9092,kafka2:9092"})
+
+    def test_a_topic_is_created_once_every_leader_serves_its_new_id(self):
+        self.admin.create_topic("t", 2)
+        self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
+        self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late one has heard of it
+
+    def test_leaders_that_all_serve_the_old_one_still_are_waited_for(self):
+        self.brokers.ids = {1: "old", 2: "old"}
+        self.brokers.late = {1: 3, 2: 5}
+        self.admin.create_topic("t", 2)
+        self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
+
+    def test_leaders_of_different_ids_are_waited_for_though_nobody_told_of_the_old_one_before(self):
+        self.brokers.ids = {1: None, 2: None}
+        self.brokers.late = {1: 2, 2: 0}
+        self.brokers.between = "old"
+        self.admin.create_topic("t", 2)
+        self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
+
+    def test_a_leader_that_never_hears_of_it_is_an_error(self):
+        self.brokers.late[1] = 1_000_000
+        error = self.assertRaises(TransportError, self.admin.create_topic, "t", 2, timeout=0.05)
+        self.assertIn("not every leader", str(error))

@@ -4,7 +4,8 @@ import logging
 import fixtures
 from oslotest import base
 
-from monasca_common.kafka.transport.client_log import REPEAT_SECONDS, ClientLog
+from monasca_common.kafka.log_limit import REPEAT_SECONDS
+from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.memory import VirtualClock
 
 
@@ -44,4 +45,4 @@ class ClientLogTest(base.BaseTestCase):
             self.log.log(logging.ERROR, "FAIL [b:%d]", number)
         self.clock.advance(600)
         self.complain()
-        self.assertEqual(1, len(self.log._said))
+        self.assertEqual(1, len(self.log._limit._logged))

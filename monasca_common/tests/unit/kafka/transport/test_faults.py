@@ -2,11 +2,23 @@
 from confluent_kafka import KafkaError
 from oslotest import base
 
-from monasca_common.kafka.errors import RetriableError
-from monasca_common.kafka.transport.faults import translate
+from monasca_common.kafka.errors import AuthenticationError, RetriableError
+from monasca_common.kafka.transport.error_translation import translate
 
 
 class TranslateTest(base.BaseTestCase):
     def test_who_has_not_heard_of_a_partitions_latest_leader_is_asked_again(self):
         for code in (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE):
             self.assertIsInstance(translate(KafkaError(code)), RetriableError)
+
+    def test_a_certificate_that_is_not_trusted_is_told_as_that_under_either_code(self):
+        said = "ssl://kafka1:9093/1: error:0A000086:SSL routines::certificate verify failed (after 1ms in state X)"
+        for code in (KafkaError._SSL, KafkaError._TRANSPORT):
+            error = translate(KafkaError(code, said))
+            self.assertIsInstance(error, AuthenticationError)
+            self.assertEqual(("_SSL", KafkaError._SSL), (error.name, error.code))
+            for part in ("ssl://kafka1:9093/1", "expired", "another host", "authority", "openssl s_client"):
+                self.assertIn(part, str(error))
+
+    def test_a_connection_that_breaks_is_a_passing_error(self):
+        self.assertIsInstance(translate(KafkaError(KafkaError._TRANSPORT, "kafka1: Disconnected")), RetriableError)

@@ -10,7 +10,12 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
-from monasca_common.kafka.transport.librdkafka_options import connection_options, consumer_options, producer_options
+from monasca_common.kafka.transport.librdkafka_options import (
+    admin_options,
+    connection_options,
+    consumer_options,
+    producer_options,
+)
 from monasca_common.kafka.transport.refused_options import make_client
 
 CONNECTION = ConnectionSettings("127.0.0.1:1", client_id="tests", security={"security.protocol": "plaintext"})
@@ -32,6 +37,21 @@ class ProducerOptionsTest(base.BaseTestCase):
         }
         self.assertEqual(safe, {name: options[name] for name in safe})
         self.assertTrue(5 <= int(str(options["linger.ms"])) <= 50)
+
+    def test_a_client_that_cannot_connect_comes_back_at_most_twice_a_second(self):
+        for options in (producer_options(PRODUCER), consumer_options(CONSUMER), admin_options(CONNECTION)):
+            self.assertEqual(500, options["reconnect.backoff.ms"])
+
+    def test_the_first_back_off_stays_below_an_operator_s_longest_one(self):
+        quick = dataclasses.replace(PRODUCER, options={"reconnect.backoff.max.ms": "200"})
+        options = producer_options(quick)
+        self.assertEqual(200, options["reconnect.backoff.ms"])
+        make_client("producer_options", lambda: confluent_kafka.Producer({**options, **QUIET}))
+        own = {"reconnect.backoff.max.ms": "200", "reconnect.backoff.ms": "50"}
+        self.assertEqual("50", producer_options(dataclasses.replace(PRODUCER, options=own))["reconnect.backoff.ms"])
+        wrong = producer_options(dataclasses.replace(PRODUCER, options={"reconnect.backoff.max.ms": "soon"}))
+        make = lambda: confluent_kafka.Producer({**wrong, **QUIET})  # noqa: E731
+        self.assertRaises(ConfigurationError, make_client, "producer_options", make)
 
     def test_a_transactional_producer_leaves_the_message_time_out_alone(self):
         options = producer_options(dataclasses.replace(PRODUCER, transactional_id="t", transaction_timeout_seconds=30))
@@ -80,7 +100,7 @@ class ConsumerOptionsTest(base.BaseTestCase):
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
-            "enable.partition.eof": False,
+            "enable.partition.eof": True,
             "fetch.queue.backoff.ms": 10,
             "partition.assignment.strategy": "cooperative-sticky",
             "isolation.level": "read_committed",

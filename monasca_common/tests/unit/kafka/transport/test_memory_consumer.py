@@ -18,6 +18,10 @@ def ignore(error, message):
     """A delivery callback that nobody cares for."""
 
 
+def is_end(message):
+    return message.error() is not None and message.error().name() == "_PARTITION_EOF"
+
+
 class ConsumerCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -36,7 +40,16 @@ class ConsumerCase(base.BaseTestCase):
             producer.produce(topic, value, None, partition, ignore, ignore, (number + 1) * 10, None)
 
     def poll(self, count=100):
-        return self.consumer.poll(count, 0)
+        """Messages and errors, without the ends of logs."""
+        return [message for message in self.consumer.poll(count, 0) if not is_end(message)]
+
+    def ends(self):
+        """What polls say of ends until there is nothing more to say."""
+        return [
+            message.offset()
+            for message in iter(lambda: next(iter(self.consumer.poll(1, 0)), None), None)
+            if is_end(message)
+        ]
 
     def values(self, count=100):
         return [message.value() for message in self.poll(count)]
@@ -59,12 +72,33 @@ class ReadingTest(ConsumerCase):
 
     def test_a_waiting_poll_returns_as_soon_as_there_is_a_message(self):
         self.consumer.assign({TP: 0})
+        self.assertEqual([0], self.ends())
         found: list[MemoryMessage] = []
         poller = threading.Thread(target=lambda: found.extend(self.consumer.poll(10, 1000)))
         poller.start()
         self.fill(1)
         poller.join(10)
         self.assertEqual([b"0"], [message.value() for message in found])
+
+    def test_the_end_of_the_log_is_told_once_after_its_messages(self):
+        self.fill(2)
+        self.broker.skip_offsets("t", 0, 3)
+        self.consumer.assign({TP: 0})
+        self.assertEqual([b"0", b"1"], self.values())
+        self.assertEqual([5], self.ends())
+        self.assertEqual([], self.ends())
+        self.fill(1, first=5)
+        self.assertEqual([6], self.ends())
+        self.consumer.seek(TP, 0)
+        self.assertEqual([6], self.ends())
+
+    def test_an_offset_without_a_message_is_passed_over(self):
+        self.broker.skip_offsets("t", 0, 2)
+        self.fill(1)
+        self.broker.skip_offsets("t", 0, 1)
+        self.fill(1, first=1)
+        self.consumer.assign({TP: 0})
+        self.assertEqual([2, 4], [message.offset() for message in self.poll()])
 
     def test_no_partition_starves_another(self):
         self.fill(10, partition=0)

@@ -9,6 +9,7 @@ from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.base import RawMessage
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, MemoryProducer, VirtualClock
+from monasca_common.kafka.transport.memory.record import MemoryMessage
 
 ANY = -1
 
@@ -96,11 +97,53 @@ class ProduceTest(ProducerCase):
         self.produce("t", b"x" * 20)
         self.producer.poll(0)
         self.assertEqual(["MSG_SIZE_TOO_LARGE", None], [error for error, _ in self.outcomes()])
-        self.assertEqual(200, self.producer.max_message_bytes("t", 1))
+        self.assertEqual({"t": 200}, self.producer.max_message_bytes(("t",), 1))
+
+    def test_a_record_s_size_is_what_kafka_makes_of_it(self):
+        # 61 bytes of a batch's header; of the record its length, attributes and two differences, then each field
+        # behind its own length, which takes two bytes from 64 on.
+        sizes = {
+            (b"v", None, ()): 61 + 1 + 3 + 1 + 2 + 1,
+            (None, b"k", ()): 61 + 1 + 3 + 2 + 1 + 1,
+            (b"v" * 64, None, ()): 61 + 2 + 3 + 1 + 66 + 1,
+            (b"v", None, (("\u20ac", b"ab"), ("n", None))): 61 + 1 + 3 + 1 + 2 + 1 + (4 + 3) + (2 + 1),
+        }
+        for (value, key, headers), size in sizes.items():
+            self.assertEqual(size, MemoryMessage("t", 0, value, key, headers).size(), (value, key, headers))
+
+    def test_the_smallest_batch_over_the_limit_is_refused(self):
+        self.broker.create_topic("t", max_message_bytes=71)
+        self.produce("t", b"fit")
+        self.produce("t", b"over")
+        self.producer.poll(0)
+        self.assertEqual([None, "MSG_SIZE_TOO_LARGE"], [error for error, _ in self.outcomes()])
+
+    def test_a_name_that_no_topic_can_have_is_refused_and_no_topic_is_made(self):
+        for name in ("", "..", "no/such", "x" * 250):
+            self.produce(name, b"v")
+            self.producer.poll(0)
+            self.assertEqual("TOPIC_EXCEPTION", self.outcomes()[-1][0])
+            error = self.assertRaises(ConfigurationError, self.broker.create_topic, name)
+            self.assertIn("letters, digits", str(error))
+        self.assertEqual((), self.broker.topics())
+
+    def test_names_that_differ_by_dots_and_underscores_alone_collide(self):
+        self.broker.create_topic("a.b_c")
+        self.assertRaises(ConfigurationError, self.broker.create_topic, "a_b.c")
+        self.produce("a_b_c", b"v")
+        self.producer.poll(0)
+        self.assertEqual(["TOPIC_EXCEPTION"], [error for error, _ in self.outcomes()])
+
+    def test_a_topic_has_partitions_and_a_limit(self):
+        for wrong in ({"partitions": 0}, {"partitions": -1}, {"max_message_bytes": -1}):
+            self.assertRaises(ConfigurationError, self.broker.create_topic, "t", **wrong)
+        self.broker.create_topic("t")
+        self.assertRaises(ConfigurationError, self.broker.add_partitions, "t", 0)
 
     def test_the_limit_of_an_unknown_topic_is_a_transport_error(self):
-        error = self.assertRaises(TransportError, self.producer.max_message_bytes, "nope", 1)
-        self.assertEqual("UNKNOWN_TOPIC_OR_PART", error.name)
+        self.broker.create_topic("t")
+        limits = self.producer.max_message_bytes(("nope", "t"), 1)
+        self.assertEqual(("UNKNOWN_TOPIC_OR_PART", 1_048_588), (limits["nope"].name, limits["t"]))
 
     def test_a_callback_that_raises_leaves_the_other_reports_for_the_next_poll(self):
         def explode(error, message):
@@ -210,7 +253,8 @@ class FaultsTest(ProducerCase):
     def test_an_unreachable_broker_answers_no_question(self):
         self.broker.create_topic("t")
         self.broker.disconnect()
-        error = self.assertRaises(RetriableError, self.producer.max_message_bytes, "t", 0)
+        error = self.producer.max_message_bytes(("t",), 0)["t"]
+        self.assertIsInstance(error, RetriableError)
         self.assertEqual("_TIMED_OUT", error.name)
 
     def test_an_error_that_kafka_does_not_have_is_refused_when_the_fault_is_planned(self):

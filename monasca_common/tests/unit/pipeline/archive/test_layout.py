@@ -12,14 +12,17 @@ SIX_MS = 1_767_247_200_000
 
 class LayoutTest(base.BaseTestCase):
     def test_folders_are_named_as_hive_names_partitions(self):
-        self.assertEqual("topic=metrics/date=2026-01-01/hour=06", layout.hour_folder("metrics", SIX_MS))
-        self.assertEqual("topic=a/date=1970-01-01/hour=00", layout.hour_folder("a", 0))
+        self.assertEqual("topic=metrics/date=2026-01-01/hour=6", layout.hour_folder("metrics", SIX_MS))
+        self.assertEqual("topic=a/date=1970-01-01/hour=0", layout.hour_folder("a", 0))
         self.assertEqual("topic=a/date=9999-12-31/hour=23", layout.hour_folder("a", LATEST_MS // HOUR_MS * HOUR_MS))
 
     @given(st.integers(0, LATEST_MS // HOUR_MS))
     def test_a_folder_tells_its_hour(self, hour):
         folder = layout.hour_folder("metrics", hour * HOUR_MS).removeprefix("topic=metrics/")
         self.assertEqual(hour * HOUR_MS, layout.hour_of(folder))
+
+    def test_a_folder_of_before_has_two_digits(self):
+        self.assertEqual(SIX_MS, layout.hour_of("date=2026-01-01/hour=06"))
 
     def test_other_folders_are_no_hours(self):
         for folder in ("date=2026-01-01", "date=2026-13-01/hour=06", "date=2026-01-01/hour=24", "x/hour=06", ""):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
-from monasca_common.pipeline.archive.manifest import ArchivedFile, State
-from monasca_common.pipeline.errors import AlreadyArchived
-from monasca_common.pipeline.ledger import OffsetRange, Source
+from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
+from monasca_common.pipeline.errors import AlreadyArchived, StagingLost
+from monasca_common.pipeline.source.offset_store import OffsetRange, Source
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
 SOURCE = Source("spark-archive", "metrics", "first-id")
@@ -15,28 +15,45 @@ def file(hour, first, last, *, partition=0, batch="ab"):
 
 class ManifestTest(DatabaseCase):
     def add(self, *files, source=SOURCE):
-        with self.ledger.writing() as connection:
+        with self.offset_store.writing() as connection:
             manifest.lock(connection, source)
             manifest.add(connection, source, files, 5)
 
     def find(self, state, source=SOURCE):
-        with self.ledger.reading() as connection:
+        with self.offset_store.reading() as connection:
             return manifest.find(connection, source, state)
 
     def change(self, change, *arguments, source=SOURCE):
-        with self.ledger.writing() as connection:
+        with self.offset_store.writing() as connection:
             return change(connection, source, *arguments)
 
     def test_a_file_goes_from_committed_to_placed_to_expired_to_nothing(self):
         one, other = file(1, 0, 9), file(2, 5, 8)
         self.add(other, one)
-        self.assertEqual([one, other], self.find(State.COMMITTED))
+        self.assertEqual([one, other], self.find(FileState.COMMITTED))
         self.change(manifest.set_placed, ["ab"])
-        self.assertEqual(([], [one, other]), (self.find(State.COMMITTED), self.find(State.PLACED)))
+        self.assertEqual(([], [one, other]), (self.find(FileState.COMMITTED), self.find(FileState.PLACED)))
         self.assertEqual(1, self.change(manifest.set_expired, 2 * HOUR_MS))
-        self.assertEqual(([one], [other]), (self.find(State.EXPIRED), self.find(State.PLACED)))
-        self.change(manifest.remove_expired, [one, other])
-        self.assertEqual(([], [other]), (self.find(State.EXPIRED), self.find(State.PLACED)))
+        self.assertEqual(([one], [other]), (self.find(FileState.EXPIRED), self.find(FileState.PLACED)))
+        self.change(manifest.remove, [one, other], FileState.EXPIRED)
+        self.assertEqual(([], [other]), (self.find(FileState.EXPIRED), self.find(FileState.PLACED)))
+
+    def test_a_file_in_place_is_replaced_once(self):
+        one, other, new = file(1, 0, 9), file(1, 10, 19), file(1, 0, 19, batch="cd")
+        self.add(one, other)
+        self.assertRaises(StagingLost, self.change, manifest.replace, [one])  # it is not in place yet
+        self.change(manifest.set_placed, ["ab"])
+        self.assertEqual({}, self.change(manifest.states, HOUR_MS))
+        self.change(manifest.replace, [one, other])
+        self.add(new)
+        states = {one.name: FileState.REPLACED, other.name: FileState.REPLACED, new.name: FileState.COMMITTED}
+        self.assertEqual((states, {}), (self.change(manifest.states, HOUR_MS), self.change(manifest.states, 0)))
+        self.change(manifest.set_placed, ["cd"], 2 * HOUR_MS)
+        self.assertEqual([new], self.find(FileState.COMMITTED))
+        self.change(manifest.set_placed, ["cd"], HOUR_MS)
+        self.change(manifest.remove, [one, other, new], FileState.REPLACED)
+        self.assertEqual(([], [new]), (self.find(FileState.REPLACED), self.find(FileState.PLACED)))
+        self.assertRaises(StagingLost, self.change, manifest.replace, [one])
 
     def test_what_is_not_in_place_yet_does_not_expire(self):
         self.add(file(1, 0, 9))
@@ -45,12 +62,12 @@ class ManifestTest(DatabaseCase):
     def test_batches_are_placed_each_for_itself(self):
         self.add(file(1, 0, 9), file(1, 10, 19, batch="cd"))
         self.change(manifest.set_placed, ["cd"])
-        self.assertEqual([file(1, 0, 9)], self.find(State.COMMITTED))
+        self.assertEqual([file(1, 0, 9)], self.find(FileState.COMMITTED))
 
     def test_groups_and_topics_have_manifests_of_their_own(self):
         self.add(file(1, 0, 9))
         for source in (Source("other", "metrics", None), Source("spark-archive", "log", None)):
-            self.assertEqual([], self.find(State.COMMITTED, source))
+            self.assertEqual([], self.find(FileState.COMMITTED, source))
 
     def test_offsets_are_archived_once(self):
         self.add(file(1, 10, 19))
@@ -70,5 +87,5 @@ class ManifestTest(DatabaseCase):
         self.assertRaises(AlreadyArchived, self.change, manifest.check_new, [OffsetRange(0, 10, 20)], source=unknown)
 
     def test_a_path_has_hour_and_offsets(self):
-        path = "topic=metrics/date=1970-01-01/hour=02/p00001-000000000000000005-000000000000000008-ab.parquet"
+        path = "topic=metrics/date=1970-01-01/hour=2/p00001-000000000000000005-000000000000000008-ab.parquet"
         self.assertEqual(path, file(2, 5, 8, partition=1).path)

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import re
 from pathlib import Path
 
 import fixtures
@@ -9,13 +8,14 @@ from monasca_common.pipeline.archive import layout, reading
 from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
 from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.patterns import Pattern
 from monasca_common.tests.unit.persister import envelopes
 
 VALUES = [envelopes.metric(1), envelopes.alarm(1), envelopes.log(1), envelopes.event(1), b"{", None, b"7"]
 
 
 def wanted(**patterns):
-    return Selection(**{name: re.compile(text) for name, text in patterns.items()}).wanted(VALUES)
+    return Selection(**{name: Pattern(text) for name, text in patterns.items()}).wanted(VALUES)
 
 
 class SelectionTest(base.BaseTestCase):

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
 from pathlib import Path
 from unittest import mock
 
@@ -7,7 +8,7 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import store
-from monasca_common.pipeline.archive.archiving import check_owner
+from monasca_common.pipeline.archive.batch import check_owner, rename_padded_hours
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
@@ -21,6 +22,10 @@ class StoreTest(base.BaseTestCase):
     def put(self, path, data=b"data"):
         with self.store.writing(path) as stream:
             stream.write(data)
+
+    def files(self, folder):
+        paths = (self.folder / folder).rglob("*")
+        return sorted(str(path.relative_to(self.folder)) for path in paths if path.is_file())
 
     def test_a_file_is_placed_once_and_again(self):
         self.put("_staging/a")
@@ -42,12 +47,6 @@ class StoreTest(base.BaseTestCase):
         self.assertEqual((2, None), (self.store.size("t/f/two"), self.store.size("none")))
         self.assertEqual((b"22", None), (self.store.read_small("t/f/two"), self.store.read_small("none")))
 
-    def test_files_below_a_folder_are_told_by_their_paths(self):
-        for path in ("t/one", "t/f/two", "u/three"):
-            self.put(path)
-        self.assertEqual(["t/f/two", "t/one"], self.store.files_below("t"))
-        self.assertEqual([], self.store.files_below("none"))
-
     def test_who_archives_here_is_noted_again_where_the_disk_was_too_full_for_it(self):
         (self.folder / "_archive").write_bytes(b"")
         check_owner(self.store, "g")
@@ -55,6 +54,34 @@ class StoreTest(base.BaseTestCase):
         check_owner(self.store, "g")
         error = self.assertRaises(ConfigurationError, check_owner, self.store, "other")
         self.assertIn("that of group_id 'g'", str(error))
+
+    def test_files_are_exchanged_at_once(self):
+        for path in ("t/f/a", "t/f/b", "t/f/kept", "_staging/new", "_staging/placed"):
+            self.put(path, path.encode())
+        self.store.place("_staging/placed", "t/f/there")
+        new = {"t/f/c": "_staging/new", "t/f/there": "_staging/placed"}
+        self.assertTrue(self.store.exchange("t/f", new, {"t/f/a", "t/f/b"}))
+        self.assertEqual(["t/f/c", "t/f/kept", "t/f/there"], self.files("t"))
+        self.assertEqual(b"_staging/new", self.store.read_small("t/f/c"))
+        self.assertEqual([self.folder], list(self.folder.parent.glob(f"*{self.folder.name}*")))
+
+    def test_a_file_system_that_exchanges_nothing_is_left_as_it_is(self):
+        self.put("t/f/a")
+        self.put("_staging/new")
+        for code in (errno.EINVAL, errno.ENOSYS, errno.EXDEV):
+            with mock.patch.object(store, "_exchange", side_effect=OSError(code, "no")):
+                self.assertFalse(self.store.exchange("t/f", {"t/f/c": "_staging/new"}, {"t/f/a"}))
+        self.assertEqual(["t/f/a"], self.files("t"))
+        self.assertEqual([self.folder], list(self.folder.parent.glob(f"*{self.folder.name}*")))
+
+    def test_hours_of_two_digits_are_renamed(self):
+        for path in ("date=2026-01-31/hour=06/a", "date=2026-01-31/hour=16/b", "date=2026-01-31/hour=6/c", "x/y/d"):
+            self.put(f"topic=t/{path}")
+        for _ in range(2):
+            rename_padded_hours(self.store, "t")
+        expected = ["date=2026-01-31/hour=16/b", "date=2026-01-31/hour=6/a", "date=2026-01-31/hour=6/c", "x/y/d"]
+        self.assertEqual([f"topic=t/{path}" for path in expected], self.files("topic=t"))
+        self.assertEqual(["hour=16", "hour=6"], sorted(self.store.folders("topic=t/date=2026-01-31")))
 
     def test_to_remove_what_is_gone_is_no_error(self):
         self.put("t/one")
@@ -84,16 +111,3 @@ class StoreTest(base.BaseTestCase):
         for location in ("relative/path", "nowhere://user:secret@host/x", "s3://"):
             error = self.assertRaises(ConfigurationError, Store, location)
             self.assertNotIn("secret", str(error))
-
-    def test_spark_is_told_the_same_place_without_logins(self):
-        self.assertEqual(f"file://{self.folder}/a/b", self.store.spark_uri("a/b"))
-        self.assertEqual(f"file://{self.folder}/a", Store(f"file://{self.folder}").spark_uri("a"))
-        with mock.patch.object(store, "_open", return_value=(mock.Mock(type_name="s3"), "bucket/x")):
-            for location, uri in (
-                ("s3://bucket/x", "s3a://bucket/x/a"),
-                ("s3://user:secret@bucket/x/?region=eu", "s3a://bucket/x/a"),
-                ("gs://anonymous@bucket/x", "gs://bucket/x/a"),
-                ("abfss://box@account.dfs.core.windows.net/x", "abfss://box@account.dfs.core.windows.net/x/a"),
-                ("hdfs://name:8020/x", "hdfs://name:8020/x/a"),
-            ):
-                self.assertEqual(uri, Store(location).spark_uri("a"))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files of a batch's folder are taken, and what their footers tell; without Spark."""
+"""The files of a task, and what their footers tell; without Spark."""
 
+import json
 from pathlib import Path
 
 import fixtures
@@ -9,49 +10,105 @@ import pyarrow.parquet as pq
 from oslotest import base
 
 from monasca_common.pipeline.archive import reading
-from monasca_common.pipeline.archive.layout import HOUR_MS, Offsets
 from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.archive.store import Store
-from monasca_common.pipeline.archive.writing import HourFiles
+from monasca_common.pipeline.archive.writing import TaskFiles
 from monasca_common.pipeline.errors import ArchiveDamaged
+from monasca_common.tests.unit.persister import envelopes
 
-PLACE = "of_partition=3/of_hour=7/is_dated=true"
+MICROSECOND = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-class StagedTest(base.BaseTestCase):
+def records(*places, value=b"x", dated=True):
+    """Records at (partition, offset, hour), as Spark hands them to a task."""
+    partitions, offsets, hours = zip(*places, strict=True)
+    count = len(places)
+    return pa.record_batch(
+        {
+            "partition": pa.array(partitions, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([7_000] * count, MICROSECOND),
+            "key": pa.array([b"k"] * count),
+            "value": pa.array([value] * count, pa.binary()),
+            "headers": pa.array([[{"key": "a", "value": b"1"}]] * count, HEADERS),
+            "event_time": pa.array([5_000] * count, MICROSECOND),
+            "of_hour": pa.array(hours, pa.int64()),
+            "is_dated": pa.array([dated] * count),
+        }
+    )
+
+
+class TaskFilesCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.root = Path(self.useFixture(fixtures.TempDir()).path)
         self.store = Store(str(self.root))
-        self.files = HourFiles(self.store, "metrics", "ab", "_staging/topic=metrics/ab", "zstd")
 
-    def write(self, place, offsets):
-        path = self.root / self.files.folder / place / "part-0.zstd.parquet"
-        path.parent.mkdir(parents=True)
-        pq.write_table(pa.table({"offset": pa.array(offsets, pa.int64())}), path)
-        return path
+    def files(self, *batches, columns="raw", **bounds):
+        files = TaskFiles(self.store, "_staging/topic=metrics/ab/17", "zstd", columns, **bounds)
+        for batch in batches:
+            files.add(batch)
+        return files.close()
 
-    def test_a_file_is_known_by_its_place_and_its_footer(self):
-        self.write(PLACE, [5, 9, 6])
-        self.write("of_partition=0/of_hour=0/is_dated=false", [1, 2])
-        staged = self.files._staged()
-        self.assertEqual(
-            [(0, Offsets(0, 1, 2), 2), (7 * HOUR_MS, Offsets(3, 5, 9), 3)],
-            [(file.hour_ms, file.offsets, file.records) for file in staged.files],
+
+class TaskFilesTest(TaskFilesCase):
+    def test_each_partition_and_hour_is_a_file_that_is_told_with_its_content(self):
+        found = self.files(records((0, 5, 7), (1, 6, 7), (0, 6, 8)), records((0, 9, 7), dated=False))
+        told = {(each["partition"], each["hour"]): each for each in found}
+        self.assertEqual({(0, 7), (1, 7), (0, 8)}, set(told))
+        counts = {name: told[0, 7][name] for name in ("first", "last", "records", "undated")}
+        self.assertEqual({"first": 5, "last": 9, "records": 2, "undated": 1}, counts)
+        for each in found:
+            content = reading.content(self.store, each["path"])
+            self.assertEqual(
+                (each["records"], each["first"], each["last"], each["bytes"]),
+                (content.records, content.first, content.last, content.size_bytes),
+            )
+
+    def test_no_reader_of_parquet_sees_what_is_staged(self):
+        self.files(records((0, 5, 7)))
+        staged = [path for path in self.root.rglob("*") if path.is_file()]
+        self.assertEqual([".staged"], [path.suffix for path in staged])
+        self.assertEqual([], list(self.root.glob("**/*.parquet")))
+
+    def test_memory_is_bounded_by_writing_a_part_of_what_is_held_most(self):
+        many = [records(*((0, turn * 10 + number, number % 2) for number in range(10))) for turn in range(50)]
+        found = self.files(*many, most_bytes=2_000)
+        self.assertEqual([250, 250], [each["records"] for each in found])
+        parts = [pq.ParquetFile(self.root / each["path"]).num_row_groups for each in found]
+        self.assertGreater(min(parts), 5)
+
+    def test_more_hours_than_may_be_open_are_more_files(self):
+        turns = [records(*((0, turn * 9 + hour, hour) for hour in range(9))) for turn in range(3)]
+        found = self.files(*turns, most_open=4)
+        self.assertEqual(27, sum(each["records"] for each in found))
+        self.assertEqual(set(range(9)), {each["hour"] for each in found})
+        self.assertEqual(len(found), len({each["path"] for each in found}))
+        tables = [pq.read_table(self.root / each["path"], columns=["offset"]) for each in found]
+        self.assertEqual(list(range(27)), sorted(pa.concat_tables(tables).column("offset").to_pylist()))
+
+    def test_a_metric_has_columns_of_its_own_where_they_are_asked_for(self):
+        values = (envelopes.metric(0), envelopes.log(0), b"{", None, b'{"metric":{"name":"n","value":"x"}}')
+        (found,) = self.files(
+            *(records((0, offset, 7), value=value) for offset, value in enumerate(values)), columns="parsed"
         )
-        self.assertEqual(2, staged.undated)
-
-    def test_what_another_attempt_at_a_task_writes_meanwhile_is_not_taken(self):
-        self.write(PLACE, [5, 6])
-        self.write(f"_temporary/0/_temporary/attempt_1_m_000000_1/{PLACE}", [5, 6])
-        self.assertEqual([Offsets(3, 5, 6)], [file.offsets for file in self.files._staged().files])
+        rows = pq.read_table(self.root / found["path"]).to_pylist()
+        names = ("metric_name", "metric_tenant", "metric_value", "metric_dimensions")
+        metric, *others = [tuple(row[name] for name in names) for row in rows]
+        whole = json.loads(values[0])
+        dimensions = sorted(whole["metric"]["dimensions"].items())
+        expected = (whole["metric"]["name"], whole["meta"]["tenantId"], whole["metric"]["value"], dimensions)
+        self.assertEqual(expected, (*metric[:3], sorted(metric[3])))
+        self.assertEqual([(None,) * 4] * 4, others)
+        self.assertEqual(list(values), [row["value"] for row in rows])
 
     def test_a_file_that_is_cut_is_told_by_its_name_and_not_by_a_format(self):
-        path = self.write(PLACE, [5, 6])
+        (found,) = self.files(records((0, 5, 7), (0, 6, 7)))
+        path = self.root / found["path"]
         whole = path.read_bytes()
-        name = str(path.relative_to(self.root))
         for length in (0, 3, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
             for look in (reading.content, lambda *of: list(reading.read(*of, Selection()))):
-                error = self.assertRaises(ArchiveDamaged, look, self.store, name)
+                error = self.assertRaises(ArchiveDamaged, look, self.store, found["path"])
                 self.assertIn(str(path), str(error))

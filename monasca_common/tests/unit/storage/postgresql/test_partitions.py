@@ -2,9 +2,10 @@
 
 from oslotest import base
 
+from monasca_common.models.times import Window
 from monasca_common.storage.base import Kind
 from monasca_common.storage.postgresql import partitions
-from monasca_common.storage.retention import DAY_MS, Window, window
+from monasca_common.storage.retention import DAY_MS, window
 from monasca_common.storage.settings import StorageSettings
 
 NOON_MS = 1_790_000_000_000 // DAY_MS * DAY_MS + DAY_MS // 2

@@ -2,6 +2,7 @@
 """The contract of storage, over SQLite."""
 
 from monasca_common.storage.testing import (
+    AccountingContract,
     FenceContract,
     KeyContract,
     OperationContract,
@@ -16,6 +17,9 @@ class SqliteWriteTest(WriteContract, SqliteTestCase): ...
 
 
 class SqliteFenceTest(FenceContract, SqliteTestCase): ...
+
+
+class SqliteAccountingTest(AccountingContract, SqliteTestCase): ...
 
 
 class SqliteKeyTest(KeyContract, SqliteTestCase): ...

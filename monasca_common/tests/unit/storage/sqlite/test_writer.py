@@ -8,6 +8,8 @@ import sqlite3
 import threading
 from pathlib import Path
 
+from fixtures import MonkeyPatch
+
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.errors import ForkedError
 from monasca_common.kafka.failpoints import FailPointReached
@@ -15,7 +17,7 @@ from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import RowsRefused, SchemaMismatch, StorageUnavailable
 from monasca_common.storage.sqlite import writer as sqlite_writer
 from monasca_common.storage.testing.database import NOW_MS
-from monasca_common.storage.testing.scenario import Scenario, make_series, measurement
+from monasca_common.storage.testing.scenario import Scenario, make_series, measurement, row
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
@@ -162,6 +164,33 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.assertTrue(all(step.removed <= 7 and step.table == "measurements" for step in steps), steps)
         expected = [row for row in rows if row.time_ms >= NOW_MS + 13]
         self.assertEqual(sorted(expected, key=lambda row: (row.time_ms, row.series.id)), self.stored(Kind.METRICS))
+
+    def test_pruning_of_rows_with_a_key_goes_by_small_steps(self):
+        self.useFixture(MonkeyPatch("monasca_common.storage.sqlite.prune.ROWS_A_STEP", 7))
+        self.write(self.database.writer(), Kind.LOGS, [row(Kind.LOGS, n, time_ms=NOW_MS + n) for n in range(20)])
+        days = self.database.settings.default_retention_days
+        steps = list(self.database.storage().prune(NOW_MS + 17 + days * 86_400_000))
+        self.assertEqual([("logs", 7), ("logs", 7), ("logs", 3)], [(step.table, step.removed) for step in steps])
+        self.assertEqual(3, len(self.stored(Kind.LOGS)))
+
+    def test_a_step_of_pruning_is_bounded_although_it_finds_nothing(self):
+        from monasca_common.storage.sqlite import prune
+
+        self.useFixture(MonkeyPatch("monasca_common.storage.sqlite.prune.SERIES_A_STEP", 10))
+        self.write(self.database.writer(), Kind.METRICS, [measurement(n) for n in range(95)])
+        statements = []
+
+        def connect(*arguments, **named):
+            connection = connect_to_file(*arguments, **named)
+            connection.set_trace_callback(statements.append)
+            return connection
+
+        connect_to_file = prune.connect
+        self.useFixture(MonkeyPatch("monasca_common.storage.sqlite.prune.connect", connect))
+        self.assertEqual([], list(self.database.storage().prune(NOW_MS)))
+        transactions = " ".join(statement.split()[0] for statement in statements).split("BEGIN")
+        self.assertGreater(len(transactions), 2 * 9)
+        self.assertLess(max(map(len, map(str.split, transactions))), 5 * 10)
 
     def test_series_without_measurements_are_pruned_and_come_back_with_the_next_one(self):
         writer = self.database.writer()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the figures of the documentation: ``python doc/figures`` writes ``doc/source/_figures/*.svg``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from canvas import AMBER, BLUE, GREEN, PALE, RED, Canvas
+
+FOLDER = Path(__file__).parents[1] / "source" / "_figures"
+
+
+def outcomes() -> Canvas:
+    """A message from the call to its outcome."""
+    c = Canvas(860, 330, "A message is reserved, handed over and settled as delivered, failed or unknown")
+    c.box(20, 130, 150, 60, "reserved\nroom in the budget", fill=BLUE)
+    c.box(240, 130, 140, 60, "handed over\nto the client", fill=BLUE)
+    c.arrow((170, 160), (238, 160))
+    c.box(610, 20, 220, 56, "delivered\na broker acknowledged it", fill=GREEN)
+    c.box(610, 132, 220, 56, "unknown\nperhaps in the log", fill=AMBER)
+    c.box(610, 244, 220, 56, "failed\nsurely not in the log", fill=RED)
+    c.arrow((340, 130), (340, 48), (608, 48))
+    c.label(350, 42, "acknowledged", small=True)
+    c.arrow((380, 160), (608, 160))
+    c.label(390, 154, "time-out, lost answer, close", small=True)
+    c.arrow((340, 190), (340, 258), (608, 258))
+    c.label(350, 252, "rejected, beyond any doubt", small=True)
+    c.arrow((95, 190), (95, 288), (608, 288))
+    c.label(105, 281, "no room, too large, closed, interrupted: the client never had it", small=True)
+    c.arrow((720, 132), (720, 100), (290, 100), (290, 128), dashed=True)
+    c.label(400, 93, "retry: the same id", small=True)
+    c.arrow((830, 272), (845, 272), (845, 318), (50, 318), (50, 192), dashed=True)
+    c.label(400, 312, "retry: the same id", small=True)
+    return c
+
+
+def fence() -> Canvas:
+    """Two persisters that both believe they own a partition."""
+    c = Canvas(860, 360, "The stored offset moves with the rows, from the value that was read, or not at all")
+    c.box(20, 20, 200, 50, "persister A\nowns the partition", fill=BLUE)
+    c.box(640, 20, 200, 50, "persister B\nbelieves it does", fill=AMBER)
+    c.box(340, 20, 180, 50, "database\nnext = 100", fill=PALE)
+    c.line((120, 70), (120, 340))
+    c.line((430, 70), (430, 340))
+    c.line((740, 70), (740, 340))
+    c.arrow((122, 105), (428, 105))
+    c.label(140, 98, "rows 100 to 149, next 100 -> 150", small=True)
+    c.arrow((428, 135), (122, 135))
+    c.label(140, 129, "one row updated: commit", small=True)
+    c.box(380, 145, 100, 30, "next = 150", fill=GREEN)
+    c.arrow((738, 210), (432, 210))
+    c.label(450, 203, "rows 100 to 149, next 100 -> 150", small=True)
+    c.arrow((432, 240), (738, 240))
+    c.label(450, 234, "next is 150: they are stored", small=True)
+    c.arrow((738, 275), (432, 275))
+    c.label(450, 268, "rows 150 to 199, next 150 -> 200", small=True)
+    c.box(380, 285, 100, 30, "next = 200", fill=GREEN)
+    c.arrow((122, 300), (378, 300), dashed=True)
+    c.label(140, 293, "rows 150 to 179", small=True)
+    c.arrow((378, 330), (122, 330), dashed=True)
+    c.label(140, 324, "next is 200: they are stored", small=True)
+    c.label(
+        430,
+        355,
+        "Whoever comes second stores nothing twice; it reads on from what is stored.",
+        anchor="middle",
+        small=True,
+    )
+    return c
+
+
+def prefix() -> Canvas:
+    """What of a partition may be committed."""
+    c = Canvas(760, 210, "The gap-free prefix of what is done is committed")
+    states = ["done", "done", "done", "letter", "done", "busy", "done", "done", "wait", "wait", "wait"]
+    fills = {"done": GREEN, "letter": RED, "busy": AMBER, "wait": PALE}
+    for number, state in enumerate(states):
+        c.box(30 + 64 * number, 70, 60, 50, f"{40 + number}\n{state}", fill=fills[state])
+    c.arrow((346, 160), (346, 122))
+    c.label(346, 178, "committed: 45 (next to read)", anchor="middle")
+    c.label(346, 196, "46 and 47 are done, and are read again after a crash", anchor="middle", small=True)
+    c.label(32, 40, "one partition, by offset", bold=True)
+    c.label(32, 58, "letter: dead-lettered, and the letter is acknowledged; busy: a handler has it", small=True)
+    return c
+
+
+def windows() -> Canvas:
+    """Event time in windows, windows in a period."""
+    c = Canvas(760, 290, "Windows of ten minutes of event time make up the hour that is published")
+    for number in range(6):
+        minute = number * 10
+        c.box(
+            60 + 110 * number,
+            90,
+            106,
+            46,
+            f"12:{minute:02d}\n" + ("partial" if number != 2 else "partial + late"),
+            fill=BLUE if number != 2 else AMBER,
+        )
+    c.label(60, 30, "records, by their own time", bold=True)
+    for x in (80, 110, 180, 215, 300, 330, 345, 420, 520, 560, 600, 650, 700):
+        c.arrow((x, 44), (x, 86))
+    c.arrow((310, 20), (310, 86), dashed=True)
+    c.label(318, 24, "late: merged into its window, whenever it comes", small=True)
+    c.box(60, 180, 656, 44, "period 12:00 to 13:00\nrolled up, then combined over its windows", fill=GREEN)
+    for number in range(6):
+        c.arrow((113 + 110 * number, 136), (113 + 110 * number, 178))
+    c.label(60, 250, "version 1, provisional: the hour is not over, or its slack", small=True)
+    c.label(60, 268, "version 2, final: the same series and time with a greater version takes its place", small=True)
+    c.label(
+        60,
+        286,
+        "version 3: after late data; storage keeps the greatest version, in whatever order they come",
+        small=True,
+    )
+    return c
+
+
+def floors() -> Canvas:
+    """Which part may import from which."""
+    c = Canvas(760, 464, "Each floor imports only from the floors below it")
+    storeys = (
+        (("simport, validation, repositories, kafka_lib", "what services written for monasca-common 3 import"),),
+        (("cli", "commands"), ("quickstart", "the main job shown")),
+        (("api", "HTTP to Kafka"), ("persister", "Kafka to rows")),
+        (("pipeline", "jobs on Spark"),),
+        (("storage", "rows and positions"), ("devbroker", "a real Kafka for tests")),
+        (("kafka", "producer, consumer, processor"),),
+        (("models", "what travels: envelopes, limits, rows"),),
+    )
+    for level, rooms in enumerate(storeys):
+        width = (720 - 20 * (len(rooms) - 1)) // len(rooms)
+        for number, (name, what) in enumerate(rooms):
+            fill = GREEN if name == "kafka" else BLUE
+            c.box(20 + number * (width + 20), 16 + level * 64, width, 46, f"{name}\n{what}", fill=fill)
+        if level:
+            c.arrow((380, 62 + (level - 1) * 64), (380, 14 + level * 64))
+    return c
+
+
+FIGURES: dict[str, Callable[[], Canvas]] = {
+    "outcomes": outcomes,
+    "fence": fence,
+    "prefix": prefix,
+    "windows": windows,
+    "floors": floors,
+}
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    FOLDER.mkdir(exist_ok=True)
+    for name, draw in FIGURES.items():
+        (FOLDER / f"{name}.svg").write_text(draw().svg())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service that starts again with new clients when one of its own is finished, a few times at most.
+
+It copies readings to another topic, each exactly once for readers of committed data. Exit status: 0 when it was
+stopped, or when ``--idle_seconds`` went by without a reading; 1 when it must be started again from outside.
+"""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from oslo_config import cfg
+
+from monasca_common import kafka
+
+MOST_RESTARTS = 3  # each may leave a client behind whose call never comes back
+REST_SECONDS = 2.0
+
+OPTIONS = [
+    cfg.StrOpt("output", default="copies", help="Where the copies go"),
+    cfg.FloatOpt("idle_seconds", default=float("inf"), help="End after so many seconds without a reading"),
+]
+
+
+class Service:
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._busy_at = time.monotonic()
+        self._stop: Callable[[], object] = lambda: None
+        self.stopped = False
+
+    def stop(self, *_signal: object) -> None:
+        self.stopped = True
+        self._stop()
+
+    def run(self) -> None:
+        """Until it is stopped. With the same transactional_id, what the run before left open is ended first, and then
+        it is read on from what is committed."""
+        producer = kafka.load_producer(self._conf)
+        consumer = kafka.load_consumer(self._conf, "kafka_readings")
+        with producer, consumer:  # closing takes no longer than a second more than its time-out, whatever hangs
+            processor = kafka.Processor(consumer, self.copy, producer=producer, transactional=True)
+            self._stop = processor.stop
+            threading.Thread(target=self._stop_when_idle, daemon=True).start()
+            if not self.stopped:
+                processor.run()
+
+    def copy(self, readings: kafka.PartitionBatch) -> list[tuple[str, kafka.Record]]:
+        self._busy_at = time.monotonic()
+        return [(self._conf.output, kafka.Record(value)) for value in readings.values]
+
+    def _stop_when_idle(self) -> None:
+        while time.monotonic() - self._busy_at < self._conf.idle_seconds:
+            time.sleep(0.2)
+        self.stop()
+
+
+def run(conf: cfg.ConfigOpts) -> int:
+    service = Service(conf)
+    signal.signal(signal.SIGTERM, service.stop)
+    for restarts in range(MOST_RESTARTS + 1):
+        try:
+            service.run()
+            return 0
+        except kafka.FatalError as error:  # not FencedError: then another process has this transactional_id
+            print(f"a client is finished, {restarts} restarts before: {error}", file=sys.stderr)
+            time.sleep(REST_SECONDS * 2**restarts)
+        if service.stopped:
+            return 0
+    return 1  # its supervisor starts it again, with nothing left behind
+
+
+def main() -> int:
+    conf = cfg.ConfigOpts()
+    conf.register_cli_opts(OPTIONS)
+    try:
+        conf(project="restart", default_config_files=[])
+        return run(conf)
+    except (kafka.MessagingError, cfg.Error) as error:
+        print(f"restart: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

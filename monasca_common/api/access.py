@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of each request: an id in its answer and in what is logged meanwhile, a line of the access log, and
+counts for ``/metrics``.
+
+A request leaves a tuple behind. Lines and counts are made of many of them at a time, because the logging module takes
+longer for a line than the API for a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from logging.handlers import WatchedFileHandler
+from typing import Any, NamedTuple
+
+import msgspec
+from oslo_context.context import RequestContext, get_current
+
+from monasca_common.api.limits import Environ, StartResponse, WsgiApp
+from monasca_common.api.notes import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
+from monasca_common.api.problems import error_body
+from monasca_common.api.routes import OTHER, Routes, method_of
+from monasca_common.kafka.errors import ConfigurationError
+
+LOG = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER = "X-Openstack-Request-Id"
+STDERR, OFF = "stderr", "off"
+
+_FLUSH_SECONDS = 0.5
+_MAX_WAITING_LINES = 100_000
+_GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
+_FAILED = "the request failed; the log of the API says why"
+
+
+class Served(NamedTuple):
+    """A request that was answered. ``at``: seconds since the epoch."""
+
+    at: float
+    request_id: str
+    global_request_id: str
+    client: str
+    tenant: str
+    method: str
+    route: str
+    status: int
+    answer_bytes: int
+    seconds: float
+    counts: MessageCounts
+    reason: str
+
+
+class AccessLine(msgspec.Struct, omit_defaults=True):
+    """A line of the access log. What is empty or 0 from ``delivered`` on is left out. No value of a query is in it."""
+
+    time: str
+    request_id: str
+    client: str
+    tenant: str
+    method: str
+    route: str
+    status: int
+    bytes: int
+    ms: float
+    delivered: int = 0
+    failed: int = 0
+    unknown: int = 0
+    rejected: int = 0
+    reason: str = ""
+    global_request_id: str = ""
+
+
+class Access:
+    """The outermost layer of the application, closed by its owner. Thread-safe.
+
+    ``count`` gets what was served, a batch at a time, and how many requests are in flight; it returns whether to call
+    it again although nothing is served. ``handler`` gets the lines, each batch as one record.
+    """
+
+    def __init__(
+        self,
+        app: WsgiApp,
+        routes: Routes,
+        count: Callable[[Sequence[Served], int], bool],
+        handler: logging.Handler | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._app = app
+        self._routes = routes
+        self._count = count
+        self._handler = handler
+        self._now = now
+        self._served: deque[Served] = deque()
+        self._in_flight: dict[str, None] = {}
+        self._lock = threading.Lock()
+        self._due = False
+        self._lines: list[bytes] = []
+        self._lost = 0
+        self._writing = threading.Lock()
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        began = time.perf_counter()
+        request_id = new_request_id()
+        global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID", "")
+        if global_id and not _GLOBAL_ID.fullmatch(global_id):
+            global_id = ""
+        self._in_flight[request_id] = None
+        if not self._due:
+            self._flush_soon()
+        context: Any = get_current() or RequestContext()
+        context.request_id, context.global_request_id, context.project_id = request_id, global_id or None, None
+        status = 500
+
+        def started(line: str, headers: list[tuple[str, str]], *more: Any) -> Any:
+            nonlocal status
+            status = int(line[:3])
+            headers.append((REQUEST_ID_HEADER, request_id))
+            return start_response(line, headers, *more)
+
+        try:
+            body = self._answer(environ, started)
+        finally:
+            del self._in_flight[request_id]
+            context.request_id = context.global_request_id = context.project_id = None
+        self._served.append(
+            Served(
+                self._now(),
+                request_id,
+                global_id,
+                environ.get("REMOTE_ADDR", ""),
+                environ.get(TENANT, ""),
+                method_of(environ["REQUEST_METHOD"]),
+                self._routes.find(environ.get("PATH_INFO", "")),
+                status,
+                sum(map(len, body)),
+                time.perf_counter() - began,
+                environ.get(COUNTS, NO_MESSAGES),
+                reason_of(environ, status),
+            )
+        )
+        return body
+
+    def refused(self, client: str, status: int, reason: str) -> str:
+        """Note what its server refused before it was a request; returns the id for the answer."""
+        request_id = new_request_id()
+        if not self._due:
+            self._flush_soon()
+        self._served.append(
+            Served(self._now(), request_id, "", client, "", OTHER, OTHER, status, 0, 0.0, NO_MESSAGES, reason)
+        )
+        return request_id
+
+    def _answer(self, environ: Environ, start_response: StartResponse) -> list[bytes]:
+        """The whole body, also where the application fails."""
+        try:
+            body = self._app(environ, start_response)
+            if isinstance(body, list):
+                return body
+            try:
+                return list(body)
+            finally:
+                getattr(body, "close", lambda: None)()
+        except Exception:
+            LOG.exception("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""))
+            environ.pop(COUNTS, None)
+            answer = msgspec.json.encode(error_body(500, "Internal Server Error", _FAILED))
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(answer)))]
+            start_response("500 Internal Server Error", headers, sys.exc_info())
+            return [answer]
+
+    def flush(self) -> bool:
+        """Count and write what was served until now; without a wait where another thread is writing. Returns whether
+        more is to come."""
+        with self._lock:
+            served = [self._served.popleft() for _ in range(len(self._served))]
+            goes_on = self._count(served, len(self._in_flight))
+            if self._handler is not None:
+                room = max(0, _MAX_WAITING_LINES - len(self._lines))
+                self._lines += [access_line(each) for each in served[:room]]
+                self._lost += len(served[room:])
+        if self._lines and self._writing.acquire(blocking=False):
+            try:
+                self._write()
+            finally:
+                self._writing.release()
+        return goes_on
+
+    def _write(self) -> None:
+        with self._lock:
+            lines, self._lines = self._lines, []
+            lost, self._lost = self._lost, 0
+        if lost:
+            lines.append(b'{"lost_lines":%d}' % lost)
+        assert self._handler is not None
+        self._handler.handle(logging.makeLogRecord({"msg": b"\n".join(lines).decode()}))
+
+    def _flush_soon(self) -> None:
+        self._due = True
+        timer = threading.Timer(_FLUSH_SECONDS, self._flush_due)
+        timer.name, timer.daemon = "api-access-log", True
+        timer.start()
+
+    def _flush_due(self) -> None:
+        self._due = False
+        if self.flush() and not self._due:
+            self._flush_soon()
+
+    def close(self) -> None:
+        self.flush()
+        if self._handler is not None:
+            self._handler.close()
+
+
+def log_handler(where: str) -> logging.Handler | None:
+    """``where``: a file, which is opened again when it was moved away, `STDERR` or `OFF`.
+
+    Raises `ConfigurationError` for a file that cannot be written.
+    """
+    if where == OFF:
+        return None
+    if where == STDERR:
+        return logging.StreamHandler()
+    try:
+        return WatchedFileHandler(where, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"access_log in group [api] is {where}, which cannot be written ({error.strerror}): correct the path, or "
+            "the permissions of its folder"
+        ) from None
+
+
+def access_line(served: Served) -> bytes:
+    return msgspec.json.encode(
+        AccessLine(
+            _iso(served.at),
+            served.request_id,
+            served.client,
+            served.tenant,
+            served.method,
+            served.route,
+            served.status,
+            served.answer_bytes,
+            round(served.seconds * 1000, 3),
+            *served.counts,
+            served.reason,
+            served.global_request_id,
+        )
+    )
+
+
+def new_request_id() -> str:
+    """As OpenStack's services make them: they can be told apart, and are no secret."""
+    text = f"{random.getrandbits(128):032x}"
+    return f"req-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _iso(at: float) -> str:
+    second, milliseconds = divmod(int(at * 1000), 1000)
+    return f"{_iso_second(second)}.{milliseconds:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _iso_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

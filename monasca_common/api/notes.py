@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the layers of the application note of a request, in its environ, for the access log and for ``/metrics``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from oslo_context.context import get_current
+
+TENANT = "monasca.tenant"
+COUNTS = "monasca.counts"
+REASON = "monasca.reason"
+
+
+class MessageCounts(NamedTuple):
+    """What became of a post's messages. ``rejected``: invalid ones, sent to the dead letters."""
+
+    delivered: int = 0
+    failed: int = 0
+    unknown: int = 0
+    rejected: int = 0
+
+
+NO_MESSAGES = MessageCounts()
+
+
+class Reason(StrEnum):
+    """Why a request is refused."""
+
+    BAD_REQUEST = "bad_request"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    HEADER_TOO_SLOW = "header_too_slow"
+    BODY_TOO_SLOW = "body_too_slow"
+    CONFLICT = "conflict"
+    TOO_LARGE = "too_large"
+    MEDIA_TYPE = "media_type"
+    INVALID = "invalid"
+    SERIES_LIMIT = "series_limit"
+    NOT_SUPPORTED = "not_supported"
+    FAILED = "failed"
+    # Of the status 503:
+    BUSY = "busy"
+    STOPPING = "stopping"
+    KAFKA = "kafka"
+    DATABASE = "database"
+    KEYSTONE = "keystone"
+    UNAVAILABLE = "unavailable"
+    OTHER = "other"
+
+
+_OF_STATUS = {
+    400: Reason.BAD_REQUEST,
+    401: Reason.UNAUTHORIZED,
+    403: Reason.FORBIDDEN,
+    404: Reason.NOT_FOUND,
+    408: Reason.BODY_TOO_SLOW,
+    409: Reason.CONFLICT,
+    413: Reason.TOO_LARGE,
+    415: Reason.MEDIA_TYPE,
+    422: Reason.INVALID,
+    429: Reason.SERIES_LIMIT,
+    500: Reason.FAILED,
+    501: Reason.NOT_SUPPORTED,
+    503: Reason.UNAVAILABLE,
+}
+
+
+def reason_of(environ: dict[str, Any], status: int) -> str:
+    """Empty for a request that is not refused."""
+    if status < 400:
+        return ""
+    return environ.get(REASON) or _OF_STATUS.get(status, Reason.OTHER)
+
+
+def note_tenant(environ: dict[str, Any], tenant: str) -> None:
+    """Also for what is logged until the request is answered."""
+    environ[TENANT] = tenant
+    context = get_current()
+    if context is not None:
+        context.project_id = tenant
+
+
+def note_delivered(environ: dict[str, Any], delivered: int, rejected: int) -> None:
+    environ[COUNTS] = MessageCounts(delivered, rejected=rejected)
+
+
+def note_undelivered(environ: dict[str, Any], details: Mapping[str, Any]) -> None:
+    """``details``: of an error's body, which has the counts of messages if there were any."""
+    counts = MessageCounts(*(details.get(name, 0) for name in MessageCounts._fields))
+    environ[COUNTS] = counts if any(counts) else NO_MESSAGES
+
+
+def note_reason(environ: dict[str, Any], reason: Reason) -> None:
+    """Where the status does not say it."""
+    environ[REASON] = reason

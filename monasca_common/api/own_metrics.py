@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/metrics`` of the API for Prometheus: of one process, or of all workers.
+
+Workers share the folder that ``PROMETHEUS_MULTIPROC_DIR`` names, which is to be set before prometheus_client is
+imported.
+"""
+
+from __future__ import annotations
+
+import glob
+import hmac
+import os
+from collections import Counter as Tally
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import falcon
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
+
+from monasca_common.api.access import Served
+from monasca_common.api.notes import NO_MESSAGES, MessageCounts
+from monasca_common.api.openapi import STRING, operation
+from monasca_common.api.problems import Problem
+from monasca_common.kafka import KafkaProducer
+
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_PREFIX = "monasca_api"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_KINDS = {"/v2.0/metrics": "metrics", "/v2.0/logs": "logs", "/v1.0/events": "events"}
+
+
+class ApiMetrics:
+    """What one worker counts. Called by one thread at a time, but for `validated`."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._producer = producer
+        self.before_read: Callable[[], object] = lambda: None
+        self._registry = CollectorRegistry()
+        made: dict[str, Any] = {"namespace": _PREFIX, "registry": self._registry}
+        self._requests = Counter("requests", "Requests that were answered", ("method", "route", "status"), **made)
+        self._seconds = Histogram(
+            "request_seconds", "From a request to its answer", ("method", "route"), buckets=_SECONDS, **made
+        )
+        self._messages = Counter("messages", "Messages of posts by what became of them", ("kind", "outcome"), **made)
+        self._refused = Counter("refused", "Requests that were refused, by reason", ("reason",), **made)
+        self._validations = Histogram(
+            "token_validation_seconds", "How long Keystone was waited for", ("outcome",), buckets=_SECONDS, **made
+        )
+        self._seconds_of = cache(self._seconds.labels)
+        self._in_flight = Gauge("requests_in_flight", "Requests in flight", multiprocess_mode="livesum", **made)
+        self._unacknowledged = Gauge(
+            "unacknowledged_messages", "Messages that Kafka has yet to answer", multiprocess_mode="livesum", **made
+        )
+        self._oldest = Gauge(
+            "oldest_unacknowledged_seconds", "The age of the oldest of them", multiprocess_mode="livemax", **made
+        )
+
+    def count(self, served: Sequence[Served], in_flight: int) -> bool:
+        """Whether something goes on that is to be looked at again soon."""
+        alike: Tally[tuple[str, str, int, str]] = Tally()
+        messages: dict[str, list[MessageCounts]] = defaultdict(list)
+        for each in served:
+            alike[each.method, each.route, each.status, each.reason] += 1
+            self._seconds_of(each.method, each.route).observe(each.seconds)
+            if each.counts is not NO_MESSAGES:
+                messages[each.route].append(each.counts)
+        for (method, route, status, reason), number in alike.items():
+            self._requests.labels(method, route, status).inc(number)
+            if reason:
+                self._refused.labels(reason).inc(number)
+        for route, counts in messages.items():
+            for outcome, numbers in zip(MessageCounts._fields, zip(*counts, strict=True), strict=True):
+                self._messages.labels(_KINDS.get(route, "other"), outcome).inc(sum(numbers))
+        health = self._producer.health()
+        self._in_flight.set(in_flight)
+        self._unacknowledged.set(health.outstanding_messages)
+        self._oldest.set(health.oldest_unacknowledged_seconds)
+        return bool(in_flight or health.outstanding_messages)
+
+    def validated(self, outcome: str, seconds: float) -> None:
+        """Note a token for which Keystone was asked."""
+        self._validations.labels(outcome).observe(seconds)
+
+    def text(self) -> bytes:
+        """Up to now for this worker; others count what they served within half a second."""
+        self.before_read()
+        folder = os.environ.get(_FOLDER)
+        if folder is None:
+            return generate_latest(self._registry)
+        _forget_dead_workers(folder)
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
+
+
+class MetricsPage:
+    """``GET /metrics``. ``token``: what it has to bring as ``Authorization: Bearer``; ``None``: nothing."""
+
+    def __init__(self, metrics: ApiMetrics, token: str | None) -> None:
+        self._metrics = metrics
+        self._expected = None if token is None else f"Bearer {token}".encode()
+
+    @operation("Metrics of the API itself, for Prometheus", returns=STRING, media_type=PROMETHEUS_TEXT)
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        given = request.env.get("HTTP_AUTHORIZATION", "").encode("latin-1", "replace")
+        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+            raise Problem(
+                401,
+                "Unauthorized",
+                "these metrics need the token of [api] metrics_token: send it as Authorization: Bearer",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        response.content_type = PROMETHEUS_TEXT
+        response.data = self._metrics.text()
+
+
+def _forget_dead_workers(folder: str) -> None:
+    """What they counted stays; what they had at a time does not."""
+    for path in glob.glob(os.path.join(folder, "gauge_live*.db")):
+        pid = int(path.rpartition("_")[2].removesuffix(".db"))
+        if not os.path.exists(f"/proc/{pid}"):
+            multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's producer goes on after a fatal error: reopened when somebody posts or asks for its health, with back-off.
+
+Without it a worker would answer 503 until somebody restarts it, although the permission that was missing is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from monasca_common.kafka import ClosedError, KafkaProducer, MessagingError
+
+LOG = logging.getLogger(__name__)
+
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 60.0
+
+
+class Reopening:
+    """Thread-safe: one thread reopens, the others go on."""
+
+    def __init__(self, producer: KafkaProducer, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._producer = producer
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._pause = _FIRST_PAUSE_SECONDS
+        self._last = self._next = float("-inf")
+
+    def reopen_if_finished(self) -> None:
+        """Reopen the producer if a fatal error finished it, and the last attempt is long enough ago."""
+        if not self._producer.health().finished or not self._lock.acquire(blocking=False):
+            return
+        try:
+            now = self._monotonic()
+            if now >= self._next and self._producer.health().finished:
+                self._count(now)
+                self._producer.reopen()
+        except ClosedError:
+            pass  # the worker ends
+        except MessagingError as error:
+            LOG.warning("the producer could not be reopened: %s", error)
+        finally:
+            self._lock.release()
+
+    def _count(self, now: float) -> None:
+        lasted = now - self._last > self._pause + _LONGEST_PAUSE_SECONDS
+        self._pause = _FIRST_PAUSE_SECONDS if lasted else min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._last, self._next = now, now + self._pause

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``POST /v1.0/events``: ``{"timestamp": ..., "events": [...]}``; 200."""
+
+from __future__ import annotations
+
+import falcon
+
+from monasca_common.api.body import read_json_body
+from monasca_common.api.idempotency import idempotency_key
+from monasca_common.api.openapi import EVENTS, IDEMPOTENCY_KEY, operation
+from monasca_common.api.posting import PostContext, parsed, records, refusal
+from monasca_common.api.problems import unprocessable
+from monasca_common.api.publishing import TopicMessages
+from monasca_common.models import event
+from monasca_common.storage.base import Kind
+
+PATH = "/v1.0/events"
+
+
+class Events:
+    def __init__(self, context: PostContext) -> None:
+        self._context = context
+
+    @operation("Post events", IDEMPOTENCY_KEY, body=EVENTS)
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        settings = self._context.settings
+        tenant: str = request.context.tenant
+        key = idempotency_key(request)
+        body = read_json_body(request, settings)
+        if not body:
+            raise unprocessable("the body is empty: send a timestamp and events")
+        created = self._context.creation_time(request, key)
+        post = parsed(self._context.within(Kind.EVENTS, event.parse_post, created), body)
+        if post.violations:
+            raise refusal(post.violations)
+        values = [event.envelope(text, tenant, settings.region, created) for text in post.valid]
+        bulk = TopicMessages(settings.events_topic, records(values, post, request, key))
+        self._context.publishing.publish(bulk, keyed=key is not None)
+        response.status = falcon.HTTP_200

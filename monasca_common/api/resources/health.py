@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``GET /healthcheck``: 200 while everything asked about works, else 503, and in the body what does not.
+
+Posts need Kafka alone and reads storage alone, so a balancer of one kind asks for its part: ``?part=producer`` or
+``?part=storage``; otherwise an unavailable database would take healthy writers out of rotation.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import falcon
+import msgspec
+
+from monasca_common.api.openapi import PART, STRING, of, operation
+from monasca_common.api.problems import bad_request
+from monasca_common.api.reopening import Reopening
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka import AuthorizationError, FatalError, KafkaProducer
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
+
+LOG = logging.getLogger(__name__)
+
+_HEALTH = of(status=STRING)
+_KEEP_SECONDS = 2.0  # the last result is returned again for so long: health checks must not become the load
+_NOBODY = "healthcheck"  # a tenant without series: one look at an index
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    ok: bool
+    facts: Mapping[str, Any]
+
+
+Check = Callable[[], CheckResult]
+
+
+class Health:
+    """``checks`` by part. Thread-safe: one thread checks, the others get the last result."""
+
+    def __init__(self, checks: Mapping[str, Check], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._kept = {part: _LastChecks(check, monotonic) for part, check in checks.items()}
+
+    @operation("Whether what is needed answers", PART, returns=_HEALTH, also={503: _HEALTH})
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        asked = request.get_param("part")
+        if asked is not None and asked not in self._kept:
+            raise bad_request(f"part is one of {', '.join(self._kept)}: correct it, or leave it out")
+        parts = [asked] if asked is not None else list(self._kept)
+        states = {part: self._kept[part].state() for part in parts}
+        ok = all(state.ok for state in states.values())
+        response.status = falcon.HTTP_200 if ok else falcon.HTTP_503
+        response.content_type = falcon.MEDIA_JSON
+        response.cache_control = ["no-store"]
+        body: dict[str, Any] = {"status": _word(ok)}
+        for part, state in states.items():
+            body[part] = {"status": _word(state.ok), **state.facts}
+        response.data = msgspec.json.encode(body)
+
+    on_head = on_get
+
+
+class _LastChecks:
+    def __init__(self, check: Check, monotonic: Callable[[], float]) -> None:
+        self._check = check
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._state: CheckResult | None = None
+        self._until = float("-inf")
+
+    def state(self) -> CheckResult:
+        kept = self._state
+        if kept is not None and self._monotonic() < self._until:
+            return kept
+        # A check takes seconds where something hangs: requests meanwhile get the last result.
+        if not self._lock.acquire(blocking=kept is None):
+            assert kept is not None
+            return kept
+        try:
+            if self._state is None or self._monotonic() >= self._until:
+                self._state = self._check()
+                self._until = self._monotonic() + _KEEP_SECONDS
+            return self._state
+        finally:
+            self._lock.release()
+
+
+def producer_check(
+    producer: KafkaProducer,
+    settings: ApiSettings,
+    probe: Callable[[], None] | None,
+    reopening: Reopening | None = None,
+) -> Check:
+    """``probe`` asks the brokers something and raises whatever it gets when they do not answer: an idle producer
+    hears of nothing by itself for a minute. ``reopening``: a worker that gets no posts because it is not healthy must
+    become so by itself."""
+
+    def check() -> CheckResult:
+        if reopening is not None:
+            reopening.reopen_if_finished()
+        health = producer.health()
+        oldest = health.oldest_unacknowledged_seconds
+        facts = {
+            "outstanding_messages": health.outstanding_messages,
+            "oldest_unacknowledged_seconds": round(oldest, 3),
+        }
+        if health.recreated_topics:
+            facts["recreated_topics"] = health.recreated_topics
+        if health.finished or isinstance(health.last_error, AuthorizationError | FatalError):
+            return CheckResult(False, {**facts, "reason": "Kafka refuses this client for good: see the log"})
+        if oldest > settings.stalled_after_seconds:
+            return CheckResult(False, {**facts, "reason": "Kafka acknowledges nothing"})
+        if probe is not None:
+            try:
+                probe()
+            except Exception as error:  # whatever it is, the brokers were not reached
+                LOG.warning("Kafka does not answer the health check: %s", error)
+                return CheckResult(False, {**facts, "reason": "Kafka does not answer"})
+        return CheckResult(True, facts)
+
+    return check
+
+
+def storage_check(reader: Reader | None) -> Check:
+    """``None``: this API has no storage to read from, which is not a failure."""
+
+    def check() -> CheckResult:
+        if reader is None:
+            return CheckResult(True, {"reads": False})
+        try:
+            reader.series(SeriesFilter(tenant=_NOBODY), PageOf(1))
+        except StorageError as error:
+            LOG.warning("Storage does not answer the health check: %s", error)
+            return CheckResult(False, {"reason": "the database does not answer"})
+        return CheckResult(True, {})
+
+    return check
+
+
+def _word(ok: bool) -> str:
+    return "ok" if ok else "failing"

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``POST /v2.0/logs``: ``{"dimensions": {}, "logs": [...]}``; 204."""
+
+from __future__ import annotations
+
+import falcon
+
+from monasca_common.api.body import read_json_body
+from monasca_common.api.idempotency import idempotency_key
+from monasca_common.api.openapi import IDEMPOTENCY_KEY, LOGS, PROJECT_ID, operation
+from monasca_common.api.posting import PostContext, parsed, records, refusal
+from monasca_common.api.publishing import TopicMessages
+from monasca_common.models import log
+from monasca_common.storage.base import Kind
+
+PATH = "/v2.0/logs"
+
+
+class Logs:
+    def __init__(self, context: PostContext) -> None:
+        self._context = context
+
+    @operation("Post logs", IDEMPOTENCY_KEY, PROJECT_ID, body=LOGS, status=204)
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        settings = self._context.settings
+        tenant: str = request.context.tenant
+        key = idempotency_key(request)
+        created = self._context.creation_time(request, key)
+        parse = self._context.within(Kind.LOGS, log.parse_post, created)
+        post = parsed(parse, read_json_body(request, settings, type_required=True))
+        if post.violations:
+            raise refusal(post.violations)
+        values = [log.envelope(text, tenant, settings.region, created) for text in post.valid]
+        bulk = TopicMessages(settings.logs_topic, records(values, post, request, key))
+        self._context.publishing.publish(bulk, keyed=key is not None)
+        response.status = falcon.HTTP_204

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``GET`` of what metrics measured: ``/v2.0/metrics/measurements``, and ``/v2.0/metrics/statistics`` over periods.
+
+Both show elements, each made of one series or of several. An element's id depends on nothing but what it stands for,
+and elements are in order of id: so a page can go on behind ``<id>_<time>`` although series have come or gone since the
+page before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import falcon
+
+from monasca_common.api import paging
+from monasca_common.api.openapi import OBJECT, PERIOD, ROWS, STATISTICS, STRING, list_of, of, operation
+from monasca_common.api.paging import encode
+from monasca_common.api.problems import conflict, unprocessable
+from monasca_common.api.query import EVERY_SERIES, LATEST_MS, Cursor, Query, RowsQuery, iso
+from monasca_common.api.settings import ApiSettings
+from monasca_common.models.series import series_id
+from monasca_common.storage.reader import PageOf, Point, Position, Reader, StatisticsPeriod
+
+_END = b"]}"
+_ROWS = {"type": "array", "items": {"type": "array"}}
+_SHOWN = {"id": STRING, "name": STRING, "dimensions": OBJECT, "columns": {"type": "array", "items": STRING}}
+
+
+def add_routes(app: falcon.App[Any, Any], reader: Reader, settings: ApiSettings) -> None:
+    app.add_route("/v2.0/metrics/measurements", Measurements(reader, settings))
+    app.add_route("/v2.0/metrics/statistics", Statistics(reader, settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """``series_ids`` are read as one; ``head`` is the element as JSON up to its first row."""
+
+    id: str
+    series_ids: tuple[bytes, ...]
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Those that a page can hold, in order of id. ``more``: there are others behind them."""
+
+    shown: Sequence[Element]
+    more: bool = False
+
+
+class ElementRow(NamedTuple):
+    """``element`` is the index of its element; ``series_id`` distinguishes rows of one time in a merged one."""
+
+    element: int
+    time_ms: int
+    columns: Sequence[Any]
+    series_id: bytes | None = None
+
+
+class _RowPage:
+    def __init__(self, reader: Reader, settings: ApiSettings) -> None:
+        self._reader = reader
+        self._page_limit = settings.page_limit
+        self._max_bytes = settings.max_answer_bytes
+
+    def _query(self, request: falcon.Request) -> Query:
+        return Query(request.query_string, tenant=request.context.tenant, page_limit=self._page_limit)
+
+    def _elements(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
+        """Those of the series that have rows then. Raises `Problem`: 409, or 422 for too many at once."""
+        if EVERY_SERIES in query.group_by or not (query.merge or query.group_by):
+            return self._each(query, columns, field)
+        return self._grouped(query, columns, field)
+
+    def _each(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
+        """Every series as an element: the cursor's, and of the next ones as many as a page can hold."""
+        page = PageOf(query.limit + 2, _before(query.cursor)) if query.group_by else PageOf(2)
+        shown: list[Element] = []
+        left = self._max_bytes
+        with contextlib.closing(self._reader.iter_series(query.which, page)) as found:
+            for series in found:
+                if shown and not query.group_by:
+                    raise conflict(
+                        f"several metrics are named {query.name!r} here: narrow dimensions down to one, or give "
+                        "merge_metrics=true for all as one, or group_by=* for each"
+                    )
+                if len(shown) > query.limit or left < 0:
+                    return Elements(shown, more=True)
+                one = _element(series.id.hex(), query.name, series.dimensions, (series.id,), columns, field)
+                left -= len(one.head) if shown else 0
+                shown.append(one)
+        return Elements(_resumed(shown, query.cursor))
+
+    def _grouped(self, query: RowsQuery, columns: Sequence[str], field: str) -> Elements:
+        """All series as one element, or those that share the dimensions of ``group_by``."""
+        members: dict[tuple[tuple[str, str], ...], list[bytes]] = {}
+        left = self._max_bytes
+        with contextlib.closing(self._reader.iter_series(query.which, PageOf(self._page_limit + 1))) as found:
+            for count, series in enumerate(found, 1):
+                # A series without the dimension is in the group of those without it.
+                shared = tuple(
+                    (key, series.dimensions[key]) for key in sorted(query.group_by) if key in series.dimensions
+                )
+                if shared not in members:
+                    left -= len(encode(shared))
+                if count > self._page_limit or left < 0:
+                    raise unprocessable(
+                        f"more than {self._page_limit} metrics, or {self._max_bytes} bytes of their dimensions, are "
+                        "asked for at once: narrow them by dimensions"
+                    )
+                members.setdefault(shared, []).append(series.id)
+        shown = [_group(query, dict(shared), ids, columns, field) for shared, ids in members.items()]
+        return Elements(_resumed(sorted(shown, key=lambda element: element.id), query.cursor))
+
+    def _answer(
+        self,
+        request: falcon.Request,
+        response: falcon.Response,
+        query: RowsQuery,
+        elements: Elements,
+        rows: Iterable[ElementRow],
+    ) -> None:
+        """Rows until there are as many, or as many bytes, as an answer may have; then a link to what follows."""
+        parts: list[bytes] = []
+        count, left, current = 0, self._max_bytes, -1
+        last: Cursor | None = None
+        for number, time_ms, columns, series in rows:
+            element, row = elements.shown[number], encode(columns)
+            size = len(row) + 1 + (len(element.head) + len(_END) + 1 if number != current else 0)
+            left -= size
+            if left < 0 and last is None:
+                raise paging.too_large(size, self._max_bytes, str(_behind_all(element, query)))
+            if left < 0 or count == query.limit:
+                break
+            if number != current:
+                parts += [_END, b","] if parts else []
+                parts.append(element.head)
+            else:
+                parts.append(b",")
+            parts.append(row)
+            count, current = count + 1, number
+            last = Cursor(time_ms, element.id, series, query.since_ms)
+        else:
+            last = _behind_all(elements.shown[-1], query) if elements.more else None
+        if parts:
+            parts.append(_END)
+        paging.answer_elements(request, response, [b"".join(parts)], None if last is None else str(last))
+
+
+class Measurements(_RowPage):
+    @operation("What metrics measured", *ROWS, returns=list_of(of(**_SHOWN, measurements=_ROWS)))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        query = self._query(request).measurements().resumed()
+        cursor = query.cursor
+        if cursor is not None and cursor.element_id is None:
+            query = query.since(max(query.span.start_ms, cursor.time_ms + 1))
+        elements = self._elements(query, ["timestamp", "value", "value_meta"], "measurements")
+        after = Position(cursor.time_ms, cursor.series_id) if cursor and _is_first(elements, cursor) else None
+        groups = [element.series_ids for element in elements.shown]
+        with contextlib.closing(
+            self._reader.iter_measurements(groups, query.span, limit=query.limit + 1, after=after)
+        ) as points:
+            rows = (_measurement_row(elements.shown[point.group], point) for point in points)
+            self._answer(request, response, query, elements, rows)
+
+
+class Statistics(_RowPage):
+    @operation(
+        "What metrics measured, over periods",
+        *ROWS,
+        STATISTICS,
+        PERIOD,
+        returns=list_of(of(**_SHOWN, statistics=_ROWS)),
+    )
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        asked = self._query(request).statistics()
+        query, cursor = asked.rows.resumed(), asked.rows.cursor
+        if cursor is not None and cursor.element_id is None:
+            query = query.since(_first_window_behind(cursor.time_ms, query.span.start_ms, asked.period_ms))
+        elements = self._elements(query, ["timestamp", *asked.functions], "statistics")
+        after_ms = cursor.time_ms if cursor and _is_first(elements, cursor) else None
+        groups = [element.series_ids for element in elements.shown]
+        found = self._reader.statistics(
+            groups, asked.functions, query.span, period_ms=asked.period_ms, limit=query.limit + 1, after_ms=after_ms
+        )
+        self._answer(request, response, query, elements, map(_statistics_row, found))
+
+
+def _first_window_behind(time_ms: int, start_ms: int, period_ms: int) -> int:
+    """Windows begin where they would without an offset: those that begin after ``time_ms`` remain."""
+    return start_ms if time_ms < start_ms else start_ms + ((time_ms - start_ms) // period_ms + 1) * period_ms
+
+
+def _measurement_row(element: Element, point: Point) -> ElementRow:
+    # Merged series may have rows of one time on both sides of a page's end: only the series distinguishes them.
+    series = point.series_id if len(element.series_ids) > 1 else None
+    return ElementRow(point.group, point.time_ms, [iso(point.time_ms), point.value, point.value_meta], series)
+
+
+def _statistics_row(period: StatisticsPeriod) -> ElementRow:
+    return ElementRow(period.group, period.start_ms, [iso(period.start_ms), *period.values])
+
+
+def _element(
+    id_: str, name: str, dimensions: Mapping[str, str], ids: tuple[bytes, ...], columns: Sequence[str], field: str
+) -> Element:
+    """``dimensions`` are those that the series are known to share."""
+    members = encode({"id": id_, "name": name, "dimensions": dimensions, "columns": columns})
+    return Element(id_, ids, b'%b,"%b":[' % (members[:-1], field.encode()))
+
+
+def _group(
+    query: RowsQuery, dimensions: Mapping[str, str], ids: Sequence[bytes], columns: Sequence[str], field: str
+) -> Element:
+    """The id is that of a series of no region; in order of id, so that rows of one time have an order."""
+    identity = series_id(query.which.tenant, "", query.name, dimensions).hex()
+    return _element(identity, query.name, dimensions, tuple(sorted(ids)), columns, field)
+
+
+def _resumed(elements: Sequence[Element], cursor: Cursor | None) -> list[Element]:
+    """Those that a page behind the cursor can still hold; the first one perhaps in part."""
+    if cursor is None or cursor.element_id is None:
+        return list(elements)
+    return [element for element in elements if element.id >= cursor.element_id]
+
+
+def _is_first(elements: Elements, cursor: Cursor) -> bool:
+    return bool(elements.shown) and elements.shown[0].id == cursor.element_id
+
+
+def _before(cursor: Cursor | None) -> str | None:
+    """The id behind which series begin with the cursor's own, if it may have rows left."""
+    if cursor is None or cursor.element_id is None:
+        return None
+    if cursor.time_ms == LATEST_MS:
+        return cursor.element_id
+    number = int(cursor.element_id, 16)
+    return f"{number - 1:032x}" if number else None
+
+
+def _behind_all(element: Element, query: RowsQuery) -> Cursor:
+    """Behind every row of an element."""
+    return Cursor(LATEST_MS, element.id, None, query.since_ms)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2.0/metrics``: posted and listed; their names, and the names and values of their dimensions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import falcon
+
+from monasca_common.api import paging
+from monasca_common.api.body import read_json_body
+from monasca_common.api.idempotency import idempotency_key, message_ids
+from monasca_common.api.openapi import (
+    DIMENSION_NAME,
+    IDEMPOTENCY_KEY,
+    METRIC_NAME,
+    METRICS,
+    NAME,
+    OBJECT,
+    SELECTION,
+    STRING,
+    list_of,
+    of,
+    operation,
+)
+from monasca_common.api.paging import one_more
+from monasca_common.api.posting import PostContext, parsed, records, refusal, violations_text
+from monasca_common.api.publishing import TopicMessages
+from monasca_common.api.query import Query
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka import Record, dead_letters
+from monasca_common.models import metric
+from monasca_common.models.post import ParsedPost, Rejected
+from monasca_common.models.series import Series
+from monasca_common.storage.base import Kind
+from monasca_common.storage.reader import PageOf, Reader
+
+PATH = "/v2.0/metrics"
+REJECTED_HEADER = "Monasca-Rejected"
+_MAX_ERROR_TEXT = 1000
+_METRIC = of(id=STRING, name=STRING, dimensions=OBJECT)
+
+T = TypeVar("T")
+
+
+def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: Reader) -> None:
+    settings = posts.settings
+    app.add_route(PATH, Metrics(posts, reader))
+    app.add_route(f"{PATH}/names", MetricNames(reader, settings))
+    app.add_route(f"{PATH}/dimensions/names", DimensionNames(reader, settings))
+    app.add_route(f"{PATH}/dimensions/names/values", DimensionValues(reader, settings))
+
+
+class _List:
+    def __init__(self, reader: Reader, settings: ApiSettings) -> None:
+        self._reader = reader
+        self._page_limit = settings.page_limit
+        self._max_bytes = settings.max_answer_bytes
+
+    def _query(self, request: falcon.Request) -> Query:
+        return Query(request.query_string, tenant=request.context.tenant, page_limit=self._page_limit)
+
+    def _answer(
+        self,
+        request: falcon.Request,
+        response: falcon.Response,
+        found: Iterable[T],
+        page: PageOf,
+        *,
+        element: Callable[[T], Any],
+        offset: Callable[[T], str],
+    ) -> None:
+        paging.answer_page(
+            request, response, found, limit=page.limit, max_bytes=self._max_bytes, element=element, offset=offset
+        )
+
+    def _answer_names(
+        self, request: falcon.Request, response: falcon.Response, field: str, names: Sequence[str], page: PageOf
+    ) -> None:
+        self._answer(request, response, names, page, element=lambda name: {field: name}, offset=str)
+
+
+class Metrics(_List):
+    """``POST``: one metric or a list of them, 204; ``GET``: which metrics there are."""
+
+    def __init__(self, posts: PostContext, reader: Reader) -> None:
+        super().__init__(reader, posts.settings)
+        self._posts = posts
+
+    @operation("Post metrics; the answer comes when Kafka has all of them", IDEMPOTENCY_KEY, body=METRICS, status=204)
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        posts, settings = self._posts, self._posts.settings
+        tenant: str = request.context.tenant
+        key = idempotency_key(request)
+        created = posts.creation_time(request, key)
+        parse = posts.within(Kind.METRICS, metric.parse_post, created)
+        post = parsed(parse, read_json_body(request, settings))
+        if post.violations and settings.invalid_metrics == "refuse":
+            raise refusal(post.violations)
+        if posts.series_limit is not None:
+            posts.series_limit.admit(tenant, post.valid, post.indices)
+        values = metric.envelopes(post.valid, tenant, settings.region, created)
+        bulk = TopicMessages(settings.metrics_topic, records(values, post, request, key))
+        if post.rejected:
+            rejected = self._dead_letters(post, request, key, created)
+            posts.publishing.publish(bulk, rejected, keyed=key is not None)
+            response.set_header(REJECTED_HEADER, str(len(post.rejected)))
+        else:
+            posts.publishing.publish(bulk, keyed=key is not None)
+        response.status = falcon.HTTP_204
+
+    @operation("Which metrics there are", NAME, *SELECTION, returns=list_of(_METRIC))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        which, page = self._query(request).series()
+        with contextlib.closing(self._reader.iter_series(which, one_more(page))) as found:
+            self._answer(request, response, found, page, element=_shown, offset=lambda series: series.id.hex())
+
+    def _dead_letters(
+        self, post: ParsedPost, request: falcon.Request, key: str | None, created: float
+    ) -> TopicMessages:
+        """The invalid ones as they came, in envelopes, so that they can be put right and sent again."""
+        settings = self._posts.settings
+        tenant: str = request.context.tenant
+        elements = [rejected.raw for rejected in post.rejected]
+        ids: Sequence[bytes | None] = [None] * len(elements)
+        if key is not None:
+            ids = message_ids(tenant, request.path, key, elements, [rejected.index for rejected in post.rejected])
+        return TopicMessages(
+            settings.rejected_metrics_topic,
+            [
+                Record(
+                    metric.envelope(rejected.raw, tenant, settings.region, created),
+                    headers=(
+                        (dead_letters.ORIGIN_TOPIC, settings.metrics_topic.encode()),
+                        (dead_letters.ERROR_CLASS, b"monasca_common.models.errors.InvalidEnvelope"),
+                        (dead_letters.ERROR_TEXT, _error_text(rejected)),
+                        (dead_letters.FIRST_FAILURE, b"%d" % round(created * 1000)),
+                    ),
+                    message_id=own_id,
+                )
+                for rejected, own_id in zip(post.rejected, ids, strict=True)
+            ],
+        )
+
+
+class MetricNames(_List):
+    @operation("Names of metrics", METRIC_NAME, *SELECTION, returns=list_of(of(name=STRING)))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        which, page = self._query(request).names()
+        self._answer_names(request, response, "name", self._reader.names(which, one_more(page)), page)
+
+
+class DimensionNames(_List):
+    @operation("Keys of dimensions", METRIC_NAME, *SELECTION, returns=list_of(of(dimension_name=STRING)))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        which, page = self._query(request).names()
+        names = self._reader.dimension_names(which, one_more(page))
+        self._answer_names(request, response, "dimension_name", names, page)
+
+
+class DimensionValues(_List):
+    @operation(
+        "Values of a dimension",
+        DIMENSION_NAME,
+        METRIC_NAME,
+        *SELECTION,
+        returns=list_of(of(dimension_value=STRING)),
+    )
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        query = self._query(request)
+        key = query.dimension_name()
+        which, page = query.names()
+        values = self._reader.dimension_values(which, key, one_more(page))
+        self._answer_names(request, response, "dimension_value", values, page)
+
+
+def _shown(series: Series) -> dict[str, Any]:
+    return {"id": series.id.hex(), "name": series.name, "dimensions": series.dimensions}
+
+
+def _error_text(rejected: Rejected) -> bytes:
+    return violations_text(rejected.violations)[:_MAX_ERROR_TEXT].encode(errors="backslashreplace")

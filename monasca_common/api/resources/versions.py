@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which versions of the API there are: ``GET /`` and ``GET /v2.0``; neither needs a token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import falcon
+import msgspec
+
+from monasca_common.api.openapi import STRING, list_of, of, operation
+
+_UPDATED = "2014-07-18T03:25:02.423Z"
+_VERSION = of(id=STRING, links={"type": "array"}, status=STRING, updated=STRING)
+
+
+class Versions:
+    @operation("Which versions of the API there are", returns=list_of(_VERSION))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        links = [{"rel": "self", "href": f"{request.prefix}/"}]
+        _answer(response, {"links": links, "elements": [_version(request)]})
+
+
+class Version:
+    @operation("This version", returns=_VERSION)
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        _answer(response, _version(request))
+
+
+def _version(request: falcon.Request) -> dict[str, Any]:
+    return {
+        "id": "v2.0",
+        "links": [{"rel": "self", "href": f"{request.prefix}/v2.0"}],
+        "status": "CURRENT",
+        "updated": _UPDATED,
+    }
+
+
+def _answer(response: falcon.Response, body: Any) -> None:
+    response.content_type = falcon.MEDIA_JSON
+    response.data = msgspec.json.encode(body)

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common config check``: whether files configure the services, without starting or asking anything."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+
+from oslo_config import cfg
+
+from monasca_common.api.settings import list_opts as api_options
+from monasca_common.cli import configuration, services
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.services import SERVICES
+from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.extras import remedy
+from monasca_common.pipeline.archive.settings import archive_settings, has_archive
+from monasca_common.pipeline.replay.settings import REPLAY_GROUP, replay_settings
+from monasca_common.pipeline.settings import aggregate_settings, aggregate_stream, backfill_settings, spark_settings
+from monasca_common.storage import StorageSettings, load_storage, open_storage
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.settings import DATABASE, STORAGE, dialect_of, has_database
+
+LOG = logging.getLogger(__name__)
+
+Check = Callable[[cfg.ConfigOpts], object]
+
+_EXTRAS = {"api": "api", "persister": "persister", "pipeline": "spark"}
+_LOGGERS = ("monasca_common", "oslo_config")
+# Groups of other libraries, which services read as well.
+_FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware", "oslo_policy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """``faults``: with which the service does not start. ``notes``: what it warns of, and does without."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+class ConfigCheck(MonascaCommand):
+    """Say what configuration files lack for each service, and what it would refuse; nothing is connected to.
+
+    The exit status is 0 where each service would start, as far as its files go.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        services.add_argument(parser)
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        wanted = [service for service in SERVICES if service in (parsed_args.service or SERVICES)]
+        found = {service: look_over(service, parsed_args.config_file) for service in wanted}
+        if parsed_args.json:
+            self.print(json.dumps({"services": {service: asdict(each) for service, each in found.items()}}))
+        else:
+            for service, each in found.items():
+                self.print(f"{service}: {'would not start' if each.faults else 'fine'}")
+                for text in (*each.faults, *(f"note: {note}" for note in each.notes)):
+                    self.print(f"  {text}")
+        return 1 if any(each.faults for each in found.values()) else 0
+
+
+def look_over(service: str, files: Sequence[str]) -> Findings:
+    """Run all checks of a service, each on a configuration of its own: as it is, and with what every service needs, so
+    that a fault there hides no other."""
+    faults, notes = dict[str, None](), dict[str, None]()
+    checks: Sequence[Check] = (producer_settings, _storage, *_CHECKS[service], _groups)
+    for check in checks:
+        for completed in (False, True):
+            try:
+                with _warnings() as said:
+                    conf = services.read_service(service, files)
+                    if completed:
+                        _complete(conf)
+                    check(conf)
+            except ImportError as error:
+                faults[remedy(error, _EXTRAS[service])] = None
+            except (MessagingError, StorageError) as error:
+                faults[str(error)] = None
+            notes |= dict.fromkeys(said)
+    return Findings(tuple(faults), tuple(notes))
+
+
+def _complete(conf: cfg.ConfigOpts) -> None:
+    """Put something in the place of options without a default that are not set."""
+    for group in (group_of(KAFKA_GROUP), STORAGE, DATABASE):
+        group.register(conf)
+    if not conf.kafka.bootstrap_servers:
+        conf.set_override("bootstrap_servers", ["nowhere:9092"], group=KAFKA_GROUP)
+    if not has_database(conf):
+        driver = conf.storage.driver
+        url = "sqlite:////nowhere/nothing" if driver == "sqlite" else f"{driver}://nobody@nowhere/nothing"
+        conf.set_override("connection", url, group=DATABASE.name)
+
+
+def _storage(conf: cfg.ConfigOpts) -> None:
+    if has_database(conf):
+        load_storage(conf)
+
+
+def _authentication(conf: cfg.ConfigOpts) -> None:
+    from monasca_common.api import auth  # it needs an extra
+
+    for group, options in api_options():
+        conf.register_opts(options, group=group)
+    if conf.api.auth_strategy == "keystone":
+        auth.check(conf)
+
+
+def _api(conf: cfg.ConfigOpts) -> None:
+    from monasca_common.api.service import check  # it needs an extra
+
+    check(conf)
+
+
+def _persister(conf: cfg.ConfigOpts) -> None:
+    from monasca_common.persister.service import worker_specs  # it needs an extra
+    from monasca_common.persister.settings import persister_settings
+
+    settings = persister_settings(conf)
+    worker_specs(settings, open_storage(settings.storage))
+
+
+def _aggregate(conf: cfg.ConfigOpts) -> None:
+    stream, _ = aggregate_stream(conf)
+    open_storage(StorageSettings(dialect_of(stream.connection), stream.connection))
+    if conf.pipeline_aggregate.specifications == "database":
+        LOG.warning("specifications are in the database, and are looked at when the job starts")
+    else:
+        aggregate_settings(conf)
+
+
+def _archive(conf: cfg.ConfigOpts) -> None:
+    if has_archive(conf):
+        archive_settings(conf)
+    if REPLAY_GROUP in conf.list_all_sections():
+        replay_settings(conf)
+
+
+def _groups(conf: cfg.ConfigOpts) -> None:
+    """A group that no service reads is allowed, because another program may read it, as each consumer has its own."""
+    known = {group for group, _ in configuration.own_options()} | _FOREIGN
+    for group in sorted(set(conf.list_all_sections()) - known):
+        if group.startswith(KAFKA_GROUP):  # misspelt ones are warned of where groups are read
+            continue
+        close = difflib.get_close_matches(group, sorted(known), n=1)
+        hint = f": did you mean [{close[0]}]?" if close else ""
+        LOG.warning("no service reads the group [%s]%s", group, hint)
+
+
+_CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
+    {
+        "api": (_authentication, _api),
+        "persister": (_persister,),
+        "pipeline": (_aggregate, backfill_settings, spark_settings, _archive),
+    }
+)
+
+
+@contextlib.contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """What is logged meanwhile as a warning or worse, instead of on standard error."""
+    said: list[str] = []
+
+    class WarningsHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    handler = WarningsHandler(logging.WARNING)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    try:
+        yield said
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+            logger.propagate = True

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common init``: the databases and topics that the services of a configuration need."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from oslo_config import cfg
+
+from monasca_common.cli import configuration, services
+from monasca_common.cli.command import MonascaCommand, positive
+from monasca_common.kafka import Admin, plugins
+from monasca_common.kafka.config import connection_settings, joined, shown_url
+from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
+from monasca_common.storage import Storage, open_storage
+from monasca_common.storage.errors import NotSupported, StorageError
+
+T = TypeVar("T")
+
+_PARTITIONS = 12
+_DEAD_LETTER_PARTITIONS = 1
+_BROKERS_DEFAULT = -1
+_ASK_SECONDS = 30.0
+_ALREADY_THERE = "TOPIC_ALREADY_EXISTS"
+
+
+@dataclass(frozen=True, slots=True)
+class NeededDatabase:
+    """A database that services share. ``url``: without secrets."""
+
+    storage: Storage
+    url: str
+    services: tuple[str, ...]
+
+    def plan(self, _: argparse.Namespace) -> dict[str, Any]:
+        """What ``--json`` prints of it: ``found`` and ``wanted`` are revisions of its schema. Raises `StorageError`."""
+        facts = {"database": self.url, "services": self.services}
+        try:
+            status = self.storage.status()
+        except NotSupported:  # a driver without a schema: `upgrade` makes the database unless it is there
+            return {**facts, "found": None, "wanted": None, "missing": True}
+        return {**facts, "found": status.found, "wanted": status.wanted, "missing": not status.usable}
+
+    def make(self, _: argparse.Namespace) -> None:
+        self.storage.upgrade()
+
+
+@dataclass(frozen=True, slots=True)
+class NeededTopic:
+    """A topic that services share, on the servers of ``admin``."""
+
+    admin: Admin
+    servers: str
+    name: str
+    dead_letters: bool
+    services: tuple[str, ...]
+
+    def plan(self, wanted: argparse.Namespace) -> dict[str, Any]:
+        """What ``--json`` prints of it: ``partitions`` and ``copies`` are those that it has or is to get.
+
+        Raises `TransportError`; `ConfigurationError` for what the brokers would refuse to make.
+        """
+        facts = {
+            "topic": self.name,
+            "servers": self.servers,
+            "services": self.services,
+            "dead_letters": self.dead_letters,
+        }
+        if self.name in self.admin.topic_ids([self.name], timeout=_ASK_SECONDS):
+            found = self.admin.describe_topic(self.name, timeout=_ASK_SECONDS)
+            return {**facts, "partitions": found.partitions, "copies": len(found.replicas[0]), "missing": False}
+        try:
+            self.admin.check_new_topic(self.name, **self._size(wanted))
+        except TransportError as error:
+            raise ConfigurationError(f"topic {self.name} cannot be made: {error}") from error
+        return {
+            **facts,
+            "partitions": self._partitions(wanted),
+            "copies": wanted.replication_factor,
+            "missing": True,
+        }
+
+    def make(self, wanted: argparse.Namespace) -> None:
+        try:
+            self.admin.create_topic(self.name, **self._size(wanted))
+        except TransportError as error:
+            if error.name != _ALREADY_THERE:  # somebody else made it meanwhile
+                raise
+
+    def _partitions(self, wanted: argparse.Namespace) -> int:
+        return int(wanted.dead_letter_partitions if self.dead_letters else wanted.partitions)
+
+    def _size(self, wanted: argparse.Namespace) -> dict[str, Any]:
+        copies: int = wanted.replication_factor or _BROKERS_DEFAULT
+        return {"partitions": self._partitions(wanted), "replication_factor": copies}
+
+
+class Init(MonascaCommand):
+    """Make the databases and topics that the services of the configuration need; without --execute, only show them.
+
+    Topics are those that services read and write, and those of their dead letters. What is there is left as it is, so
+    it may be run again at any time. Databases and brokers are asked about everything before anything is made.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        services.add_argument(parser)
+        parser.add_argument(
+            "--partitions",
+            type=positive,
+            default=_PARTITIONS,
+            metavar="N",
+            help="of each topic that is made; so many readers can share it (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--dead-letter-partitions",
+            type=positive,
+            default=_DEAD_LETTER_PARTITIONS,
+            metavar="N",
+            help="of each topic of dead letters that is made (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--replication-factor",
+            type=positive,
+            metavar="N",
+            help="how many brokers have a copy of each partition (default: the brokers' default.replication.factor)",
+        )
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
+        how.add_argument("--execute", action="store_true", help="do it")
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: done, or to be done without objection. 1: not, and the reason on standard error."""
+        try:
+            self._act(parsed_args)
+        except (MessagingError, StorageError) as error:
+            return self.complain(str(error))
+        return 0
+
+    def _act(self, parsed_args: argparse.Namespace) -> None:
+        confs = services.read_all(parsed_args)
+        needed: list[NeededDatabase | NeededTopic] = [*needed_databases(confs), *needed_topics(confs)]
+        plans = [(each, each.plan(parsed_args)) for each in needed]
+        for each, plan in plans:
+            if parsed_args.execute and plan["missing"]:
+                each.make(parsed_args)
+            if not parsed_args.json:
+                self.print(_line(plan, execute=parsed_args.execute))
+        if parsed_args.json:
+            told = {"databases": [plan for _, plan in plans if "database" in plan]}
+            told["topics"] = [plan for _, plan in plans if "topic" in plan]
+            self.print(json.dumps({**told, "executed": parsed_args.execute}))
+        elif not parsed_args.execute:
+            more = " With --execute it would be." if any(plan["missing"] for _, plan in plans) else ""
+            self.print(f"Nothing was changed.{more}")
+
+
+def needed_databases(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededDatabase]:
+    """Each once, with the services that need it. Raises `ConfigurationError`."""
+    found: dict[str, NeededDatabase] = {}
+    for service, conf in confs.items():
+        for settings in _needs(service, services.databases, conf):
+            url = settings.connection
+            known = found.get(url) or NeededDatabase(open_storage(settings), shown_url(url), ())
+            found[url] = replace(known, services=(*known.services, service))
+    return list(found.values())
+
+
+def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
+    """Each once, with the services that need it; dead letters last. Raises `ConfigurationError`."""
+    admins: dict[str, Admin] = {}
+    found: dict[tuple[str, str], NeededTopic] = {}
+    for service, conf in confs.items():
+        for each in _needs(service, services.topics, conf):
+            servers = connection_settings(conf, each.group).bootstrap_servers
+            admin = admins.setdefault(servers, plugins.load_admin(conf, each.group))
+            known = found.get((servers, each.name))
+            known = known or NeededTopic(admin, servers, each.name, each.dead_letters, ())
+            named = tuple(dict.fromkeys((*known.services, service)))
+            found[servers, each.name] = replace(
+                known, services=named, dead_letters=known.dead_letters and each.dead_letters
+            )
+    return sorted(found.values(), key=lambda each: each.dead_letters)
+
+
+def _needs(service: str, of: Callable[[str, cfg.ConfigOpts], list[T]], conf: cfg.ConfigOpts) -> list[T]:
+    """What a service needs; its refusals are told with its name."""
+    try:
+        return of(service, conf)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{service}: {error}; or leave it out: name the others with --service") from error
+
+
+def _line(plan: Mapping[str, Any], *, execute: bool) -> str:
+    outcome = ("made" if execute else "to be made") if plan["missing"] else "is there"
+    whose = joined(plan["services"])
+    if "database" in plan:
+        wanted = plan["wanted"] if plan["missing"] else plan["found"]
+        schema = "" if wanted is None else f", schema {wanted}"
+        return f"database {plan['database']}: {outcome}{schema} ({whose})"
+    size = _counted(plan["partitions"], "partition")
+    copies = "" if plan["copies"] is None else f", {_counted(plan['copies'], 'copy', 'copies')} of each"
+    return f"topic {plan['topic']}: {outcome}, {size}{copies} ({whose})"
+
+
+def _counted(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or f'{one}s'}"

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services as commands see them that prepare or look after all of them: what each reads and needs.
+
+Each reads its configuration as it does when it starts, so that it refuses here what it would refuse then.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from monasca_common.api.settings import api_settings, read_configuration
+from monasca_common.cli import configuration
+from monasca_common.kafka import DeadLetters
+from monasca_common.kafka.config import KAFKA_GROUP
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.persister.settings import persister_settings
+from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_settings, has_archive
+from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, replay_settings
+from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
+from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
+
+SERVICES = ("api", "persister", "pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTopic:
+    """A topic that a service reads or writes. ``group``: the option group whose servers have it."""
+
+    name: str
+    group: str
+    dead_letters: bool = False
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--service",
+        action="append",
+        choices=SERVICES,
+        help="a service that the configuration is for; may be given several times (default: all of them)",
+    )
+
+
+def read_all(parsed_args: argparse.Namespace) -> dict[str, cfg.ConfigOpts]:
+    """The configuration of each service that was asked for. Raises `ConfigurationError`."""
+    wanted = parsed_args.service or SERVICES
+    return {name: read_service(name, parsed_args.config_file) for name in SERVICES if name in wanted}
+
+
+def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
+    """The configuration of a service, from these files or from where it looks for them. Raises `ConfigurationError`."""
+    conf = cfg.ConfigOpts()
+    if service == "api":
+        return read_configuration(list(files), conf)
+    return configuration.read_files(files, conf)
+
+
+def topics(service: str, conf: cfg.ConfigOpts) -> list[ServiceTopic]:
+    """The topics that a service needs, each once; dead letters last. Raises `ConfigurationError`."""
+    found = {"api": _of_api, "persister": _of_persister, "pipeline": _of_pipeline}[service](conf)
+    return sorted(dict.fromkeys(found), key=lambda each: each.dead_letters)
+
+
+def databases(service: str, conf: cfg.ConfigOpts) -> list[StorageSettings]:
+    """The databases in which a service needs tables, each once. Raises `ConfigurationError`."""
+    if service == "api":
+        return [storage_settings(conf)] if has_database(conf) else []
+    if service == "persister":
+        return [persister_settings(conf).storage]
+    streams = [aggregate_stream(conf)[0]]
+    if has_archive(conf):
+        streams += archive_settings(conf).streams
+    return [StorageSettings(dialect_of(url), url) for url in dict.fromkeys(each.connection for each in streams)]
+
+
+def _of_api(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    settings = api_settings(conf)
+    for name in (settings.metrics_topic, settings.logs_topic, settings.events_topic):
+        yield ServiceTopic(name, KAFKA_GROUP)
+    if settings.invalid_metrics == "drop":
+        yield ServiceTopic(settings.rejected_metrics_topic, KAFKA_GROUP, dead_letters=True)
+
+
+def _of_persister(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    for group in persister_settings(conf).groups:
+        yield from _read_by(group.consumer, group.name)
+
+
+def _of_pipeline(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    stream, output = aggregate_stream(conf)
+    yield from _read_by(stream.consumer, AGGREGATE_GROUP)
+    yield ServiceTopic(output, AGGREGATE_GROUP)
+    if has_archive(conf):
+        archive = archive_settings(conf)
+        yield from (ServiceTopic(stream.topic, ARCHIVE_GROUP) for stream in archive.streams)
+        if REPLAY_GROUP in conf.list_all_sections():
+            target = replay_settings(conf).target
+            if isinstance(target, KafkaTarget):
+                yield ServiceTopic(target.topic, KAFKA_GROUP)
+
+
+def _read_by(consumer: ConsumerSettings, group: str) -> Iterator[ServiceTopic]:
+    for topic in consumer.topics:
+        yield ServiceTopic(topic, group)
+        yield ServiceTopic(DeadLetters().topic_for(topic, consumer.dead_letter_topic), group, dead_letters=True)

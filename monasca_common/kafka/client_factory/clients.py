@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The producer and consumer of `client_factory`: the calls that services make, and nothing promised in them lost."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
+from monasca_common.kafka.errors import (
+    CommitUnknown,
+    DeliveryError,
+    DeliveryTimeout,
+    RetriableError,
+    TransportError,
+    UndeliveredError,
+    UndeliveredReport,
+)
+from monasca_common.kafka.message import Message, OffsetAndEpoch, TopicPartition
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.producer.report import DeliveryReport
+
+LOG = logging.getLogger(__name__)
+
+_MESSAGES_A_POLL = 500
+_POLL_SECONDS = 1.0
+_MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_HAND_OUT_SHARE = 0.1  # of max.poll.interval: the last message handed out has the rest of it for its handler
+
+
+class ServiceProducer:
+    """``publish`` as services call it. Shared by threads; a context manager."""
+
+    def __init__(self, producer: KafkaProducer) -> None:
+        self._producer = producer
+        self._clock = SystemClock()
+        self._lock = threading.Lock()
+        self._promised: list[DeliveryReport] = []  # reported as "going to be delivered", and not yet delivered
+
+    def publish(
+        self,
+        topic: str,
+        messages: str | bytes | Sequence[str | bytes],
+        key: str | bytes | None = None,
+        timeout: float | None = 2,
+    ) -> int:
+        """Send one message or a list of them and wait up to ``timeout`` seconds for the outcome.
+
+        Returns how many messages *of this call* are not yet confirmed: they are still queued, will be delivered, and
+        are **not to be sent again**. Raises `UndeliveredError` when some are not going to be delivered; its report
+        tells which, and ``error.report`` can be given to `retry`. A ``str`` is sent as UTF-8.
+        """
+        self._keep_promises()
+        records = [messages] if isinstance(messages, str | bytes) else messages
+        report = self._producer.publish(
+            topic, [_bytes(record) for record in records], key=None if key is None else _bytes(key), timeout=timeout
+        )
+        return self._settle(report)
+
+    def retry(self, report: UndeliveredReport, timeout: float | None = 2) -> int:
+        """Send again what a report of `UndeliveredError` has, under the same ids; answers as `publish` does."""
+        return self._settle(self._producer.retry(report, timeout=timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Wait up to ``timeout`` seconds for what is on its way; what is then left is logged, and may be lost."""
+        deadline = self._clock.monotonic() + (
+            self._producer.settings.publish_timeout_seconds if timeout is None else timeout
+        )
+        # Twice: the first waits for what is on its way, the second sends again what then has failed.
+        for _ in range(2):
+            self._keep_promises(max(0.0, deadline - self._clock.monotonic()))
+        left = sum(len(report.failed) + len(report.unknown) for report in self._promised)
+        if left:
+            LOG.error("%d messages were not confirmed when the producer was closed", left)
+        self._promised = []
+        self._producer.close(max(0.0, deadline - self._clock.monotonic()))
+
+    def __enter__(self) -> ServiceProducer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _settle(self, report: DeliveryReport) -> int:
+        if report.ok:
+            return 0
+        if report.failed or not all(_on_its_way(delivery.error) for delivery in report.unknown):
+            raise UndeliveredError(report)
+        with self._lock:
+            self._promised.append(report)
+        return len(report.unknown)
+
+    def _keep_promises(self, timeout: float = 0) -> None:
+        """What was promised and has failed since is sent again, under its id."""
+        if not self._promised:
+            return
+        with self._lock:
+            promised, self._promised = self._promised, []
+        for position, earlier in enumerate(promised):
+            try:
+                report = self._producer.retry(earlier, timeout=timeout)
+            except BaseException:  # Ctrl-C does not end a promise: close still has to keep it, or to report it
+                with self._lock:
+                    self._promised += promised[position:]
+                raise
+            hopeless = [delivery for delivery in report.failed if delivery.error and delivery.error.permanent]
+            if hopeless:
+                LOG.error("%d messages that were left queued are refused: %s", len(hopeless), hopeless[0].error)
+            if len(hopeless) < len(report.failed) + len(report.unknown):
+                with self._lock:
+                    self._promised.append(report)
+
+
+class ServiceMessage:
+    """What a `ServiceConsumer` iterates."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def key(self) -> bytes | None:
+        return self._message.key
+
+    def value(self) -> bytes | None:
+        return self._message.value
+
+    def offset(self) -> int:
+        return self._message.offset
+
+    def partition(self) -> int:
+        return self._message.partition
+
+    def topic(self) -> str:
+        return self._message.topic
+
+
+class ServiceConsumer(RebalanceListener):
+    """Iterates `ServiceMessage` indefinitely; a context manager. One thread uses it.
+
+    A slow handler keeps its group: what a poll returned is handed out for a tenth of ``max_poll_interval_seconds``;
+    the rest is read again by the next poll. One message may take the other nine tenths. Commits happen in `commit`
+    alone, which services call when what they were given is stored.
+    """
+
+    def __init__(
+        self,
+        open_consumer: Callable[[RebalanceListener], KafkaConsumer],
+        *,
+        repartition_callback: Callable[[Any, Sequence[TopicPartition]], object] | None,
+        commit_callback: Callable[[], object] | None,
+        max_commit_interval: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self._consumer = open_consumer(self)
+        self._repartition_callback = repartition_callback
+        self._commit_callback = commit_callback
+        self._max_commit_interval = max_commit_interval
+        self._clock = clock or SystemClock()
+        self._committed_at = self._clock.monotonic()
+        self._polled: deque[tuple[int, Message]] = deque()
+        self._polled_at = self._clock.monotonic()
+        self._is_fresh = True  # nothing of the poll was handed out: a message comes out of each, however late it is
+        self._given: dict[TopicPartition, OffsetAndEpoch] = {}
+
+    def __iter__(self) -> ServiceConsumer:
+        return self
+
+    def __next__(self) -> ServiceMessage:
+        """The next message, however long that takes. Raises what stops a consumer, such as `AuthorizationError`."""
+        while True:
+            self._commit_if_due()
+            if self._polled and not self._is_fresh and self._is_time_to_poll():
+                self._put_back()
+            if self._polled:
+                epoch, message = self._polled.popleft()
+                self._is_fresh = False
+                partition = TopicPartition(message.topic, message.partition)
+                self._given[partition] = OffsetAndEpoch(epoch, message.offset + 1)
+                return ServiceMessage(message)
+            self._poll()
+
+    def commit(self) -> None:
+        """Commit all that was given out. Raises when a broker refuses or does not answer.
+
+        What was revoked since is left out: its new owner reads it again.
+        """
+        self._committed_at = self._clock.monotonic()
+        results = self._consumer.commit(self._given)
+        failures = []
+        for partition, result in results.items():
+            if result.committed or result.stale:
+                self._given.pop(partition, None)
+            elif result.error is not None:
+                failures.append(result.error)
+        if failures:
+            raise failures[0]
+
+    def close(self) -> None:
+        """Leave the group. The next owner reads again what was handed out and not committed."""
+        self._consumer.close()
+
+    def __enter__(self) -> ServiceConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # The listener's part, called from within a poll
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
+        return None
+
+    def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
+        try:
+            self._tell(partitions)
+        finally:
+            self._forget(partitions)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._forget(partitions)
+        self._tell(partitions)
+
+    def _tell(self, partitions: Sequence[TopicPartition]) -> None:
+        if self._repartition_callback is not None:
+            self._repartition_callback(self, list(partitions))
+
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
+        for partition in partitions:
+            self._given.pop(partition, None)
+
+    def _poll(self) -> None:
+        batch = self._consumer.poll(_MESSAGES_A_POLL, _POLL_SECONDS)
+        self._polled_at = self._clock.monotonic()
+        self._is_fresh = True
+        # Before anything is raised, because a caller that continues to iterate must not miss what came with the error.
+        self._polled = deque((part.epoch, message) for part in batch.partitions for message in part)
+        for error in batch.errors:
+            if isinstance(error, TransportError) and error.name == _MISSING_TOPIC:
+                # A service reads several topics, each in a process, and ends with the first process that does.
+                LOG.error("%s. It is read as soon as it exists: create it, or correct its name", error)
+            elif not isinstance(error, RetriableError | CommitUnknown):
+                raise error
+            else:
+                LOG.warning("Reading goes on after: %s", error)
+
+    def _is_time_to_poll(self) -> bool:
+        budget = self._consumer.settings.max_poll_interval_seconds * _HAND_OUT_SHARE
+        return self._clock.monotonic() - self._polled_at > budget
+
+    def _put_back(self) -> None:
+        """Have the next poll read again what was not handed out. Partitions change hands within a poll alone, so
+        each is still owned."""
+        firsts: dict[TopicPartition, int] = {}
+        for _, message in self._polled:
+            firsts.setdefault(TopicPartition(message.topic, message.partition), message.offset)
+        for partition, offset in firsts.items():
+            self._consumer.seek(partition, offset)
+        self._polled.clear()
+
+    def _commit_if_due(self) -> None:
+        if self._commit_callback is None:
+            return
+        if self._clock.monotonic() - self._committed_at > self._max_commit_interval:
+            # First, for a callback that finds nothing to commit: it is due again an interval later.
+            self._committed_at = self._clock.monotonic()
+            self._commit_callback()
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _on_its_way(error: DeliveryError | None) -> bool:
+    return isinstance(error, DeliveryTimeout)

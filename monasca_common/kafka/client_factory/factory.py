@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients with the signatures that Monasca services already call, over the producer and consumer of this library.
+
+New code uses `load_producer` and `load_consumer`, which report more. The page on migration says what changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.client_factory.clients import ServiceConsumer, ServiceProducer
+from monasca_common.kafka.config import configuration, guarded_options, security
+from monasca_common.kafka.config.groups import group_of
+from monasca_common.kafka.config.oslo_options import KAFKA_GROUP
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
+
+_MEMORY = "memory://"
+# As the client had that these services were written for: their members can share a group with ours, so that a service
+# can be upgraded, and taken back, one process at a time. A member that was killed is missed as soon as ever.
+_STRATEGY = "range"
+_SESSION_SECONDS = 10.0
+_METADATA_REFRESH_MS = 10_000  # how soon a topic that was missing is found; librdkafka's own is five minutes
+_WHERE = "the arguments of the client factory"
+
+# What services pass by librdkafka's names and has an option of its own here, whose bounds hold for it.
+_BY_RAW_NAME = {
+    "queue.buffering.max.messages": "budget_messages",
+    "message.max.bytes": "max_message_bytes",
+    "linger.ms": "linger_ms",
+    "queue.buffering.max.ms": "linger_ms",
+    "compression.type": "compression",
+    "compression.codec": "compression",
+}
+_SECURITY_BY_RAW_NAME = {
+    "security.protocol": "security_protocol",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_username",
+    "sasl.password": "sasl_password",
+    "ssl.ca.location": "tls_ca_file",
+    "ssl.certificate.location": "tls_certificate_file",
+    "ssl.key.location": "tls_key_file",
+    "ssl.key.password": "tls_key_password",
+    "allow_insecure_credentials": "allow_insecure_credentials",  # ours: librdkafka has nothing like it
+}
+_TYPES = {each.name: each.type for each in group_of(KAFKA_GROUP).oslo_options()}
+
+
+def get_kafka_producer(kafka_url: Sequence[str], use_legacy_client: bool = False, **config: Any) -> ServiceProducer:
+    """A producer for the brokers of ``kafka_url``, a list of ``host:port`` (``memory://name``: a broker in memory).
+
+    ``config``: librdkafka's names, as ``**{"linger.ms": 20}``, the options on security among them; and
+    ``allow_insecure_credentials=True``, without which no credentials are sent without TLS. Raises `ConfigurationError`
+    for what is refused, and when the legacy client is asked for.
+    """
+    _refuse_legacy(use_legacy_client)
+    raw = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
+    secured = SecuritySettings(**_taken(raw, _SECURITY_BY_RAW_NAME))
+    client_id = raw.pop("client.id", "")
+    fields = _taken(raw, _BY_RAW_NAME)
+    lines = [f"{name}={value}" for name, value in raw.items()]
+    settings = ProducerSettings(
+        connection=_connection(kafka_url, client_id, secured),
+        options=guarded_options.parse(lines, option="producer_options", group=_WHERE),
+        **fields,
+    )
+    factory = plugins.memory_producer if settings.connection.driver == "memory" else plugins.kafka_producer
+    return ServiceProducer(factory(settings))
+
+
+def get_kafka_consumer(
+    kafka_url: Sequence[str],
+    kafka_consumer_group: str,
+    kafka_topic: str,
+    zookeeper_url: Sequence[str] | None = None,
+    zookeeper_path: str | None = None,
+    use_legacy_client: bool = False,
+    repartition_callback: Callable[[Any, Sequence[Any]], object] | None = None,
+    commit_callback: Callable[[], object] | None = None,
+    max_commit_interval: float = 30,
+    client_id: str = "",
+) -> ServiceConsumer:
+    """A consumer that iterates the messages of one topic; it is opened by the first message asked for.
+
+    ``repartition_callback(consumer, partitions)`` is called before partitions are taken, ``commit_callback()`` when
+    ``max_commit_interval`` seconds have passed since the last commit. ZooKeeper's arguments are ignored: groups live
+    in the brokers. A topic that does not exist is logged, and read as soon as it does. Raises `ConfigurationError`,
+    also when the legacy client is asked for.
+    """
+    _refuse_legacy(use_legacy_client)
+    settings = ConsumerSettings(
+        connection=_connection(kafka_url, client_id, SecuritySettings()),
+        topics=(kafka_topic,),
+        group_id=kafka_consumer_group,
+        assignment_strategy=_STRATEGY,
+        session_timeout_seconds=_SESSION_SECONDS,
+        options={"topic.metadata.refresh.interval.ms": str(_METADATA_REFRESH_MS)},
+    )
+    factory = plugins.memory_consumer if settings.connection.driver == "memory" else plugins.kafka_consumer
+    return ServiceConsumer(
+        lambda listener: factory(settings, listener=listener),
+        repartition_callback=repartition_callback,
+        commit_callback=commit_callback,
+        max_commit_interval=max_commit_interval,
+    )
+
+
+def _refuse_legacy(use_legacy_client: bool) -> None:
+    if use_legacy_client:
+        raise ConfigurationError(
+            "use_legacy_client=True: the legacy client (kafka-python with ZooKeeper) is no longer there; leave the "
+            "argument out (legacy_kafka_client_enabled = false) and read doc/source/user/migration.rst"
+        )
+
+
+def _connection(kafka_url: Sequence[str], client_id: str, secured: SecuritySettings) -> ConnectionSettings:
+    if isinstance(kafka_url, str):
+        kafka_url = kafka_url.split(",")
+    driver = "memory" if any(url.startswith(_MEMORY) for url in kafka_url) else "kafka"
+    brokers = [url.strip().removeprefix(_MEMORY) for url in kafka_url]
+    return ConnectionSettings(
+        bootstrap_servers=configuration.bootstrap_servers(brokers, where=_WHERE),
+        driver=driver,
+        client_id=client_id or "monasca-common",
+        security=security.checked(secured, group=_WHERE),
+    )
+
+
+def _taken(raw: dict[str, str], options: Mapping[str, str]) -> dict[str, Any]:
+    """Take from ``raw`` what ``options`` gives other names, as values of these options."""
+    taken = {}
+    for name, option in options.items():
+        if name in raw:
+            try:
+                taken[option] = _TYPES[option](raw.pop(name))
+            except ValueError as error:
+                raise ConfigurationError(f"{name} in {_WHERE} is refused, correct it: {error}") from None
+    return taken

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits whose answer is waited for, but never longer than the caller can afford.
+
+A broker can hold a commit for 45 seconds. So the client's thread sends the commits, one after the other, and
+closes the client after the last; the caller waits for its budget, and then gets `CommitUnknown`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from monasca_common.kafka.errors import CommitUnknown, MessagingError, MisuseError, StaleCommit, TransportError
+from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
+from monasca_common.kafka.transport.base import ConsumerTransport
+from monasca_common.kafka.transport.bounded import COMMIT_SECONDS
+from monasca_common.kafka.transport.client_thread import ClientThread
+
+LOG = logging.getLogger(__name__)
+
+_MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """The result of the commit of one partition: ``committed``, or else ``error`` says why not.
+
+    ``next_offset`` is what was to be committed. ``error`` is `StaleCommit` (not sent), `CommitUnknown` (no answer
+    in time), `TopicRecreated` (not sent), or the `TransportError` that the broker answered.
+    """
+
+    next_offset: int
+    error: MessagingError | None = None
+
+    @property
+    def committed(self) -> bool:
+        return self.error is None
+
+    @property
+    def stale(self) -> bool:
+        return isinstance(self.error, StaleCommit)
+
+
+class Committer:
+    """Sends commits of partitions whose epoch is current when their turn comes, which ``refusal`` checks.
+
+    ``refusal``: the reason not to send a partition's progress, or ``None``; asked on the client's thread.
+    """
+
+    def __init__(
+        self,
+        thread: ClientThread,
+        transport: ConsumerTransport,
+        refusal: Callable[[TopicPartition, OffsetAndEpoch], MessagingError | None],
+    ) -> None:
+        self._thread = thread
+        self._transport = transport
+        self._refusal = refusal
+
+    def commit(
+        self, progress: Mapping[TopicPartition, OffsetAndEpoch], timeout: float
+    ) -> dict[TopicPartition, CommitResult]:
+        """Commit and wait up to ``timeout`` seconds for the answers; one result for each partition."""
+        try:
+            call = self._thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
+            if call.wait(timeout):
+                return call.result()
+        except MessagingError as error:  # the client is poisoned, or was closed meanwhile
+            return {tp: CommitResult(at.next_offset, error) for tp, at in progress.items()}
+        sent = "was not sent yet" if call.drop() else "has no answer yet"
+        unknown = CommitUnknown(
+            f"the commit of {len(progress)} partitions {sent} after {timeout:.1f} s: is the group's coordinator "
+            "reachable, and is the group permitted? what is not stored will be read again"
+        )
+        return {tp: CommitResult(at.next_offset, unknown) for tp, at in progress.items()}
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until nothing is on its way; whether that was so within ``timeout`` seconds."""
+        return self._thread.settle(timeout)
+
+    def close(self, release: Callable[[], None], timeout: float) -> bool:
+        """Call ``release`` after the last commit, and end; whether both happened within ``timeout`` seconds."""
+        return self._thread.finish(release, timeout)
+
+    def _send(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> dict[TopicPartition, CommitResult]:
+        results: dict[TopicPartition, CommitResult] = {}
+        offsets: dict[TopicPartition, int] = {}
+        for partition, at in progress.items():
+            refused = self._refusal(partition, at)
+            if refused is None:
+                offsets[partition] = at.next_offset
+            else:
+                results[partition] = CommitResult(at.next_offset, refused)
+        answers: Mapping[TopicPartition, MessagingError | None] = {}
+        if offsets:
+            answers = self._answers(offsets)
+        unanswered = TransportError("the answer to the commit does not name the partition")
+        for partition, offset in offsets.items():
+            results[partition] = CommitResult(offset, answers.get(partition, unanswered))
+        return results
+
+    def _answers(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, MessagingError | None]:
+        try:
+            return self._transport.commit(offsets)
+        except MessagingError as error:
+            return dict.fromkeys(offsets, error)
+        except Exception as error:
+            # Whatever it is, the thread must live on: the next commit depends on it.
+            LOG.exception("a commit of %d partitions broke", len(offsets))
+            return dict.fromkeys(offsets, TransportError(f"{type(error).__name__}: {error}"))
+
+
+def check_offsets(offsets: Mapping[TopicPartition, object]) -> None:
+    """Raise `MisuseError` for an invalid offset: negative numbers are commands to the client, such as "the end"."""
+    for (topic, number), offset in offsets.items():
+        if not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
+            raise MisuseError(
+                f"{offset!r} is not an offset of {topic}/{number}: next offsets are whole numbers from 0 on"
+            )

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`KafkaConsumer`: reads batches, commits explicit offsets, and knows what it owns."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from monasca_common.kafka.clock import Clock, Signal
+from monasca_common.kafka.consumer.assignment import Assignment
+from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
+from monasca_common.kafka.consumer.grouping import Grouping
+from monasca_common.kafka.consumer.log_ends import LogEnds
+from monasca_common.kafka.consumer.poll_errors import PollErrors
+from monasca_common.kafka.consumer.rebalance import RebalanceListener, Rebalancer
+from monasca_common.kafka.consumer.seeking import Positions
+from monasca_common.kafka.consumer.start_offsets import NO_EPOCH, StartPositions
+from monasca_common.kafka.errors import (
+    ClosedError,
+    InCallbackError,
+    MessagingError,
+    MisuseError,
+    StaleCommit,
+    TransportError,
+)
+from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.message import Batch, OffsetAndEpoch, PartitionBatch, TopicPartition
+from monasca_common.kafka.old_arguments import RefusesOldArguments
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.kafka.transport.base import ConsumerTransport
+from monasca_common.kafka.transport.bounded import BoundedConsumer
+from monasca_common.kafka.transport.topic_watch import TopicWatch
+
+LOG = logging.getLogger(__name__)
+
+_NOTHING = Batch()
+_NOT_OWNED = -1
+_MOST_MESSAGES = 1_000_000  # what the client takes
+_NAP_SECONDS = 0.1
+_LEAVE_SECONDS = 1.0
+_REVOKE_SHARE = 0.5  # of max.poll.interval: a revoke that outlives the interval costs the membership
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth:
+    """``last_client_error``: of the connection as a whole, ``None`` if there was none; ``seconds_since_poll``:
+    ``None`` before the first; ``listener_failures``: how often the rebalance listener raised;
+    ``oldest_call_seconds``: how long the client has not come back from a call, 0 if there is none; ``poisoned``: one
+    did not come back at its deadline, and every call of this consumer raises `FatalError`."""
+
+    last_client_error: TransportError | None
+    seconds_since_poll: float | None
+    listener_failures: int
+    oldest_call_seconds: float
+    poisoned: bool
+
+
+class KafkaConsumer(RefusesOldArguments):
+    """Reads ``settings.topics`` as a member of ``settings.group_id``, or exactly ``partitions``.
+
+    One thread polls, seeks, pauses and closes; any may call `commit`, `lag`, `health` and what only reports.
+    Offsets are *next to read* everywhere. It connects at the first call and must be closed.
+    """
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        transport: ConsumerTransport,
+        *,
+        listener: RebalanceListener | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._guard = ForkGuard("KafkaConsumer")
+        self._transport = transport = BoundedConsumer(transport)
+        self._clock = transport.clock
+        self._chosen = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
+        topics = settings.topics if self._chosen is None else tuple(sorted({tp.topic for tp in self._chosen}))
+        self._topics = topics
+        self._assignment = Assignment()
+        self._ends = LogEnds(self._assignment)
+        self._positions = Positions(transport, self._assignment)
+        self._committer = Committer(transport.thread, transport, self._refusal)
+        self._starts = StartPositions(transport, self._committer, settings.start)
+        self._rebalancer = Rebalancer(
+            transport,
+            self._assignment,
+            self._starts,
+            self._committer,
+            stop_seconds=min(settings.stop_timeout_seconds, settings.max_poll_interval_seconds * _REVOKE_SHARE),
+        )
+        self._rebalancer.listener = listener or RebalanceListener()
+        self._errors = PollErrors(transport, self._assignment)
+        transport.on_error = self._errors.heard
+        self._group = Grouping(transport.message_type, topics)
+        self._watch = TopicWatch(transport, topics, settings.topic_check_seconds)
+        self._opening = threading.RLock()
+        self._opened = False
+        self._closed = False
+        self._interrupted = False
+        self._polled_at: float | None = None
+        self._nap = Signal()
+
+    def __enter__(self) -> KafkaConsumer:
+        self._ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def listener(self) -> RebalanceListener:
+        """The listener of rebalances. Wrap and replace it before the first poll to listen as well."""
+        return self._rebalancer.listener
+
+    @listener.setter
+    def listener(self, listener: RebalanceListener) -> None:
+        self._rebalancer.listener = listener
+
+    def poll(self, max_messages: int = 500, timeout: float = 1.0) -> Batch:
+        """Up to ``max_messages``, as soon as there is one; an empty batch after ``timeout`` seconds.
+
+        Rebalances happen in here, so call it at least every ``max_poll_interval_seconds``. ``batch.errors`` has
+        what does not stop the rest: `OffsetOutOfRange` of a partition that waits for a `seek` from then on,
+        `AuthorizationError`, a start that is not known yet. An error that lasts is repeated once a second at
+        most. Once it was noticed, every poll raises `TopicRecreated`, or the `TransportError` that ended the client.
+        """
+        self._ready()
+        self._not_in_callback("poll")
+        if not 0 < max_messages <= _MOST_MESSAGES:
+            raise MisuseError(f"max_messages is {max_messages}: a poll returns 1 to {_MOST_MESSAGES} messages")
+        failure = self._watch.failure or self._errors.fatal
+        if failure is not None:
+            raise failure
+        if self._interrupted:
+            self._rebalancer.catch_up()
+            self._positions.rewind(self._assignment.owned)
+        self._assignment.stamp()
+        # If an exception (Ctrl-C) gets out from here on, it takes messages with it: the next poll makes up for it.
+        self._interrupted = True
+        self._rebalancer.retry_starts()
+        raws, rows, ends = self._fetch(max_messages, max(0.0, timeout))  # to the client, -1 is without limit
+        parts = self._owned_parts(rows) if rows else ()
+        self._errors.add(self._rebalancer.take_errors())
+        self._positions.rewind(self._ends.reach(ends))
+        batch = Batch(parts, self._errors.pending)
+        positions = self._assignment.positions
+        if parts:
+            positions = positions | {part.topic_partition: part.next_offset for part in parts}
+        polled_at = self._clock.monotonic()
+        # Nothing is called until the return, so an interrupt comes before all of this, or after it.
+        self._assignment.positions = positions
+        self._errors.pending = ()
+        self._polled_at = polled_at
+        self._interrupted = False
+        if batch.partitions or batch.errors:
+            return batch
+        if raws and timeout > 0:
+            # Only errors that were reported just now: without a wait, the caller's loop would spin on them.
+            self._nap.wait(self._clock, min(_NAP_SECONDS, timeout))
+        return _NOTHING
+
+    def _fetch(
+        self, max_messages: int, timeout: float
+    ) -> tuple[Sequence[Any], Sequence[Any], dict[TopicPartition, int]]:
+        """What the client returned, the messages in it, and the ends of logs. If only an end is reached, it waits for a
+        message in the remaining time."""
+        errors, ends = self._errors, dict[TopicPartition, int]()
+        deadline = self._clock.monotonic() + timeout
+        while True:
+            raws = self._transport.poll(max_messages, timeout)
+            if not self._group.has_errors(raws):
+                return raws, raws, ends
+            rows = errors.sort(raws)
+            ends |= errors.ends
+            timeout = deadline - self._clock.monotonic()
+            if rows or errors.pending or len(errors.ends) < len(raws):
+                return raws, rows, ends
+            if timeout <= 0:
+                return (), (), ends
+
+    def _owned_parts(self, rows: Sequence[Any]) -> tuple[PartitionBatch, ...]:
+        assignment = self._assignment
+        parts = []
+        for partition, run in self._group(rows).items():
+            epoch = assignment.epoch(partition)
+            if epoch is None or partition in assignment.waiting:
+                continue
+            if partition in assignment.given_up:
+                # Taken and given again within this very poll: its rows may be of either epoch.
+                self._positions.rewind([partition])
+                continue
+            parts.append(PartitionBatch(partition, epoch, run, assignment.positions.get(partition)))
+        return tuple(parts)
+
+    def commit(
+        self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch], timeout: float | None = None
+    ) -> Mapping[TopicPartition, CommitResult]:
+        """Commit all of a batch, or next offsets, and wait up to ``timeout`` seconds for the answers.
+
+        Without a timeout ``stop_timeout_seconds``; within `RebalanceListener.revoked` never beyond its deadline.
+        A batch, or a `OffsetAndEpoch`, whose assignment is over is not sent, its result is ``stale``; a bare offset
+        belongs to the assignment of this moment. Raises nothing but `MisuseError`.
+        """
+        self._ready()
+        progress = self._progress(what)
+        if not progress:
+            return {}
+        budget = self.settings.stop_timeout_seconds if timeout is None else timeout
+        deadline = self._rebalancer.deadline
+        if deadline is not None:
+            budget = min(budget, max(0.0, deadline - self._clock.monotonic()))
+        return self._committer.commit(progress, budget)
+
+    def next_offsets(self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch]) -> dict[TopicPartition, int]:
+        """What a transaction commits for ``what``. Raises `StaleCommit` if an assignment of it is over."""
+        self._ready()
+        progress = self._progress(what)
+        for partition, at in progress.items():
+            refusal = self._refusal(partition, at)
+            if refusal is not None:
+                raise refusal
+        return {partition: at.next_offset for partition, at in progress.items()}
+
+    def group_metadata(self) -> Any:
+        """The metadata of the group for a transaction. Ask at each use, because every rebalance makes it stale."""
+        self._ready()
+        return self._transport.group_metadata()
+
+    def _progress(
+        self, what: Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
+    ) -> dict[TopicPartition, OffsetAndEpoch]:
+        if isinstance(what, Batch):
+            return {part.topic_partition: OffsetAndEpoch(part.epoch, part.next_offset) for part in what.partitions}
+        progress = {}
+        for partition, at in what.items():
+            tp = TopicPartition(*partition)
+            progress[tp] = (
+                at if isinstance(at, OffsetAndEpoch) else OffsetAndEpoch(self._assignment.epoch(tp) or _NOT_OWNED, at)
+            )
+        check_offsets({tp: at.next_offset for tp, at in progress.items()})
+        return progress
+
+    def _refusal(self, partition: TopicPartition, at: OffsetAndEpoch) -> MessagingError | None:
+        failure = self._watch.failure
+        if failure is not None and failure.topic == partition.topic:
+            return failure
+        if at.epoch in (NO_EPOCH, self._assignment.epoch(partition)):
+            return None
+        return StaleCommit(
+            f"offset {at.next_offset} of {partition.topic}/{partition.partition} was not committed, because the "
+            "partition was revoked since: its owner reads on from what is stored"
+        )
+
+    def assignment(self) -> set[TopicPartition]:
+        self._ready()
+        return self._assignment.owned
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The next offset that `poll` hands out; ``None`` if the partition is not owned or its start is unknown."""
+        self._ready()
+        return self._assignment.positions.get(partition)
+
+    def take_ends(self) -> dict[TopicPartition, OffsetAndEpoch]:
+        """The partitions whose log `poll` has handed out to its end since the last call, each with that end.
+
+        The end is the offset that is written next; for a reader of committed messages the last stable offset. It lies
+        beyond `position` if the log ends with records that are not messages: control records, aborted or compacted
+        ones.
+        """
+        self._ready()
+        return self._ends.take()
+
+    def partition_count(self, topic: str, timeout: float = 10.0) -> int:
+        """How many partitions any topic has. Raises `TransportError` (unknown topic, no permission, no answer)."""
+        self._ready()
+        return self._transport.partition_count(topic, max(0.0, timeout))
+
+    def topic_ids(self, timeout: float = 10.0) -> dict[str, str]:
+        """The id of each topic that is read, if the broker reports it: another id is another topic.
+
+        Empty with ``topic_check_seconds`` 0. Raises `TransportError`.
+        """
+        self._ready()
+        if not self.settings.topic_check_seconds:
+            return {}
+        return self._transport.topic_ids(self._topics, max(0.0, timeout))
+
+    def resolve_starts(self, partitions: Iterable[TopicPartition], timeout: float = 5.0) -> dict[TopicPartition, int]:
+        """The offsets that the option ``start`` names, whatever the group committed. It works within
+        `RebalanceListener.assigned`, where a listener that keeps offsets elsewhere may have none yet.
+
+        Raises `TransportError`.
+        """
+        self._ready()
+        return self._starts.resolve([TopicPartition(*tp) for tp in partitions], timeout)
+
+    def lag(self, timeout: float = 1.0) -> dict[TopicPartition, int]:
+        """How many messages each owned partition is behind, from the last fetch if that has it."""
+        self._ready()
+        return self._positions.lag(timeout)
+
+    def health(self) -> ConsumerHealth:
+        polled = self._polled_at
+        return ConsumerHealth(
+            last_client_error=self._errors.last_client_error,
+            seconds_since_poll=None if polled is None else self._clock.monotonic() - polled,
+            listener_failures=self._rebalancer.listener_failures,
+            oldest_call_seconds=self._transport.thread.oldest_seconds(),
+            poisoned=self._transport.poisoned,
+        )
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read ``offset`` next; revives a partition that ran out of range."""
+        self._move({TopicPartition(*partition): offset})
+
+    def seek_to_time(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Read on from the first message at or after each time (ms since the epoch), from the end without one."""
+        self._ready()
+        return self._move(self._positions.at_times(times_ms))
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Read on from the first message that is left, in all owned partitions by default. Returns the offsets."""
+        return self._move(self._positions.at_beginning(self._mine(partitions)))
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Skip all that is in the log by now, in all owned partitions by default. Returns the offsets."""
+        return self._move(self._positions.at_end(self._mine(partitions)))
+
+    def seek_to_committed(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Read again from what the group committed, or else from where this assignment began, as after an aborted
+        transaction. Returns the offsets."""
+        committed = self._positions.at_committed(self._mine(partitions))
+        # A transaction aborts on a thread of its own: meanwhile the one that polls may have given up some of these.
+        return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these until `resume`, or until they are revoked; those not owned are ignored."""
+        mine = self._mine(partitions)
+        self._assignment.held.update(mine)
+        self._rebalancer.apply_pauses(mine)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        mine = self._mine(partitions)
+        self._assignment.held.difference_update(mine)
+        self._rebalancer.apply_pauses(mine)
+
+    def _mine(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:
+        self._ready()
+        owned = self._assignment.owned
+        return sorted(owned if partitions is None else owned.intersection(TopicPartition(*tp) for tp in partitions))
+
+    def _move(self, positions: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        self._ready()
+        if self._rebalancer.callback == "assigned":
+            raise InCallbackError("seek within `assigned` comes too early: return the offsets from it instead")
+        self._positions.move(positions)
+        self._rebalancer.apply_pauses(list(positions))
+        return positions
+
+    def close(self, timeout: float | None = None) -> None:
+        """Release everything as in a revoke, and leave the group: within ``timeout`` (default
+        ``stop_timeout_seconds``) and one second at most. A second call, or one in a child process, does nothing."""
+        if self._closed or self._guard.forked:
+            return
+        self._not_in_callback("close")
+        budget = self.settings.stop_timeout_seconds if timeout is None else timeout
+        deadline = self._clock.monotonic() + budget
+        self._watch.stop()
+        try:
+            self._rebalancer.release(sorted(self._assignment.owned), deadline)
+        finally:
+            self._closed = True
+            left = max(_LEAVE_SECONDS, deadline - self._clock.monotonic())
+            if not self._committer.close(self._transport.close, left):
+                LOG.warning(
+                    "the consumer of group %s did not leave it in time; its session runs out", self.settings.group_id
+                )
+
+    def _ready(self) -> None:
+        self._guard.check()
+        if self._closed:
+            raise ClosedError("this KafkaConsumer is closed: open another")
+        if not self._opened:
+            self._open()
+
+    def _open(self) -> None:
+        with self._opening:
+            if self._opened:
+                return
+            self._opened = True
+            if self._chosen is None:
+                self._transport.subscribe(self._topics, self._rebalancer)
+            else:
+                self._rebalancer.adopt(self._chosen)
+            if self.settings.topic_check_seconds > 0:
+                self._watch.start()
+
+    def _not_in_callback(self, what: str) -> None:
+        if self._rebalancer.callback is not None:
+            raise InCallbackError(f"{what} within a rebalance listener would wait for itself: do it after the poll")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds where a group starts: at its committed offsets, else by the option ``start``, which is committed at once.
+
+If ``latest`` were not committed as soon as it is resolved, a crash before the first commit would start at a
+later end, and skip what came between.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+from monasca_common.kafka.consumer.commit import Committer
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
+from monasca_common.kafka.transport.base import ConsumerTransport
+
+NO_EPOCH = 0  # of the commit of a start: it precedes every assignment that uses it
+
+_AT_LEAST_SECONDS = 0.1
+
+
+class StartPositions:
+    """Finds where partitions start. ``start``: earliest, latest, or an ISO 8601 time (UTC if it names no zone)."""
+
+    def __init__(self, transport: ConsumerTransport, committer: Committer, start: str) -> None:
+        self._transport = transport
+        self._clock = transport.clock
+        self._committer = committer
+        self._start = start
+        self._start_ms = None if start in ("earliest", "latest") else _milliseconds(start)
+
+    def find(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """A position for each partition; raises `MessagingError` when one cannot be had in ``timeout`` seconds."""
+        deadline = self._clock.monotonic() + timeout
+        found, missing = _split(self._transport.committed(partitions, timeout))
+        for topic in sorted({partition.topic for partition in missing}):
+            found |= self._begin(topic, [tp for tp in missing if tp.topic == topic], deadline)
+        return found
+
+    def resolve(self, partitions: Sequence[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+        """The offsets by the option, regardless of the committed ones; they are not committed."""
+        return self._resolve(partitions, self._clock.monotonic() + timeout) if partitions else {}
+
+    def _begin(self, topic: str, wanted: list[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
+        count = self._transport.partition_count(topic, self._left(deadline))
+        everything = [TopicPartition(topic, number) for number in range(count)]
+        # One request reads, and one below commits, so that another member sees all starts of a topic, or none.
+        found, missing = _split(self._transport.committed(everything, self._left(deadline)))
+        own = [tp for tp in wanted if tp in missing]
+        if found:
+            # The group has begun this topic, so a partition without an offset was added later, and is read from its
+            # beginning.
+            starts = self._earliest(own, deadline)
+        else:
+            starts = self._resolve(missing, deadline)
+            others = [tp for tp in missing if tp not in own]
+            begun, _ = _split(self._transport.committed(others, self._left(deadline)) if others else {})
+            for partition in begun:
+                starts.pop(partition, None)
+        self._write_down(starts, own, deadline)
+        return {tp: starts[tp] if tp in starts else found[tp] for tp in wanted}
+
+    def _write_down(self, starts: dict[TopicPartition, int], own: list[TopicPartition], deadline: float) -> None:
+        if not starts:
+            return
+        progress = {tp: OffsetAndEpoch(NO_EPOCH, offset) for tp, offset in starts.items()}
+        results = self._committer.commit(progress, self._left(deadline))
+        for partition in own:
+            error = results[partition].error
+            if error is not None:
+                raise error
+
+    def _resolve(self, partitions: Sequence[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
+        if self._start == "earliest":
+            return self._earliest(partitions, deadline)
+        if self._start_ms is None:
+            return self._transport.end_offsets(partitions, self._left(deadline))
+        times = dict.fromkeys(partitions, self._start_ms)
+        return self._transport.offsets_for_times(times, self._left(deadline))
+
+    def _earliest(self, partitions: Sequence[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
+        return self._transport.first_offsets(partitions, self._left(deadline))
+
+    def _left(self, deadline: float) -> float:
+        return max(_AT_LEAST_SECONDS, deadline - self._clock.monotonic())
+
+
+def _split(
+    offsets: dict[TopicPartition, int | None],
+) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+    known = {tp: offset for tp, offset in offsets.items() if offset is not None}
+    return known, [tp for tp in offsets if tp not in known]
+
+
+def _milliseconds(start: str) -> int:
+    try:
+        moment = datetime.datetime.fromisoformat(start)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"option start has {start!r}: use earliest, latest, or a time such as 2026-01-31T12:00:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names the extra of this package that installs what an import did not find."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+DISTRIBUTION = "monasca-common"
+
+_REQUIRED_BY = re.compile(r"(?P<name>[\w.-]+).*;.*extra == ['\"](?P<extra>\w+)['\"]")
+_FOR_DEVELOPERS = frozenset({"test", "lint", "docs"})
+
+
+def remedy(error: ImportError, extra: str = "") -> str:
+    """What is missing and what to install. ``extra``: the one that the caller needs, of several that bring it."""
+    missing = (error.name or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or missing in ("", __package__.partition(".")[0]):
+        return str(error)
+    found = extras_with(missing)
+    if extra and (extra in found or not found):
+        found = [extra]
+    wanted = " or ".join(f"{DISTRIBUTION}[{each}]" for each in found)
+    return f"{missing} is not installed: install {wanted or 'it'}"
+
+
+def extras_with(module: str) -> list[str]:
+    """The extras whose requirements bring a module; those for developers only if no other does."""
+    wanted = _normalized(module)
+    required = map(_REQUIRED_BY.match, importlib.metadata.requires(DISTRIBUTION) or ())
+    found = [each["extra"] for each in required if each is not None and _normalized(each["name"]) == wanted]
+    return [each for each in found if each not in _FOR_DEVELOPERS] or found
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a task on a handler thread: one call of the handler, and everything that follows from it.
+
+Nothing counts as done before its outputs, or its dead letters, are acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from monasca_common.kafka.clock import Clock, Signal
+from monasca_common.kafka.errors import HandlerError, MisuseError, Poison, ReadFrom, RetryLater, UndeliveredError
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.log_limit import LogLimit
+from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.processor.dead_letter_publisher import DeadLetterPublisher
+from monasca_common.kafka.processor.decoding import Undecodable
+from monasca_common.kafka.processor.handler_call import Caller
+from monasca_common.kafka.processor.hooks import Hooks
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.kafka.processor.publishing import Abandoned, AcknowledgedPublisher
+from monasca_common.kafka.processor.queues import Lane, Lanes
+from monasca_common.kafka.processor.retry import RetryPolicy
+from monasca_common.kafka.processor.rewinds import Rewinds
+from monasca_common.kafka.processor.shutdown import Shutdown
+from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.transactions import TransactionalPublisher
+
+LOG = logging.getLogger(__name__)
+
+# Moves a position that is kept elsewhere (in a database) over the offsets from the first to just before the second:
+# no message in between is left to handle. Raises `RetryLater` while it cannot, `ReadFrom` where offsets are missing.
+Accounted = Callable[[TopicPartition, int, int], None]
+
+_LOOK_SECONDS = 0.1  # how soon a stop or a revoke ends a wait for the position's store
+
+
+class _Next(NamedTuple):
+    """What remains of a task, in order, and how long its lane rests before it goes on."""
+
+    tasks: tuple[Task, ...] = ()
+    rest_seconds: float = 0.0
+
+
+class Attempts:
+    """The handler threads' side of one processor; thread-safe, because each of them calls it."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        retry: RetryPolicy,
+        clock: Clock,
+        lanes: Lanes,
+        tracker: OffsetTracker,
+        rewinds: Rewinds,
+        hooks: Hooks,
+        publisher: AcknowledgedPublisher | TransactionalPublisher | None,
+        dead_letters: DeadLetterPublisher | None,
+        shutdown: Shutdown,
+        accounted: Accounted | None,
+        log_limit: LogLimit,
+        *,
+        transactional: bool,
+    ) -> None:
+        self._caller = caller
+        self._retry = retry
+        self._clock = clock
+        self._lanes = lanes
+        self._tracker = tracker
+        self._rewinds = rewinds
+        self._hooks = hooks
+        self._publisher = publisher
+        self._dead_letters = dead_letters
+        self._shutdown = shutdown
+        self._accounted = accounted
+        self._log_limit = log_limit
+        self._transactional = transactional
+
+    def __call__(self, lane: Lane, task: Task) -> None:
+        try:
+            remains, rest_seconds = self._attempt(lane, task)
+        except Abandoned:
+            remains, rest_seconds = (task,), 0.0
+        self._lanes.finished(lane, task, remains, rest_seconds)
+
+    def _attempt(self, lane: Lane, task: Task) -> _Next:
+        """One call of the handler and everything that follows from it."""
+        if not len(task.part):
+            return self._reach_end(lane, task)
+        if task.rejected is not None:
+            return self._reject(lane, task, dict.fromkeys(range(len(task.part)), task.rejected))
+        if lane.unclaimed is not None:
+            task.part.start_offset, lane.unclaimed = lane.unclaimed, None
+        attempt = task.attempts + 1
+        self._hooks.call("before_handle", task.part, attempt)
+        call = self._caller.call(task.part, lambda: lane.closing or self._shutdown.requested)
+        self._hooks.call("after_handle", task.part, attempt, call.error)
+        fail_point("processor.after_handle")
+        done, failed, untried = task.split(call.handled, call.failed)
+        first = self._complete(lane, done, call.outputs) if done else _Next()
+        if first.tasks:
+            # Outputs were refused: what comes after them has its turn when they are done, its dead letters included.
+            after = task.slice(call.handled, len(task.part))
+            return first if after is None else _Next((*first.tasks, after), first.rest_seconds)
+        then = self._decide(lane, failed, call.error) if failed and call.error else _Next()
+        return _Next((*then.tasks, untried) if untried else then.tasks, then.rest_seconds)
+
+    def _decide(self, lane: Lane, task: Task, error: Exception) -> _Next:
+        """Decide about messages whose handler raised: again later, in halves, or to the dead letters."""
+        if isinstance(error, RetryLater):
+            return _Next((task,), self._later(task, error))
+        if isinstance(error, Undecodable):
+            return self._reject(lane, task, error.errors)
+        if isinstance(error, Poison):
+            indices = range(len(task.part)) if error.indices is None else error.indices
+            if indices and all(0 <= index < len(task.part) for index in indices):
+                task.failed(self._clock.time_ms())
+                return self._reject(lane, task, {index: error.at(index) for index in indices})
+        if isinstance(error, ReadFrom):
+            self._rewinds.ask(lane, error.offset)
+            raise Abandoned
+        task.failed(self._clock.time_ms())
+        if not task.last_chance and not self._retry.exhausted(task.tries):
+            more = self._log_limit.admit("handler", type(error).__name__)
+            if more is not None:
+                LOG.warning("handler failed on %s, attempt %d: %s%s", task, task.tries, type(error).__name__, more)
+            return _Next((task,), self._retry.delay(task.tries, random.random()))
+        if len(task.part) > 1:
+            return _Next(task.halves())
+        return self._reject(lane, task, {0: error})
+
+    def _later(self, task: Task, instruction: RetryLater) -> float:
+        task.waits += 1
+        if instruction.after is not None:
+            return instruction.after
+        return self._retry.delay(task.waits, random.random())
+
+    def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> _Next:
+        """Dead letters for the messages with errors, acknowledged before they count as done; the rest goes on."""
+        if self._dead_letters is None:
+            raise self._handler_error(task) from next(iter(errors.values()))
+        if self._transactional and len(errors) < len(task.part):
+            return _Next(task.reject(errors))  # offsets in a transaction must not skip: each piece has its own
+        admitted, limit = self._dead_letters.admit(task, errors)
+        if admitted:
+            doomed = task.select(admitted)
+            self._dead_letters.send(lane, doomed, [errors[index] for index in admitted])
+            fail_point("processor.after_dead_letter")
+            self._account(lane, task.part.start_offset, _prefix_end(task.part, admitted))
+            self._done(doomed)
+        if limit is not None:
+            raise limit
+        if len(errors) == len(task.part):
+            lane.unclaimed = task.part.start_offset
+            return _Next()
+        remaining = task.without(errors)
+        remaining.counted = True
+        return _Next((remaining,))
+
+    def _account(self, lane: Lane, start: int, end: int) -> None:
+        """Move the position that is kept elsewhere over what is not for the handler any more, before that counts as
+        done. While its store is unavailable only this step waits and is tried again; a stop or a revoke ends the wait
+        with one last try. Raises `Abandoned` then, and `HandlerError` for what trying again does not cure."""
+        if self._accounted is None or start >= end:
+            return
+        waits, last_try = 0, False
+        while True:
+            try:
+                self._accounted(lane.partition, start, end)
+                break
+            except RetryLater as unavailable:
+                if last_try:
+                    raise Abandoned from unavailable
+                more = self._log_limit.admit("position", lane.partition.topic)
+                if more is not None:
+                    LOG.warning(
+                        "the position of %s/%d cannot be moved to %d yet; its commit waits%s",
+                        *lane.partition,
+                        end,
+                        more,
+                    )
+                waits += 1
+                seconds = unavailable.after
+                last_try = not self._rest(
+                    lane, self._retry.delay(waits, random.random()) if seconds is None else seconds
+                )
+            except ReadFrom as missing:
+                self._rewinds.ask(lane, missing.offset)
+                raise Abandoned from missing
+            except Exception as error:
+                topic, partition = lane.partition
+                raise HandlerError(
+                    f"the position of {topic}/{partition} cannot be moved from {start} to {end}: repair what keeps it"
+                ) from error
+        fail_point("processor.after_accounting")
+
+    def _rest(self, lane: Lane, seconds: float) -> bool:
+        """Whether it may be tried again after these seconds; not if a stop or a revoke came meanwhile."""
+        until = self._clock.monotonic() + seconds
+        pause = Signal()
+        while not (lane.closing or lane.dead or self._shutdown.requested):
+            left = until - self._clock.monotonic()
+            if left <= 0:
+                return True
+            pause.wait(self._clock, min(left, _LOOK_SECONDS))
+        return False
+
+    def _reach_end(self, lane: Lane, task: Task) -> _Next:
+        """Finish a range without messages up to the end of the log, after everything else in the lane."""
+        part = task.part
+        if self._transactional and self._publisher is not None:
+            self._publisher.deliver(lane, task, {})
+        else:
+            self._account(lane, part.start_offset, part.next_offset)
+            self._done(task)
+        return _Next()
+
+    def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> _Next:
+        """Have the outputs acknowledged, and only then count their input as done."""
+        try:
+            if self._publisher is not None:
+                self._publisher.deliver(lane, task, outputs)
+            elif outputs:
+                raise MisuseError("a handler returned outputs, but the processor has no producer: give it one")
+        except UndeliveredError as refused:
+            return self._refused(lane, task, refused)
+        if self._dead_letters is not None:
+            self._dead_letters.passed(task)
+        self._done(task)
+        return _Next()
+
+    def _refused(self, lane: Lane, task: Task, refused: UndeliveredError) -> _Next:
+        """Handle an output that can never be delivered: find its input message, without a retry first."""
+        error = next(delivery.error for delivery in refused.report.failed + refused.report.unknown if delivery.error)
+        if self._transactional:
+            raise self._handler_error(task) from error
+        task.failed(self._clock.time_ms())
+        if len(task.part) > 1:
+            return _Next(task.halves())
+        return self._reject(lane, task, {0: error})
+
+    def _done(self, task: Task) -> None:
+        part = task.part
+        if self._transactional:
+            return  # the transaction did it
+        if task.contiguous:
+            first = part.offsets[0] if len(part) else part.start_offset
+            self._tracker.done_range(part.topic_partition, part.epoch, first, part.next_offset)
+        else:
+            for offset in part.offsets:
+                self._tracker.done(part.topic_partition, part.epoch, offset)
+
+    def _handler_error(self, task: Task) -> HandlerError:
+        return HandlerError(
+            f"the handler cannot take {task} (attempts: {task.attempts}), and nothing says what else to do with it: "
+            "repair the handler or the input, or give the processor dead letters"
+        )
+
+
+def _prefix_end(part: PartitionBatch, positions: Sequence[int]) -> int:
+    """One past the last offset of the gap-free prefix that these ascending positions make up."""
+    count = 0
+    for position in positions:
+        if position != count:
+            break
+        count += 1
+    if count == len(part):
+        return part.next_offset
+    return part.offsets[count - 1] + 1 if count else part.start_offset

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which offsets may be committed: the gap-free prefix of what is done, per partition and assignment epoch."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPartition
+
+
+class OffsetTracker:
+    """Follows messages from their poll to their commit. Thread-safe.
+
+    ``max_span``: how many messages of one partition may be received and not yet committed before `full` names it.
+    A later epoch of a partition replaces all that is known of the earlier one; news of an earlier one is ignored.
+    """
+
+    def __init__(self, max_span: int) -> None:
+        self._max_span = max_span
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._confirmed: dict[TopicPartition, int] = {}
+        # Of perhaps ten thousand partitions, those that the polling thread asks for at each turn.
+        self._advanced: set[_Partition] = set()  # done further than committed
+        self._full: set[_Partition] = set()
+        # Reentrant, because a signal handler may ask on the very thread that it has interrupted in here.
+        self._lock = threading.RLock()
+
+    def received(self, part: PartitionBatch) -> None:
+        """These messages were polled. What comes again after a seek back is undone again."""
+        offsets = part.offsets
+        if offsets:
+            with self._lock:
+                self._receive(part, offsets, len(offsets))
+
+    def reached(self, part: PartitionBatch) -> None:
+        """The log ends with the range of ``part``, which has no message: done when `done_range` says so.
+
+        An end is told again, or the next one, while what lies below is not done: that stays known.
+        """
+        with self._lock:
+            start = part.start_offset
+            known = self._partitions.get(part.topic_partition)
+            if known is not None and known.epoch == part.epoch:
+                start = max(start, known.end)
+            if start < part.next_offset:
+                self._receive(part, [start, part.next_offset - 1], 0)
+
+    def stands_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
+        """Nothing was received of it and all below is done, which nobody may have committed yet."""
+        with self._lock:
+            if partition not in self._partitions:
+                known = self._partitions[partition] = _Partition(partition, at.epoch, at.next_offset)
+                known.committed = -1
+                self._sort(known)
+
+    def done(self, partition: TopicPartition, epoch: int, offset: int) -> None:
+        """This message is handled, or dead-lettered and acknowledged."""
+        self.done_range(partition, epoch, offset, offset + 1)
+
+    def done_range(self, partition: TopicPartition, epoch: int, first: int, next_offset: int) -> None:
+        """Every message received from ``first`` up to, not including, ``next_offset`` is done."""
+        with self._lock:
+            known = self._partitions.get(partition)
+            if known is not None and known.epoch == epoch:
+                known.finish(first, next_offset)
+                self._sort(known)
+
+    def committable(self) -> dict[TopicPartition, OffsetAndEpoch]:
+        """How far each partition is done, where that is further than `committed` reported."""
+        with self._lock:
+            return {known.partition: OffsetAndEpoch(known.epoch, known.done) for known in self._advanced}
+
+    def first_undone(self, partition: TopicPartition) -> int | None:
+        """Everything received below this offset is done; ``None`` where nothing was received."""
+        with self._lock:
+            known = self._partitions.get(partition)
+            return None if known is None else known.done
+
+    def committed(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> None:
+        """The broker confirmed these."""
+        with self._lock:
+            for partition, (epoch, next_offset) in progress.items():
+                self._confirmed[partition] = next_offset
+                known = self._partitions.get(partition)
+                if known is not None and known.epoch == epoch:
+                    known.commit(next_offset)
+                    self._sort(known)
+
+    def confirmed(self) -> dict[TopicPartition, int]:
+        """The last offset (next to read) that the broker confirmed for each partition, forgotten ones included."""
+        with self._lock:
+            return dict(self._confirmed)
+
+    def span(self, partition: TopicPartition) -> int:
+        """How many messages of a partition were received and are not committed."""
+        with self._lock:
+            known = self._partitions.get(partition)
+            return 0 if known is None else known.span
+
+    def unfinished(self) -> dict[TopicPartition, int]:
+        """How many messages of each partition were received and are not done."""
+        with self._lock:
+            counts = {partition: known.unfinished for partition, known in self._partitions.items()}
+        return {partition: count for partition, count in counts.items() if count}
+
+    def full(self) -> set[TopicPartition]:
+        """The partitions of which no more should be read until something is committed."""
+        with self._lock:
+            return {known.partition for known in self._full}
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop what is known of these: they were revoked or lost, or their work was abandoned."""
+        with self._lock:
+            for partition in partitions:
+                self._drop(self._partitions.pop(partition, None))
+
+    def _receive(self, part: PartitionBatch, offsets: list[int], messages: int) -> None:
+        known = self._partitions.get(part.topic_partition)
+        if known is not None and part.epoch < known.epoch:
+            return
+        if known is None or part.epoch > known.epoch or offsets[0] < known.end:
+            self._drop(known)
+            known = self._partitions[part.topic_partition] = _Partition(part.topic_partition, part.epoch, offsets[0])
+        known.receive(offsets, messages)
+        self._sort(known)
+
+    def _drop(self, known: _Partition | None) -> None:
+        if known is not None:
+            self._advanced.discard(known)
+            self._full.discard(known)
+
+    def _sort(self, known: _Partition) -> None:
+        for holds, among in (
+            (known.done > known.committed, self._advanced),
+            (known.span >= self._max_span, self._full),
+        ):
+            if holds:
+                among.add(known)
+            else:
+                among.discard(known)
+
+
+class _Partition:
+    """One partition under one epoch: blocks of received offsets, oldest first."""
+
+    def __init__(self, partition: TopicPartition, epoch: int, start: int) -> None:
+        self.partition = partition
+        self.epoch = epoch
+        self.end = start  # next to receive
+        self.done = start  # next to read after the gap-free prefix
+        self.committed = start
+        self.span = 0
+        self._open: list[_Block] = []
+        self._uncommitted: deque[tuple[int, int]] = deque()  # (next offset, messages) of each block, oldest first
+
+    def receive(self, offsets: list[int], messages: int) -> None:
+        self.end = offsets[-1] + 1
+        self.span += messages
+        self._open.append(_Block(offsets, messages))
+        self._uncommitted.append((self.end, messages))
+
+    @property
+    def unfinished(self) -> int:
+        return sum(block.left for block in self._open if block.messages)
+
+    def finish(self, first: int, next_offset: int) -> None:
+        for index in range(bisect_left(self._open, first, key=_last), len(self._open)):
+            if self._open[index].offsets[0] >= next_offset:
+                break
+            self._open[index].finish(first, next_offset)
+        finished = 0
+        for block in self._open:
+            self.done = max(self.done, block.done_below)
+            if block.left:
+                break
+            finished += 1
+        del self._open[:finished]
+
+    def commit(self, next_offset: int) -> None:
+        self.committed = max(self.committed, next_offset)
+        while self._uncommitted and self._uncommitted[0][0] <= next_offset:
+            self.span -= self._uncommitted.popleft()[1]
+
+
+class _Block:
+    """Offsets that one poll received, ascending but not always contiguous, and which of them are done. ``messages``:
+    0 for a range at the end of the log that has none."""
+
+    __slots__ = ("_flags", "_prefix", "left", "messages", "offsets")
+
+    def __init__(self, offsets: list[int], messages: int) -> None:
+        self.offsets = offsets
+        self.messages = messages
+        self.left = len(offsets)
+        self._flags = bytearray(len(offsets))
+        self._prefix = 0
+
+    def finish(self, first: int, next_offset: int) -> None:
+        low = bisect_left(self.offsets, first)
+        high = bisect_left(self.offsets, next_offset)
+        self.left -= self._flags.count(0, low, high)
+        self._flags[low:high] = b"\1" * (high - low)
+        if low <= self._prefix < high:
+            undone = self._flags.find(0, high)
+            self._prefix = len(self.offsets) if undone < 0 else undone
+
+    @property
+    def done_below(self) -> int:
+        """One past the last offset of this block's gap-free prefix; 0 without one."""
+        return self.offsets[self._prefix - 1] + 1 if self._prefix else 0
+
+
+def _last(block: _Block) -> int:
+    return block.offsets[-1]

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Processor`: THE loop. Poll, decode, handle, retry or dead-letter, track, commit.
+
+This file is the polling thread: it polls, fills the lanes and commits the gap-free prefix of what is done. It never
+waits for a handler, so the group membership outlives any handler and any dependency. The handler threads take tasks
+from the lanes; `attempt` is what they do.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, TypedDict, Unpack, overload
+
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    FatalError,
+    FencedError,
+    MessagingError,
+    OffsetOutOfRange,
+    RetriableError,
+    StaleCommit,
+    TopicRecreated,
+    TransportError,
+)
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.log_limit import LogLimit
+from monasca_common.kafka.message import Message, OffsetAndEpoch, PartitionBatch, TopicPartition
+from monasca_common.kafka.processor.arguments import check_arguments, check_handler
+from monasca_common.kafka.processor.attempt import Accounted, Attempts
+from monasca_common.kafka.processor.backpressure import Backpressure
+from monasca_common.kafka.processor.chained_listener import ChainedRebalanceListener
+from monasca_common.kafka.processor.dead_letter_publisher import DeadLetterPublisher
+from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.handler_call import Caller, Handler, Outputs
+from monasca_common.kafka.processor.hooks import Hook, Hooks
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.kafka.processor.publishing import AcknowledgedPublisher
+from monasca_common.kafka.processor.queues import Lanes
+from monasca_common.kafka.processor.retry import RetryPolicy
+from monasca_common.kafka.processor.rewinds import Rewinds
+from monasca_common.kafka.processor.shutdown import Shutdown, StopReport
+from monasca_common.kafka.processor.transactions import TransactionalPublisher
+from monasca_common.kafka.processor.workers import Workers
+from monasca_common.kafka.producer.producer import KafkaProducer
+from monasca_common.kafka.serialization.base import S, Serializer
+
+LOG = logging.getLogger(__name__)
+
+_POLL_SECONDS = 0.2  # a stop, a failure and a finished rest are noticed within this
+_PAUSED_POLL_SECONDS = 0.05  # only a poll notices that a paused partition has room again
+_COMMIT_SECONDS = 1.0  # between commits
+_COMMIT_PATIENCE_SECONDS = 5.0  # for the answer; the polling thread waits for it
+_COMMIT_SHARE = 0.25  # of max.poll.interval at most: a revoke that comes right after has half of it
+_STALL_SECONDS = 1.0  # a full buffer is given this long to drain before partitions are paused
+_MAX_BUFFERED_MESSAGES = 50_000
+_BUFFERED_BATCHES = 8  # where those are large: with two at work, two or three others are full
+_ASK_AGAIN_SECONDS = 1.0
+_HANDLERS_SHARE = 0.7  # of the time to stop or to give partitions up; the rest is for the commit
+
+# The loop ends with these: nothing gets better by trying again, and silence would hide it.
+_FINAL_ERRORS = (OffsetOutOfRange, TopicRecreated, AuthorizationError, AuthenticationError, FencedError, FatalError)
+
+
+class _Choices(TypedDict, total=False):
+    producer: KafkaProducer | None
+    retry: RetryPolicy | None
+    dead_letters: DeadLetters | None
+    order: Literal["partition", "key"]
+    threads: int
+    transactional: bool
+    max_wait_seconds: float
+    hooks: Iterable[Hook]
+    accounted: Accounted | None
+
+
+class Processor:
+    """Calls ``handler`` with what ``consumer`` reads, until `stop` or an error that no retry cures.
+
+    ``handler(batch)`` gets a `PartitionBatch` (with ``per_message``: a `Message`) and returns nothing or outputs, an
+    iterable of ``(topic, Record)`` or `Output`. It raises `RetryLater` (a dependency is unavailable: the same messages
+    come again, without limit), `Poison` (dead letters now), `ReadFrom` (it needs an earlier offset), or anything else:
+    tried ``retry.attempts`` times, then in halves, then the one message that fails goes to the dead letters, or ends
+    `run` with `HandlerError` without them.
+    With several ``threads`` it is called concurrently, one call a partition (``order="key"``: one call a key).
+    A batch has what came while the one before it was handled, up to the consumer's ``batch_size``, and waits
+    ``max_wait_seconds`` at most to be as large as that.
+
+    ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
+    transaction; an output refused for what it is (too large) then ends `run` with `HandlerError`.
+    ``serializer`` decodes values; one that cannot be decoded is a dead letter at once. The consumer's settings
+    bound the buffer, the span of uncommitted work and the time to stop. Consumer and producer stay their opener's.
+
+    ``accounted(partition, start, end)`` is for a handler that keeps positions elsewhere (a database, with its rows):
+    it moves the position over the offsets from ``start`` to just before ``end``, which need no handling, because they
+    are acknowledged dead letters or the log has no message for them. A handler's thread calls it before Kafka's
+    commit; it raises `RetryLater` while it cannot, and `ReadFrom` where the position is below ``start``.
+    """
+
+    # What the handler is given follows from `per_message` and `serializer`.
+
+    @overload
+    def __init__(
+        self, consumer: KafkaConsumer, handler: Callable[[PartitionBatch], Outputs], **choices: Unpack[_Choices]
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        handler: Callable[[PartitionBatch[S]], Outputs],
+        *,
+        serializer: Serializer[S],
+        **choices: Unpack[_Choices],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        handler: Callable[[Message], Outputs],
+        *,
+        per_message: Literal[True],
+        **choices: Unpack[_Choices],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        handler: Callable[[Message[S]], Outputs],
+        *,
+        per_message: Literal[True],
+        serializer: Serializer[S],
+        **choices: Unpack[_Choices],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        consumer: KafkaConsumer,
+        handler: Handler,
+        *,
+        producer: KafkaProducer | None = None,
+        retry: RetryPolicy | None = None,
+        dead_letters: DeadLetters | None = None,
+        order: Literal["partition", "key"] = "partition",
+        threads: int = 1,
+        serializer: Serializer | None = None,
+        per_message: bool = False,
+        transactional: bool = False,
+        max_wait_seconds: float = 0.0,
+        accounted: Accounted | None = None,
+        hooks: Iterable[Hook] = (),
+    ) -> None:
+        check_handler(handler)
+        check_arguments(
+            producer, dead_letters, order, threads, transactional=transactional, accounts=accounted is not None
+        )
+        self._consumer = consumer
+        self._settings = consumer.settings
+        self._clock = consumer.clock
+        self._hooks = Hooks(hooks)
+        self._log_limit = LogLimit(self._clock)
+        self._lanes = Lanes(
+            self._clock,
+            shares=threads if order == "key" else 1,
+            batch_size=self._settings.batch_size,
+            fill_seconds=max_wait_seconds,
+        )
+        self._tracker = OffsetTracker(self._settings.max_uncommitted_messages)
+        self._rewinds = Rewinds(consumer, self._lanes, self._tracker)
+        self._shutdown = Shutdown(self._clock, self._settings)
+        publisher: AcknowledgedPublisher | TransactionalPublisher | None = None
+        self._transactions: TransactionalPublisher | None = None
+        self._dead_letters: DeadLetterPublisher | None = None
+        if producer is not None and transactional:
+            publisher = self._transactions = TransactionalPublisher(producer, consumer, self._lanes, self._tracker)
+        elif producer is not None:
+            publisher = AcknowledgedPublisher(producer, self._clock, self._log_limit)
+        if dead_letters is not None and publisher is not None:
+            self._dead_letters = DeadLetterPublisher(
+                dead_letters, self._settings, self._clock, self._hooks, publisher, self._log_limit
+            )
+        attempts = Attempts(
+            Caller(handler, serializer, self._settings.group_id, per_message=per_message),
+            retry or RetryPolicy(),
+            self._clock,
+            self._lanes,
+            self._tracker,
+            self._rewinds,
+            self._hooks,
+            publisher,
+            self._dead_letters,
+            self._shutdown,
+            accounted,
+            self._log_limit,
+            transactional=transactional,
+        )
+        self._workers = Workers(self._lanes, threads, attempts, self._fail)
+        most = max(_MAX_BUFFERED_MESSAGES, self._settings.batch_size * _BUFFERED_BATCHES)
+        self._backpressure = Backpressure(most, self._settings.buffer_bytes)
+        self._next_commit = 0.0
+        self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
+        self._listener = ChainedRebalanceListener(consumer, self)
+        self.ignored_errors: Counter[str] = Counter()  # passing errors of polls and commits, by class
+
+    def run(self) -> StopReport:
+        """Work until `stop` (then return what was left) or until something ends it (then raise that). Once only."""
+        self._shutdown.begin()
+        try:
+            self._begin()
+            while not self._shutdown.requested:
+                self._turn()
+        except BaseException as error:
+            self._fail(error)
+        return self._shutdown.conclude(self._wind_down)
+
+    def stop(self, deadline: float | None = None) -> StopReport:
+        """Hand out nothing more, wait up to ``deadline`` seconds for handlers and their outputs, commit, and
+        return what was left. ``None``: the consumer's ``stop_timeout_seconds``; never more than half of
+        ``max_poll_interval_seconds``. For other threads and signal handlers; called by a handler, or by the
+        thread that runs the loop, it does not wait: the report is of that moment.
+        """
+        self._shutdown.request(deadline)
+        self._lanes.halt()
+        if threading.current_thread() not in self._workers:
+            self._shutdown.wait()
+        return self._shutdown.report or self._report()
+
+    @property
+    def consumer(self) -> KafkaConsumer:
+        """What it reads from."""
+        return self._consumer
+
+    def observe(self, hook: Hook) -> None:
+        """Add a hook. Before `run`."""
+        self._hooks.add(hook)
+
+    def retry_now(self) -> None:
+        """End every wait after a failure or a `RetryLater`. Call it when the dependency is available again."""
+        self._lanes.wake(math.inf)
+
+    def _turn(self) -> None:
+        batch = self._consumer.poll(self._settings.batch_size, self._poll_seconds())
+        fail_point("processor.after_poll")
+        self._hooks.call("after_poll", batch)
+        for error in batch.errors:
+            self._look_at(error)
+        if self._transactions is not None and self._transactions.aborted:
+            self._transactions.rewind()
+        else:
+            void = self._rewinds.take()
+            for part in batch.partitions:
+                if part.topic_partition not in void:
+                    self._tracker.received(part)
+                    self._lanes.add(part)
+            for partition, end in self._consumer.take_ends().items():
+                if partition not in void:
+                    self._reached(partition, end)
+        self._lanes.wake()
+        if self._clock.monotonic() >= self._next_commit or self._tracker.full():
+            self._commit(self._patience_seconds)
+            self._next_commit = self._clock.monotonic() + _COMMIT_SECONDS
+        self._hold_back()
+
+    def _reached(self, partition: TopicPartition, end: OffsetAndEpoch) -> None:
+        """Everything in a partition's log was polled: what lies between the last message and ``end`` (control records,
+        aborted and compacted messages) is done once all before it is, so that no retention overtakes the position."""
+        start = self._consumer.position(partition)
+        if start is None or start > end.next_offset:
+            return
+        if start == end.next_offset:
+            if partition in self._listener.chosen:
+                # It began at a database's position, and nothing came: Kafka's commit may be behind since a crash.
+                self._listener.chosen.discard(partition)
+                self._tracker.stands_at(partition, end)
+            return
+        part = PartitionBatch(partition, end.epoch, (), start, end.next_offset)
+        self._tracker.reached(part)
+        if self._lanes.ordered:
+            self._lanes.add(part)
+        else:
+            self._tracker.done_range(partition, end.epoch, start, end.next_offset)
+
+    def _begin(self) -> None:
+        if self._dead_letters is not None:
+            for topic in self._dead_letters.topics():
+                self._require_topic(topic)
+        if self._transactions is not None:
+            self._transactions.open(lambda: self._shutdown.requested)
+        self._listener.attach()
+        self._workers.start()
+
+    def _require_topic(self, topic: str) -> None:
+        try:
+            while not self._shutdown.requested:
+                try:
+                    self._consumer.partition_count(topic)
+                    return
+                except RetriableError as error:
+                    self._pass_over(f"it is not known yet whether dead-letter topic {topic} exists", error)
+                    self._lanes.progress.wait(self._clock, _ASK_AGAIN_SECONDS)
+        except TransportError as error:
+            raise ConfigurationError(
+                f"dead-letter topic {topic!r} cannot be used ({error}): create it, or name another in dead_letter_topic"
+            ) from error
+
+    def _poll_seconds(self) -> float:
+        longest = _PAUSED_POLL_SECONDS if self._backpressure.paused else _POLL_SECONDS
+        due = self._lanes.next_wake()
+        return longest if due is None else min(longest, max(0.0, due - self._clock.monotonic()))
+
+    def _look_at(self, error: Exception) -> None:
+        if isinstance(error, _FINAL_ERRORS):
+            raise error
+        self._pass_over("a passing error while reading", error)
+
+    def _pass_over(self, what: str, error: Exception) -> None:
+        self.ignored_errors[type(error).__name__] += 1
+        more = self._log_limit.admit(what, type(error).__name__, getattr(error, "name", None))
+        if more is not None:
+            LOG.warning("%s: %s%s", what, error, more)
+
+    def _hold_back(self) -> None:
+        """Pause the partitions that have enough in memory, resume those that have little."""
+        patience = self._clock.monotonic() + _STALL_SECONDS
+        while True:
+            decision = self._backpressure.decide(self._consumer.assignment(), self._lanes.loads(), self._tracker.full())
+            left = patience - self._clock.monotonic()
+            if not (decision.stalled and decision.pause and left > 0) or self._shutdown.requested:
+                break
+            self._lanes.progress.wait(self._clock, left)
+        if decision.pause:
+            self._consumer.pause(decision.pause)
+        if decision.resume:
+            self._consumer.resume(decision.resume)
+        self._backpressure.applied(decision)
+
+    def _commit(self, patience_seconds: float, partitions: Sequence[TopicPartition] | None = None) -> None:
+        """Commit the gap-free prefix of what is done. What has no answer stays to be committed."""
+        progress = self._tracker.committable()
+        if partitions is not None:
+            progress = {partition: at for partition, at in progress.items() if partition in partitions}
+        if not progress:
+            return
+        self._hooks.call("before_commit", {partition: at.next_offset for partition, at in progress.items()})
+        fail_point("processor.before_commit")
+        results = self._consumer.commit(progress, patience_seconds)
+        stored = {partition: progress[partition] for partition, result in results.items() if result.committed}
+        self._tracker.committed(stored)
+        for error in {id(result.error): result.error for result in results.values() if result.error}.values():
+            self._look_at_commit(error)
+        self._hooks.call("after_commit", {partition: result.error for partition, result in results.items()})
+
+    def _look_at_commit(self, error: MessagingError) -> None:
+        if isinstance(error, _FINAL_ERRORS):
+            self._fail(error)
+        elif not isinstance(error, StaleCommit):
+            self._pass_over("a commit has to be repeated", error)
+
+    # Partitions that go, and the end
+
+    def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
+        """Finish or abandon what is in flight and commit what is done, until ``deadline`` (monotonic)."""
+        try:
+            self._lanes.close(partitions)
+            fail_point("processor.during_revoke")
+            now = self._clock.monotonic()
+            if not self._lanes.wait_idle(partitions, now + (deadline - now) * _HANDLERS_SHARE):
+                LOG.warning("handlers still have messages of %d revoked partitions; those come again", len(partitions))
+            self._commit(max(0.0, deadline - self._clock.monotonic()), partitions)
+        finally:
+            self._let_go(partitions)
+        self._hooks.call("after_revoke", partitions)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Drop everything of these: somebody else may have them already."""
+        self._let_go(partitions)
+        self._hooks.call("after_lost", partitions)
+
+    def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
+        self._lanes.drop(partitions)
+        self._tracker.forget(partitions)
+        self._rewinds.forget(partitions)
+        self._backpressure.forget(partitions)
+        if self._dead_letters is not None:
+            self._dead_letters.forget(partitions)
+
+    def _fail(self, error: BaseException) -> None:
+        self._shutdown.fail(error)
+        self._lanes.halt()
+
+    def _wind_down(self) -> StopReport:
+        self._shutdown.request(None)
+        self._lanes.halt()
+        partitions = self._lanes.partitions()
+        try:
+            now, until = self._clock.monotonic(), self._shutdown.until
+            self._lanes.wait_idle(partitions, now + (until - now) * _HANDLERS_SHARE)
+            self._commit(max(0.0, until - self._clock.monotonic()))
+            return self._report()
+        finally:
+            self._let_go(sorted(partitions))
+            self._lanes.shut()
+            self._listener.release()
+
+    def _report(self) -> StopReport:
+        return StopReport(
+            committed=self._tracker.confirmed(),
+            unconfirmed={partition: at.next_offset for partition, at in self._tracker.committable().items()},
+            left=self._tracker.unfinished(),
+            in_flight=self._lanes.in_flight(self._lanes.partitions()),
+        )

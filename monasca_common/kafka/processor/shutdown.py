@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a processor ends: who asked for it, until when, why, and what it leaves behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.errors import MisuseError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+
+# A stop that outlives max.poll.interval would cost the membership, and with it the last commit.
+_POLL_INTERVAL_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """What a processor left. The next owner of a partition reads again what is not committed.
+
+    ``committed``: next offsets that the broker confirmed. ``unconfirmed``: next offsets up to which everything is
+    done, without a confirmed commit. ``left``: how many messages were read and not handled; ``in_flight``: how many
+    of those a handler still had when time was up.
+    """
+
+    committed: Mapping[TopicPartition, int]
+    unconfirmed: Mapping[TopicPartition, int]
+    left: Mapping[TopicPartition, int]
+    in_flight: Mapping[TopicPartition, int]
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was being handled any more, and all that was done is committed."""
+        return not self.in_flight and not self.unconfirmed
+
+
+class Shutdown:
+    """The end of one run, asked for by any thread, reached by the one that runs. The first failure is the reason."""
+
+    def __init__(self, clock: Clock, settings: ConsumerSettings) -> None:
+        self._clock = clock
+        self._default_seconds = settings.stop_timeout_seconds
+        self._max_seconds = settings.max_poll_interval_seconds * _POLL_INTERVAL_SHARE
+        self._over = threading.Event()
+        self._over.set()
+        self._runner: threading.Thread | None = None
+        self.requested = False
+        self.until = 0.0  # monotonic
+        self.failure: BaseException | None = None
+        self.report: StopReport | None = None
+
+    def begin(self) -> None:
+        """The calling thread runs the loop from here on."""
+        if self._runner is not None:
+            raise MisuseError("a Processor runs once: make another one over the same consumer")
+        self._runner = threading.current_thread()
+        self._over.clear()
+
+    def request(self, seconds: float | None) -> None:
+        """The first request sets the deadline; a later one can only bring it forward."""
+        wanted = self._default_seconds if seconds is None else seconds
+        until = self._clock.monotonic() + min(wanted, self._max_seconds)
+        self.until = until if not self.requested else min(until, self.until)
+        self.requested = True  # no lock, because a signal handler may interrupt a thread that holds it
+
+    def fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+        self.request(None)
+
+    def conclude(self, wind_down: Callable[[], StopReport]) -> StopReport:
+        """Wind down, let those go who wait for it, and return the report or raise what ended the run."""
+        try:
+            self.report = report = wind_down()
+        except Exception:
+            if self.failure is None:
+                raise
+            raise self.failure from self.failure.__cause__
+        finally:
+            self._over.set()
+        if self.failure is not None:
+            raise self.failure
+        return report
+
+    def wait(self) -> None:
+        """Until the run is over; at once where it was never begun, and on the very thread that runs."""
+        if threading.current_thread() is not self._runner:
+            self._over.wait()

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producing: one life of a message, from `KafkaProducer.publish` or `send` to its outcome."""
+
+from monasca_common.kafka.producer.health import ProducerHealth
+from monasca_common.kafka.producer.producer import KafkaProducer
+
+__all__ = ["KafkaProducer", "ProducerHealth"]

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcome of each message that was handed over.
+
+*delivered*: a broker acknowledged it. *failed*: it is surely not in the log. *unknown*: anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from monasca_common.kafka.errors import (
+    DeliveryAbandoned,
+    DeliveryError,
+    DeliveryRefused,
+    TransportError,
+)
+
+_PURGED = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+# The broker's answers that exclude an append: it gives them for checks that come before it writes. All others leave
+# the message *unknown*, and so does what a newer broker may answer. Not here, although they sound like a rejection:
+# DUPLICATE_SEQUENCE_NUMBER (it has the message), OUT_OF_ORDER_SEQUENCE_NUMBER, UNKNOWN_PRODUCER_ID and
+# INVALID_PRODUCER_EPOCH (an earlier attempt may have been written), NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+# REQUEST_TIMED_OUT and NOT_LEADER_FOR_PARTITION (also the answers to an append that was not replicated in time, or
+# whose leader moved meanwhile), KAFKA_STORAGE_ERROR (some of the batch may be on the disk), NETWORK_EXCEPTION.
+_NEVER_APPENDED = frozenset(
+    {
+        "INVALID_MSG",
+        "UNKNOWN_TOPIC_OR_PART",
+        "MSG_SIZE_TOO_LARGE",
+        "TOPIC_EXCEPTION",
+        "RECORD_LIST_TOO_LARGE",
+        "NOT_ENOUGH_REPLICAS",
+        "INVALID_REQUIRED_ACKS",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "INVALID_TIMESTAMP",
+        "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+        "UNSUPPORTED_COMPRESSION_TYPE",
+        "INVALID_RECORD",
+    }
+)
+# Refused because of the message itself, not of its time or sender: sending it again is useless.
+_PERMANENT = frozenset({"INVALID_RECORD", "INVALID_MSG"})
+# An answer for a whole batch because of one of its messages: those with a caller's timestamp are at fault.
+_FOR_ITS_TIME = "INVALID_TIMESTAMP"
+
+
+class Outcome(Enum):
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """The outcome of one message. ``index``: its place in the bulk, 0 for a `KafkaProducer.send`.
+
+    ``partition`` and ``offset`` are known once it is delivered (``offset`` may stay ``None`` even then);
+    ``error`` says why it is not.
+    """
+
+    index: int
+    message_id: bytes | None
+    topic: str
+    partition: int | None
+    offset: int | None
+    error: DeliveryError | None
+
+
+DeliveryListener = Callable[[Delivery], None]
+
+
+def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) -> tuple[Outcome, DeliveryError]:
+    """The outcome of a message that the client gave back with ``cause``.
+
+    Only what is surely not in the log is *failed*: the client never sent it, or the broker's answer excludes an
+    append. ``trouble``: a connection error was seen since it was queued, so that an attempt before the one that was
+    rejected may have been written; then even such an answer leaves it *unknown*. (A message that is sent again after
+    an unknown outcome never fails: `Ledger` sees to that.) ``own_time``: its timestamp is the caller's.
+    """
+    if cause.name in _PURGED:
+        return Outcome.UNKNOWN, DeliveryAbandoned("given up by the producer before an answer came")
+    if cause.name == "_UNKNOWN_PARTITION":
+        return Outcome.FAILED, DeliveryRefused(cause, permanent=False)
+    if cause.name in _NEVER_APPENDED and not trouble:
+        permanent = cause.name in _PERMANENT or (cause.name == _FOR_ITS_TIME and own_time)
+        return Outcome.FAILED, DeliveryRefused(cause, permanent=permanent)
+    return Outcome.UNKNOWN, DeliveryRefused(cause, permanent=False)

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits of topics: the client and the largest message of each.
+
+Any rejection by the broker bumps the idempotent epoch of the whole client and may double its neighbours, so a
+message that is too large must not be sent at all. The topic's limit is asked for once; what is handed over
+before the answer waits here, in order. A topic with a small limit gets a client whose batches stay below it.
+
+Limits are requested together: one request names all topics that are due. While it is out, a topic that comes starts the
+next one at once; when `_MOST_REQUESTS` are out, those that come wait for the first to return and share a request.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    DeliveryAbandoned,
+    DeliveryRefused,
+    MessageTooLarge,
+    RetriableError,
+    TopicRecreated,
+    TransportError,
+)
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, TOPIC_NAME_RULE, Record, is_topic_name
+from monasca_common.kafka.producer.in_flight import Pending, PlainBulk
+from monasca_common.kafka.producer.outcome import Outcome
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
+from monasca_common.kafka.transport.topic_watch import TopicWatch
+
+LOG = logging.getLogger(__name__)
+
+OpenTransport = Callable[[int, Callable[[TransportError], None]], ProducerTransport]
+
+_CLIENT_BATCH_BYTES = 1_000_000  # librdkafka's own
+_ASK_SECONDS = 5.0
+_ASK_AGAIN_SOON_SECONDS = 0.1
+_PATIENCE_SECONDS = 10.0
+_ASK_AGAIN_SECONDS = 30.0  # a limit may have been raised since a message was refused for it
+_MOST_REQUESTS = 4  # each has a thread while it is out
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimit:
+    """The size of the largest message that a topic takes, and the client that keeps its batches below it."""
+
+    transport: ProducerTransport
+    produce: Callable[..., None]  # the transport's, one look-up nearer
+    max_bytes: int
+    with_ids: bool
+    known_at: float
+    refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
+
+
+@dataclass(slots=True)
+class _Question:
+    """A topic whose limit is not known. ``again_at`` is real time, which passes for every clock."""
+
+    impatient_at: float
+    again_at: float
+    out: bool = False  # in a request that has no answer yet
+
+
+class TopicLimits:
+    def __init__(
+        self, settings: ProducerSettings, open_transport: OpenTransport, on_error: Callable[[TransportError], None]
+    ) -> None:
+        self.ready: dict[str, TopicLimit] = {}
+        self.on_launch: Callable[[], None] = lambda: None  # called when what waited for a limit went to its client
+        self._settings = settings
+        self._open_transport = open_transport
+        self._on_error = on_error
+        # Taken by itself where Ctrl-C may come: within a condition's own `__enter__` it would leave the lock taken. And
+        # again by its owner, because a signal handler that closes may interrupt it.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting: dict[str, list[Iterator[Pending]]] = {}
+        self._questions: dict[str, _Question] = {}
+        self._askers = 0  # threads
+        self._resting = False  # one of them waits until the next question is due
+        self._closed = False
+        self._batch_bytes = min(_CLIENT_BATCH_BYTES, settings.max_message_bytes)
+        self.main = open_transport(self._batch_bytes, on_error)
+        self._by_batch_bytes = {self._batch_bytes: self.main}
+        self._transports: tuple[ProducerTransport, ...] = (self.main,)
+        self.recreated_topics = 0  # how often one of these topics was found deleted and recreated
+        self.watch = TopicWatch(self.main, (), settings.topic_check_seconds, on_recreated=self._topic_recreated)
+
+    def transports(self) -> tuple[ProducerTransport, ...]:
+        return self._transports
+
+    def release(self) -> tuple[ProducerTransport, ...]:
+        """Give up the clients, which the caller closes; no other thread gets them. The caller holds ``serving``."""
+        transports, self._transports = self._transports, ()
+        return transports
+
+    def launch(self, topic: str, reserved: Iterator[Pending]) -> None:
+        """Hand messages of one topic to its client, now or as soon as the topic's limit is known. What is drawn from
+        ``reserved`` counts as handed over."""
+        limit = self.ready.get(topic)
+        if limit is None:
+            if not is_topic_name(topic):
+                cause = TransportError(
+                    f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}", code=17, name="TOPIC_EXCEPTION"
+                )
+                self._refuse(reserved, cause, permanent=True)
+                return
+            with self._lock:
+                limit = self.ready.get(topic)
+                if limit is None and not self._closed:
+                    self._wait_for_limit(topic, reserved)
+                    return
+        if limit is None:
+            self._abandon(reserved)
+            return
+        self._produce(limit, reserved)
+
+    def _wait_for_limit(self, topic: str, reserved: Iterator[Pending]) -> None:
+        if topic in self._waiting:
+            self._waiting[topic].append(reserved)
+            return
+        self._waiting[topic] = [reserved]
+        out = topic in self._questions and self._questions[topic].out
+        self._questions[topic] = _Question(
+            self.main.clock.monotonic() + _PATIENCE_SECONDS, again_at=time.monotonic(), out=out
+        )
+        if self._resting:
+            self._changed.notify()
+        elif self._askers < _MOST_REQUESTS:
+            try:
+                self._start()
+            except RuntimeError as error:  # the process has as many threads as it may
+                del self._waiting[topic], self._questions[topic]
+                self._refuse(reserved, TransportError(f"the limit of topic {topic!r} cannot be asked for: {error}"))
+                return
+            self._askers += 1
+
+    def _start(self) -> None:
+        threading.Thread(target=self._run, name="kafka-topic-limits", daemon=True).start()
+
+    def _run(self) -> None:
+        """The body of a thread that requests limits while any are due."""
+        while topics := self._next_topics():
+            for topic, limit in self._ask(topics).items():
+                self._answered(topic, limit)
+
+    def _next_topics(self) -> list[str]:
+        """The topics that are due, after a wait if no other thread waits; none: this thread is not needed any more."""
+        with self._lock:
+            while not self._closed:
+                now = time.monotonic()
+                idle = {topic: question for topic, question in self._questions.items() if not question.out}
+                due = [topic for topic, question in idle.items() if question.again_at <= now]
+                for topic in due:
+                    self._questions[topic].out = True
+                if due:
+                    return due
+                if not idle or self._resting:
+                    break
+                self._resting = True
+                self._changed.wait(min(question.again_at for question in idle.values()) - now)
+                self._resting = False
+            self._askers -= 1
+            return []
+
+    def _ask(self, topics: Iterable[str]) -> Mapping[str, int | None]:
+        """Each topic's limit, or the configured one if the topic's cannot be read; ``None``: no answer yet."""
+        try:
+            answers = self.main.max_message_bytes(topics, _ASK_SECONDS)
+        except TransportError as error:
+            answers = dict.fromkeys(topics, error)
+        except Exception as error:  # this thread must live: messages wait for it
+            LOG.exception("asking for the limits of topics failed")
+            answers = dict.fromkeys(topics, RetriableError(f"{type(error).__name__}: {error}"))
+        for answer in {str(answer): answer for answer in answers.values()}.values():  # once, however many topics
+            if isinstance(answer, RetriableError | AuthenticationError):
+                self._on_error(answer)
+        return {topic: self._limit_in_bytes(topic, answer) for topic, answer in answers.items()}
+
+    def _limit_in_bytes(self, topic: str, answer: int | TransportError) -> int | None:
+        if isinstance(answer, int):
+            return answer
+        if isinstance(answer, RetriableError | AuthenticationError):
+            return None  # a broker that restarts may refuse a login, or TLS
+        fallback = self._settings.max_message_bytes
+        if isinstance(answer, AuthorizationError):
+            LOG.info("the limit of topic %r may not be read; [kafka] max_message_bytes (%d) stands in", topic, fallback)
+        else:
+            LOG.info("the limit of topic %r is not known (%s); %d stands in", topic, answer, fallback)
+        return fallback
+
+    def _answered(self, topic: str, limit: int | None) -> None:
+        """Note a limit. With ``None`` it is requested again; after a while, waiting messages use the configured
+        limit."""
+        with self._lock:
+            question = self._questions[topic]
+            question.out = False
+            if limit is not None:
+                del self._questions[topic]
+                self._know(topic, limit)
+                return
+            pause = _ASK_AGAIN_SOON_SECONDS if topic in self._waiting else _ASK_AGAIN_SECONDS
+            if topic in self._waiting and self.main.clock.monotonic() >= question.impatient_at:
+                fallback = self._settings.max_message_bytes
+                LOG.warning("no answer about the limit of topic %r; %d stands in", topic, fallback)
+                self._know(topic, fallback)
+                pause = _ASK_AGAIN_SECONDS
+            question.again_at = time.monotonic() + pause
+            self._changed.notify()
+
+    def _know(self, topic: str, max_bytes: int) -> None:
+        waiting = self._waiting.pop(topic, [])
+        if self._closed:
+            return  # `abandon` has settled them
+        try:
+            limit = self._limit(topic, max_bytes)
+        except Exception as error:  # as above; the next message asks again
+            LOG.error("no client could be opened for topic %r: %s", topic, error)
+            cause = error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
+            for reserved in waiting:
+                self._refuse(reserved, cause)
+            return
+        for reserved in waiting:
+            self._produce(limit, reserved)
+        self.ready[topic] = limit
+        self.watch.add(topic)
+        self.on_launch()
+
+    def _topic_recreated(self, found: TopicRecreated) -> None:
+        self.recreated_topics += 1
+        LOG.error(
+            "topic %r, which this producer writes to, was deleted and recreated (id %s is now %s): what was "
+            "acknowledged shortly before may be gone with the old topic, and its readers stop until `monasca-common "
+            "offsets reset`",
+            found.topic,
+            found.old_id,
+            found.new_id,
+        )
+        self.forget(found.topic)
+
+    def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
+        batch_bytes = min(max_bytes, self._batch_bytes)
+        with_ids = topic not in self._settings.topics_without_message_id
+        now = self.main.clock.monotonic()
+        if batch_bytes < self._batch_bytes and self._settings.transactional_id is not None:
+            refusal = TransportError(
+                f"topic {topic!r} takes batches of {max_bytes} bytes at most, and a transaction's one client makes "
+                f"larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's max.message.bytes"
+            )
+            return TopicLimit(self.main, self.main.produce, 0, with_ids, now, DeliveryRefused(refusal, permanent=True))
+        transport = self._by_batch_bytes.get(batch_bytes)
+        if transport is None:
+            transport = self._open_transport(batch_bytes, self._on_error)
+            self._by_batch_bytes[batch_bytes] = transport
+            self._transports = tuple(self._by_batch_bytes.values())
+        return TopicLimit(transport, transport.produce, max_bytes, with_ids, now)
+
+    def _produce(self, limit: TopicLimit, reserved: Iterator[Pending]) -> None:
+        for pending in reserved:
+            if pending.outcome is not None:
+                continue  # given up while it waited
+            if pending.size > limit.max_bytes:
+                self._refuse_size(limit, pending)
+                continue
+            value, message_id = pending.record, pending.message_id
+            partition, timestamp_ms = ANY_PARTITION, 0
+            headers: list[tuple[str, bytes | None]] = [] if message_id is None else [(MESSAGE_ID_HEADER, message_id)]
+            if isinstance(value, Record):
+                partition = ANY_PARTITION if value.partition is None else value.partition
+                timestamp_ms = value.timestamp_ms or 0
+                headers[:0] = value.headers
+                value = value.value
+            try:
+                limit.produce(pending.topic, value, pending.key, partition, pending, pending, timestamp_ms, headers)
+            except Exception as error:
+                self.refused(pending, error)
+
+    def launch_bulk(self, limit: TopicLimit, bulk: PlainBulk) -> None:
+        topic, key, produce = bulk.topic, bulk.key, limit.produce
+        headers: Iterable[list[tuple[str, bytes]]] = (
+            repeat([]) if bulk.message_ids is None else [[(MESSAGE_ID_HEADER, mid)] for mid in bulk.message_ids]
+        )
+        messages = zip(bulk.records, bulk.callbacks(), headers, strict=False)
+        for index, (record, callback, header) in enumerate(messages):
+            try:
+                produce(topic, record, key, ANY_PARTITION, callback, callback, 0, header)
+            except Exception as error:
+                self.refused(bulk.ledger.break_up(bulk)[index], error)
+
+    def refused(self, pending: Pending, error: Exception) -> None:
+        """``produce`` raised: the client did not take the message, so it is surely not in the log."""
+        cause = pending.ledger.fault(error)
+        pending.ledger.settle((pending,), Outcome.FAILED, DeliveryRefused(cause, permanent=False))
+
+    def _refuse_size(self, limit: TopicLimit, pending: Pending) -> None:
+        error = limit.refusal or MessageTooLarge(pending.topic, pending.size, limit.max_bytes)
+        pending.ledger.settle((pending,), Outcome.FAILED, error)
+        if limit.transport.clock.monotonic() - limit.known_at > _ASK_AGAIN_SECONDS:
+            self.forget(pending.topic)
+
+    def forget(self, topic: str | None = None) -> None:
+        """Ask for the topic's limit (``None``: every topic's) again at the next message."""
+        if topic is None:
+            self.ready.clear()
+        else:
+            self.ready.pop(topic, None)
+
+    def abandon(self) -> None:
+        """Settle the messages that wait for a limit at a close: they were never handed to a client."""
+        self.watch.stop()
+        with self._lock:
+            self._closed = True
+            self.ready.clear()
+            waiting = [reserved for its_own in self._waiting.values() for reserved in its_own]
+            self._waiting.clear()
+            self._changed.notify_all()
+        for reserved in waiting:
+            self._abandon(reserved)
+
+    def _abandon(self, pendings: Iterable[Pending]) -> None:
+        for pending in pendings:
+            error = DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
+            pending.ledger.settle((pending,), Outcome.FAILED, error)
+
+    def _refuse(self, pendings: Iterable[Pending], cause: TransportError, *, permanent: bool = False) -> None:
+        for pending in pendings:
+            pending.ledger.settle((pending,), Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions: what is sent and the offsets it came from become visible together, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol
+
+from monasca_common.kafka.errors import (
+    ClosedError,
+    FatalError,
+    FencedError,
+    MessagingError,
+    RetriableError,
+    StaleCommit,
+    TransactionError,
+    TransportError,
+)
+from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
+from monasca_common.kafka.producer.outcome import DeliveryListener
+from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.kafka.transport.base import ProducerTransport
+
+LOG = logging.getLogger(__name__)
+
+Inputs = Batch | Mapping[TopicPartition, OffsetAndEpoch]
+
+
+class TransactionalConsumer(Protocol):
+    """The part of a consumer that a transaction uses; `KafkaConsumer` has it."""
+
+    def next_offsets(self, what: Inputs) -> Mapping[TopicPartition, int]:
+        """Raises `StaleCommit` if a partition was revoked since the messages were polled."""
+        ...
+
+    def group_metadata(self) -> Any: ...
+
+    def seek_to_committed(self) -> object:
+        """Read again what was not committed."""
+        ...
+
+
+class TransactionalProducer(Protocol):
+    """What a transaction asks of its producer: `KafkaProducer` has it."""
+
+    settings: ProducerSettings
+
+    def uses(self, transport: ProducerTransport) -> bool:
+        """Whether it still hands messages to this client: it does not once it was reopened."""
+        ...
+
+    def send(
+        self,
+        topic: str,
+        record: bytes | Record,
+        *,
+        key: bytes | None = None,
+        on_delivery: DeliveryListener | None = None,
+    ) -> bytes | None: ...
+
+    def flush(self, timeout: float | None = None) -> DeliveryReport: ...
+
+
+class Transaction:
+    """A transaction, from `KafkaProducer.transaction`. Leaving the block commits; an exception, an undelivered message
+    or a partition that was revoked meanwhile aborts, and then every consumer goes back to what it had committed.
+
+    Leaving raises `TransactionError` where it was aborted without an exception of the block's own, or a consumer could
+    not go back; `FencedError` where another process opened the same transactional id; `FatalError` where nobody knows
+    whether it was committed. An abort that has no answer is asked for again as the next one is entered, which raises
+    `TransactionError` if there still is none.
+
+    If another thread reopens the producer meanwhile, its new client aborts the transaction: what is sent in it
+    afterwards, and leaving it, raise `TransactionError`.
+    """
+
+    def __init__(self, producer: TransactionalProducer, transport: ProducerTransport) -> None:
+        self._producer = producer
+        self._transport = transport
+        self._seconds = producer.settings.transaction_timeout_seconds
+        self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
+
+    def send(
+        self,
+        topic: str,
+        record: bytes | Record,
+        *,
+        key: bytes | None = None,
+        on_delivery: DeliveryListener | None = None,
+    ) -> bytes | None:
+        """As `KafkaProducer.send`; readers of committed data see it once the block has been left."""
+        if self._replaced:
+            raise self._aborted_by_reopening()
+        return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
+
+    def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs) -> None:
+        """All of a batch (or this much progress) counts as read by ``consumer`` if the transaction commits."""
+        self._inputs.append((consumer, inputs))
+
+    def __enter__(self) -> Transaction:
+        if self._transport.abort_is_due:
+            try:
+                self._end_aborted()
+            except RetriableError as late:
+                raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
+        self._transport.begin_transaction()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._abort()
+            return
+        try:
+            self._commit()
+        except FatalError:
+            raise
+        except BaseException as failure:  # Ctrl-C included: left open, it would hide later records
+            fenced = isinstance(failure, FencedError)
+            if fenced and not self._replaced:
+                raise
+            self._abort()
+            if self._replaced and isinstance(failure, MessagingError):
+                raise self._aborted_by_reopening() from failure
+            if isinstance(failure, StaleCommit | TransportError):
+                raise TransactionError(f"the transaction was aborted: {failure}") from failure
+            raise
+
+    def _commit(self) -> None:
+        report = self._producer.flush(self._seconds)
+        if not report.ok:
+            first = (report.failed + report.unknown)[0]
+            raise TransactionError(
+                f"{len(report.failed + report.unknown)} messages of the transaction were not delivered; "
+                f"the first: {first.error}"
+            )
+        for consumer, inputs in self._inputs:
+            # The generation first: what is taken away after this carries an old one, and the broker refuses it. Asked
+            # for after the ownership was checked, it could be the next one, and commit what others own by then.
+            generation = consumer.group_metadata()
+            self._transport.send_offsets(consumer.next_offsets(inputs), generation, self._seconds)
+        self._commit_until_answered()
+
+    def _commit_until_answered(self) -> None:
+        """A commit whose answer is late must be asked for again: it may already have happened."""
+        clock = self._transport.clock
+        deadline = clock.monotonic() + self._seconds
+        asked_before = False
+        while True:
+            try:
+                return self._transport.commit_transaction(max(0.1, deadline - clock.monotonic()))
+            except RetriableError as late:
+                asked_before = True
+                if clock.monotonic() >= deadline:
+                    raise FatalError(
+                        f"no answer to the commit of a transaction within {self._seconds} s: whether it happened is "
+                        "unknown; close the producer and open it again, which ends the transaction either way"
+                    ) from late
+            except (ClosedError, FencedError) as end:
+                if asked_before and self._replaced:
+                    raise FatalError(
+                        "the producer was reopened before the commit of a transaction was answered: whether it "
+                        "happened is unknown; read on from what is committed"
+                    ) from end
+                raise
+
+    def _abort(self) -> None:
+        try:
+            # What still waits for its topic's limit would be handed over later, into the next transaction; and what was
+            # not delivered would be told by the next one's flush, and abort that.
+            self._producer.flush(self._seconds)
+            if not self._replaced:
+                self._end_aborted()
+        except RetriableError as late:
+            LOG.warning("the abort of a transaction has no answer yet, the next one will ask again: %s", late)
+        except (ClosedError, FencedError):
+            if not self._replaced:
+                raise
+        finally:
+            for consumer, _ in self._inputs:
+                self._send_back(consumer)
+
+    def _end_aborted(self) -> None:
+        self._transport.abort_is_due = True
+        self._transport.abort_transaction(self._seconds)
+        self._transport.abort_is_due = False
+
+    @property
+    def _replaced(self) -> bool:
+        return not self._producer.uses(self._transport)
+
+    def _aborted_by_reopening(self) -> TransactionError:
+        return TransactionError(
+            "the producer was reopened while the transaction was open, which aborted it: nothing of it is visible; do "
+            "it again"
+        )
+
+    def _send_back(self, consumer: TransactionalConsumer) -> None:
+        try:
+            consumer.seek_to_committed()
+        except RetriableError as unanswered:
+            raise TransactionError(
+                f"the transaction was aborted, and what its consumer had committed is not known: {unanswered}; call "
+                "its seek_to_committed before its next poll"
+            ) from unanswered

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""confluent-kafka's errors as ours: the one place that knows its codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    FatalError,
+    FencedError,
+    RetriableError,
+    TransportError,
+)
+
+_AUTHENTICATION = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+_AUTHORIZATION = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_FENCED = frozenset(
+    {
+        KafkaError._FENCED,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.FENCED_INSTANCE_ID,
+    }
+)
+_RETRIABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._WAIT_COORD,
+        KafkaError._QUEUE_FULL,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,  # either side has not heard of a partition's latest leader yet
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+
+
+_NOT_TRUSTED = "certificate verify failed"
+_WHY_NOT_TRUSTED = (
+    "the broker's certificate has expired, or is for another host than the one in bootstrap_servers or "
+    "advertised.listeners, or comes from an authority that tls_ca_file does not name (the client does not tell which; "
+    "`openssl s_client -connect HOST:PORT -verify_hostname HOST -CAfile FILE` does)"
+)
+
+
+def translate(error: KafkaError | BaseException) -> TransportError:
+    """The `TransportError` that says what ``error`` says; keeps code, name and whether it is fatal."""
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        error = error.args[0]
+    if isinstance(error, BufferError):
+        return RetriableError("the client's own queue is full", code=KafkaError._QUEUE_FULL, name="_QUEUE_FULL")
+    if not isinstance(error, KafkaError):
+        return TransportError(f"{type(error).__name__}: {error}")
+    code, text = error.code(), error.str()
+    if code in (KafkaError._SSL, KafkaError._TRANSPORT) and _NOT_TRUSTED in text:
+        # The client gives it under either code, and the same text for each cause.
+        code, text = KafkaError._SSL, f"{text.partition(_NOT_TRUSTED)[0]}{_NOT_TRUSTED}: {_WHY_NOT_TRUSTED}"
+    facts: dict[str, Any] = {"code": code, "name": KafkaError(code).name(), "fatal": bool(error.fatal())}
+    return _kind(error, code)(f"{facts['name']}: {text}", **facts)
+
+
+def _kind(error: KafkaError, code: int) -> type[TransportError]:
+    if code in _AUTHENTICATION:
+        return AuthenticationError
+    if code in _AUTHORIZATION:
+        return AuthorizationError
+    if code in _FENCED:
+        return FencedError
+    if error.fatal() or code == KafkaError._FATAL:
+        return FatalError
+    if code in _RETRIABLE or error.retriable():
+        return RetriableError
+    return TransportError

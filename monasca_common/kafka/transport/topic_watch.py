@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices a topic that was deleted and recreated under a live client, which Kafka itself reports to nobody.
+
+A reader would go on at its old offset and skip records; what a writer had acknowledged may be gone with the old topic.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from monasca_common.kafka.errors import MessagingError, TopicRecreated
+
+LOG = logging.getLogger(__name__)
+
+_ANSWER_SECONDS = 10.0
+
+
+class TopicIds(Protocol):
+    """A client that can ask for the ids of topics; it raises `TransportError` without an answer."""
+
+    def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]: ...
+
+
+class TopicWatch:
+    """Compares the topics' ids every ``interval`` seconds, on a thread of its own.
+
+    The first topic that was recreated is in `failure` and ends the watch, unless ``on_recreated`` is given: that
+    is called on the watch's thread for each, and the watch goes on with the new id.
+    """
+
+    def __init__(
+        self,
+        client: TopicIds,
+        topics: Iterable[str],
+        interval: float,
+        *,
+        on_recreated: Callable[[TopicRecreated], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._topics = list(topics)
+        self._interval = interval
+        self._on_recreated = on_recreated
+        self._ids: dict[str, str] = {}
+        self._wake = threading.Event()
+        self._started = False
+        self._stopped = False
+        self._unanswered = False
+        self.failure: TopicRecreated | None = None
+
+    def start(self) -> None:
+        self._started = True
+        threading.Thread(target=self._run, name="kafka-topic-watch", daemon=True).start()
+
+    def add(self, topic: str) -> None:
+        """Watch one more topic, from its id of this moment on. One thread at a time."""
+        if self._interval <= 0 or self._stopped or topic in self._topics:
+            return
+        self._topics.append(topic)
+        if self._started:
+            self._wake.set()
+        else:
+            self.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+
+    def check(self) -> None:
+        """Compare once. A topic that is missing keeps its id, because it may come back as another."""
+        topics = list(self._topics)
+        try:
+            ids = self._client.topic_ids(topics, _ANSWER_SECONDS)
+        except MessagingError as error:
+            if not (self._unanswered or self._stopped):
+                LOG.warning("cannot find out whether topics %s were recreated: %s", ", ".join(topics), error)
+            self._unanswered = True
+            return
+        self._unanswered = False
+        for topic, topic_id in ids.items():
+            known = self._ids.setdefault(topic, topic_id)
+            if known != topic_id:
+                self._recreated(TopicRecreated(topic, known, topic_id))
+
+    def _recreated(self, found: TopicRecreated) -> None:
+        if self._on_recreated is not None:
+            self._ids[found.topic] = found.new_id
+            self._on_recreated(found)
+        elif self.failure is None:
+            self.failure = found
+
+    def _run(self) -> None:
+        while not self._stopped and self.failure is None:
+            self._wake.clear()
+            self.check()
+            if not self._stopped and self.failure is None:
+                self._wake.wait(self._interval)

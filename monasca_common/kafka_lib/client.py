@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`KafkaClient`: which topics there are and where they end, for monasca-api's health check and monasca-agent's check of
+consumers. New code uses `monasca_common.kafka.load_admin`, which takes credentials too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from monasca_common import kafka
+from monasca_common.kafka import ClosedError, MisuseError, TopicPartition
+from monasca_common.kafka.config import configuration
+from monasca_common.kafka_lib.common import (
+    KafkaUnavailableError,
+    LeaderNotAvailableError,
+    OffsetRequest,
+    OffsetResponse,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from monasca_common.kafka import Admin
+
+__all__ = ["KafkaClient", "KafkaUnavailableError", "LeaderNotAvailableError", "UnknownTopicOrPartitionError"]
+
+_END = -1
+_OLDEST = -2
+
+
+class KafkaClient:
+    """The topics of a cluster as they were when it was opened, and offsets as they are when asked. Topic names are
+    bytes."""
+
+    def __init__(
+        self, hosts: str | Sequence[str], client_id: str | bytes = "monasca-common", timeout: float = 10.0
+    ) -> None:
+        """``hosts``: ``host:port`` entries, as a list or separated by commas. Asks the cluster at once, as its callers
+        rely on: raises `KafkaUnavailableError` without an answer within ``timeout`` seconds."""
+        brokers = [host.strip() for host in (hosts.split(",") if isinstance(hosts, str) else hosts)]
+        servers = configuration.bootstrap_servers(brokers, where="the hosts of KafkaClient")
+        options = {"bootstrap.servers": servers, "client.id": _text(client_id)}
+        self._timeout = timeout
+        self._admin: Admin | None = kafka.Admin(options)
+        self._partitions = self._admin.partition_counts(timeout)
+
+    @property
+    def topics(self) -> list[bytes]:
+        return [topic.encode() for topic in self._partitions]
+
+    def get_partition_ids_for_topic(self, topic: str | bytes) -> list[int]:
+        """Empty for a topic that does not exist."""
+        return list(range(self._partitions.get(_text(topic), 0)))
+
+    def send_offset_request(self, payloads: Sequence[OffsetRequest]) -> list[OffsetResponse]:
+        """The offset that each payload asks for, in their order. Raises `KafkaUnavailableError` when one cannot be
+        answered, and `MisuseError` for a ``time`` other than -1 and -2."""
+        unknown = sorted({payload.time for payload in payloads} - {_END, _OLDEST})
+        if unknown:
+            raise MisuseError(
+                f"time {unknown} of an OffsetRequest: use {_END} (the end) or {_OLDEST} (the oldest record)"
+            )
+        admin = self._open()
+        found: dict[int, Mapping[TopicPartition, int]] = {
+            _END: admin.end_offsets(_partitions(payloads, _END), self._timeout),
+            _OLDEST: admin.first_offsets(_partitions(payloads, _OLDEST), self._timeout),
+        }
+        return [
+            OffsetResponse(each.topic, each.partition, 0, (found[each.time][_partition(each)],)) for each in payloads
+        ]
+
+    def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
+        """The next offset of each partition of ``topic`` for ``group``: 0 where it has committed none."""
+        partitions = self.get_partition_ids_for_topic(topic)
+        if not partitions:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} does not exist: create it, or correct its name",
+                code=3,
+                name="UNKNOWN_TOPIC_OR_PART",
+            )
+        committed = self._open().group_offsets(group, self._timeout)
+        return {partition: committed.get(TopicPartition(topic, partition), 0) for partition in partitions}
+
+    def close(self) -> None:
+        """Give its connections up; a second time does nothing."""
+        self._admin = None
+
+    def _open(self) -> Admin:
+        if self._admin is None:
+            raise ClosedError("KafkaClient was closed: open another")
+        return self._admin
+
+
+def _partitions(payloads: Sequence[OffsetRequest], time: int) -> list[TopicPartition]:
+    return [_partition(payload) for payload in payloads if payload.time == time]
+
+
+def _partition(payload: OffsetRequest) -> TopicPartition:
+    return TopicPartition(_text(payload.topic), payload.partition)
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SimpleConsumer`: the committed offsets of a group, which is what monasca-agent's check of consumers asks it for."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from monasca_common.kafka import MisuseError
+from monasca_common.kafka_lib.client import KafkaClient
+
+
+class SimpleConsumer:
+    """``offsets`` is ``{partition: next offset}``, 0 where the group has committed none. It reads no messages.
+
+    Raises `UnknownTopicOrPartitionError` for a topic that does not exist, and `MisuseError` for ``auto_commit``.
+    """
+
+    def __init__(self, client: KafkaClient, group: str, topic: str, *, auto_commit: bool = True) -> None:
+        if auto_commit:
+            _refuse("commits nothing: give auto_commit=False")
+        self._client = client
+        self._group = group
+        self._topic = topic
+        self.offsets: dict[int, int] = {}
+        self.fetch_last_known_offsets()
+
+    def fetch_last_known_offsets(self) -> None:
+        """Read `offsets` again."""
+        self.offsets = self._client.committed_offsets(self._group, self._topic)
+
+    def stop(self) -> None:
+        """There is nothing to stop: the client stays open, and its owner closes it."""
+
+    def __iter__(self) -> NoReturn:
+        _refuse("reads no messages")
+
+    def get_message(self, *_: object, **__: object) -> NoReturn:
+        """Raises `MisuseError`."""
+        _refuse("reads no messages")
+
+    get_messages = get_message
+
+
+def _refuse(why: str) -> NoReturn:
+    raise MisuseError(
+        f"SimpleConsumer {why}; to consume, call client_factory.get_kafka_consumer (doc/source/user/migration.rst)"
+    )

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The offsets at which a consumer starts: those stored with the database's rows, whatever is committed to Kafka.
+
+Any live member of a group may commit any offset, and the broker accepts it. So Kafka's offsets only show our progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from monasca_common.kafka import KafkaConsumer, RebalanceListener
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.persister.status import MemberStatus
+from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.storage.base import Writer
+from monasca_common.storage.errors import StorageError, StorageUnavailable
+from monasca_common.storage.positions import first_reads
+
+
+class StartOffsets(RebalanceListener):
+    """Answers `assigned` from the database. While that is unavailable it raises, keeps its partitions, and is asked
+    again.
+
+    What waiting does not cure (another topic of the same name, another schema) is the end of the consumer.
+    """
+
+    def __init__(self, writers: WriterPool, status: MemberStatus) -> None:
+        self._writers = writers
+        self._status = status
+        self._consumer: KafkaConsumer | None = None
+        self.topic_ids: Mapping[str, str] = {}
+
+    def attach(self, consumer: KafkaConsumer) -> None:
+        """Set the consumer, before its first poll."""
+        self._consumer = consumer
+        consumer.listener = self
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        assert self._consumer is not None
+        self.topic_ids = self._consumer.topic_ids()
+        try:
+            with self._writers.writer() as writer:
+                starts = self._starts(self._consumer, writer, partitions)
+        except StorageUnavailable as error:
+            self._status.unavailable(error)
+            raise MessagingError(
+                f"the database cannot return the starts of {len(partitions)} partitions: {error}"
+            ) from error
+        except StorageError as error:
+            self._status.fail(error)
+            raise MessagingError(str(error)) from error
+        self._status.available()
+        self._status.done(starts)
+        return starts
+
+    def _starts(
+        self, consumer: KafkaConsumer, writer: Writer, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        group = consumer.settings.group_id
+        starts = writer.next_offsets(group, self._with_ids(partitions))
+        for topic in sorted({partition.topic for partition in partitions if partition not in starts}):
+            everything = [TopicPartition(topic, number) for number in range(consumer.partition_count(topic))]
+            begun = writer.next_offsets(group, self._with_ids(everything))
+            # All partitions of a topic at once, so that every member finds either all of their offsets or none.
+            chosen = first_reads(everything, begun, consumer.resolve_starts)
+            starts |= begun
+            if chosen:
+                starts |= writer.begin(group, chosen, self._with_ids(chosen))
+        return {partition: starts[partition] for partition in partitions}
+
+    def _with_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]:
+        return {partition: self.topic_ids.get(partition.topic) for partition in partitions}

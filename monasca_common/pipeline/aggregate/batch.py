@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes aggregates of periods from metrics, and counts each record once.
+
+A batch is a range of offsets of each partition, from the stored offset to the end of the log. Executors turn it into
+partials and stage them. One transaction merges the partials, advances the offsets and notes the periods that changed;
+then these periods are published. There is no checkpoint: after any crash the next batch begins at the stored offsets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.aggregate import frames, periods, staged_partials, usage_table
+from monasca_common.pipeline.aggregate.frames import OnRejected
+from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period, Published
+from monasca_common.pipeline.aggregate.rejected import RejectedPublisher
+from monasca_common.pipeline.aggregate.retention import Retention
+from monasca_common.pipeline.aggregate.staged_partials import StagedAttempts
+from monasca_common.pipeline.errors import StagingLost
+from monasca_common.pipeline.settings import AggregateSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.pipeline.source.ranges import below, next_ranges
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark import connector
+from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.duplicates import Distinct, distinct
+from monasca_common.pipeline.windows import TimeBounds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateReport:
+    """The result of one batch. ``offsets``: how many the batch accounted for. ``behind``: how many are left.
+    ``rejected``: dead letters. ``duplicates``: records that the batch left out."""
+
+    offsets: int = 0
+    behind: int = 0
+    records: int = 0
+    rejected: int = 0
+    groups: int = 0
+    duplicates: int = 0
+    published: Published = field(default_factory=Published)
+
+    def results(self) -> dict[str, int]:
+        return {
+            "records": self.records,
+            "rejected": self.rejected,
+            "groups": self.groups,
+            "duplicates": self.duplicates,
+            "published_periods": self.published.periods,
+            "published_messages": self.published.messages,
+            "undelivered_messages": self.published.undelivered,
+            **self.published.dropped,
+        }
+
+
+class Aggregation:
+    """One driver of the job. Its caller repeats `step`. A `step` that raises changes nothing."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: AggregateSettings,
+        topic: SourceTopic,
+        offset_store: OffsetStore,
+        outbox: Outbox,
+        clock: Clock | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._topic = topic
+        self._offset_store = offset_store
+        self._outbox = outbox
+        self._clock = clock or SystemClock()
+        self._computing = Computing(spark, settings, offset_store, self._clock)
+        self._intake = Intake(spark, settings)
+        self._rejected = RejectedPublisher.of(settings.stream)
+        self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
+
+    def step(self) -> AggregateReport:
+        """Compute one batch, if there is one, and publish what is due.
+
+        Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
+        """
+        stream = self._settings.stream
+        source = Source(stream.group, stream.topic, self._topic.topic_id())
+        ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
+        report = self._batch(source, ranges) if ranges else AggregateReport()
+        fail_point("pipeline.before_publishing")
+        now_ms = self._clock.time_ms()
+        published = self._outbox.publish(now_ms)
+        self._retention.apply(now_ms)
+        return replace(report, behind=behind, published=published)
+
+    def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> AggregateReport:
+        counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
+        fail_point("pipeline.before_staging")
+        with self._intake.topic(ranges, known) as taken:
+            staged = self._computing.stage(taken.records, batch, counts, self._rejected)
+        fail_point("pipeline.after_staging")
+        with self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known)) as connection:
+            groups = self._computing.merge(connection, batch, staged)
+            self._computing.clear(connection, batch)
+            fail_point("pipeline.inside_transaction")
+        fail_point("pipeline.after_commit")
+        self._topic.commit({each.partition: each.end for each in ranges})
+        offsets = sum(each.span for each in ranges)
+        return AggregateReport(offsets, 0, counts.records, counts.rejected, groups, taken.duplicates)
+
+    def _below(self, source: Source) -> list[OffsetRange]:
+        """The stored ranges below the batch that it searches for earlier copies of its messages."""
+        if not self._settings.duplicates_lookback:
+            return []
+        firsts = {partition: extent.first for partition, extent in self._topic.extents().items()}
+        return below(self._offset_store.next_offsets(source), firsts, self._settings.duplicates_lookback)
+
+
+def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """``ranges``, and an empty range for every other partition that the batch searched: its offset must not have
+    moved, because another process may have counted a copy beyond it. (So it may in a partition that is new.)"""
+    moved = {each.partition for each in ranges}
+    return [
+        *ranges,
+        *(OffsetRange(each.partition, each.end, each.end) for each in known if each.partition not in moved),
+    ]
+
+
+DAY_MS = 86_400_000
+
+
+class Computing:
+    """Computes, stages and merges partials by the specifications of one job."""
+
+    def __init__(
+        self, spark: SparkSession, settings: AggregateSettings, offset_store: OffsetStore, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._offset_store = offset_store
+        self._clock = clock
+        self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
+        self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+
+    def stage(
+        self,
+        records: DataFrame,
+        batch: str,
+        counts: TaskCounts,
+        on_rejected: OnRejected,
+        windows: tuple[int, int] | None = None,
+    ) -> StagedAttempts:
+        """Compute partials of ``records`` (rows of the connector) and stage them.
+
+        ``windows``: a half-open range; other windows are left out.
+        """
+        settings = self._settings
+        bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
+        if windows is not None:
+            # Records that retention passes meanwhile still count: the windows that are replaced contain them.
+            bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
+        partials = frames.partials(records, settings.specifications, bounds, on_rejected, counts.adder())
+        if windows is not None:
+            start = partials["window_start"]
+            partials = partials.where((start >= windows[0]) & (start < windows[1]))
+        together = frames.together(partials, self._tasks)
+        return staged_partials.stage(together, self._offset_store, settings.stream.connection, batch)
+
+    def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
+        """Add the staged partials to the stored ones, in the transaction that accounts for them; return the number of
+        groups.
+
+        Raises `StagingLost`.
+        """
+        windows = usage_table.staged_windows(connection, batch, staged.attempts)
+        rows = sum(windows.values())
+        if rows != staged.rows:
+            raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
+        usage_table.merge(connection, self._settings.publisher.job, batch, staged.attempts)
+        self.touch(connection, periods.periods_of(self._settings.specifications, windows))
+        return rows
+
+    def touch(self, connection: sa.Connection, changed: Iterable[Period]) -> None:
+        """Note that these periods changed."""
+        periods.touch(connection, self._settings.publisher.job, changed, self._closing, self._clock.time_ms())
+
+    def clear(self, connection: sa.Connection, batch: str) -> None:
+        """Remove the staged partials of a batch that is merged."""
+        usage_table.clear(connection, batch, self._clock.time_ms())
+
+
+class Intake:
+    """Reads records without duplicates. What a context manager yields is valid until its block ends."""
+
+    def __init__(self, spark: SparkSession, settings: AggregateSettings) -> None:
+        self._spark = spark
+        self._stream = settings.stream
+        self._leaves_out = settings.duplicates_lookback > 0
+
+    @contextlib.contextmanager
+    def topic(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> Iterator[Distinct]:
+        """The records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is left
+        out."""
+        records = self._frame(ranges, headers=False)
+        if not self._leaves_out:
+            yield Distinct(records)
+            return
+        filled = [each for each in below if each.span]
+        known = self._frame(filled, headers=True) if filled else None
+        # Read twice, because carrying values and headers to Python together costs more than another read.
+        with distinct(records, self._frame(ranges, headers=True), known) as found:
+            yield found
+
+    @contextlib.contextmanager
+    def archive(self, records: DataFrame) -> Iterator[Distinct]:
+        """``records`` are those of whole windows, so all copies of a record are among them."""
+        if not self._leaves_out:
+            yield Distinct(records)
+            return
+        with distinct(records, records) as found:
+            yield found
+
+    def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:
+        stream = self._stream
+        return connector.ranges_frame(
+            self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions, headers=headers
+        )

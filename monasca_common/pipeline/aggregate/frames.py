@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns Kafka's records into partial aggregates, as frames. The aggregate job and backfill share this.
+
+One pass decodes each record and copies it to the specifications that want it, whatever their number; one shuffle by
+(specification, window, group) brings together what belongs together. Each task folds its records before the shuffle,
+so that what is moved grows with the number of groups, not of records.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.pipeline.aggregate import usage_table
+from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
+from monasca_common.pipeline.aggregate.records import RecordReader, Rejection
+from monasca_common.pipeline.specification.specification import Specifications
+from monasca_common.pipeline.windows import TimeBounds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_READING = (("timestamp", "double"), ("partition", "int"), ("offset", "long"), ("value", "double"))
+_ENDS = tuple((f"{end}_{name}", kind) for end in ("oldest", "latest") for name, kind in _READING)
+_PARTIALS = (
+    *(("specification", "string"), ("window_start", "long"), ("group_values", "string"), ("record_count", "long")),
+    *(("sums", "array<double>"), ("least", "double"), ("greatest", "double")),
+    *_ENDS,
+)
+_STAGED = (  # the columns of `usage_table.STAGED`
+    *(("specification", "string"), ("window_start", "long"), ("group_id", "binary"), ("group_values", "string")),
+    *(("record_count", "long"), ("sums", "string"), ("least", "double"), ("greatest", "double")),
+    *_ENDS,
+)
+KEY = ("specification", "window_start", "group_values")
+
+Columns = tuple[tuple[str, str], ...]
+#: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
+OnRejected = Callable[[int, Mapping[int, Rejection]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What executors need to compute partials."""
+
+    specifications: bytes
+    bounds: TimeBounds
+    on_rejected: OnRejected
+    on_counts: Callable[[int, int], None]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reader = _reader(self.specifications)
+        accumulator = Accumulator()
+        for batch in batches:
+            records = reader.read(batch.column("value").to_pylist(), self.bounds)
+            partitions, offsets = _numbers(batch, "partition"), _numbers(batch, "offset")
+            accumulator.add(records, partitions, offsets)
+            for partition, rejected in _by_partition(partitions, offsets, records.rejected).items():
+                self.on_rejected(partition, rejected)
+            self.on_counts(len(records.indices), len(records.rejected))
+        yield from _partial_batches(accumulator.partials())
+
+
+def partials(
+    frame: DataFrame,
+    specifications: Specifications,
+    bounds: TimeBounds,
+    on_rejected: OnRejected,
+    on_counts: Callable[[int, int], None],
+) -> DataFrame:
+    """Turn rows of the connector into partials. Several tasks may each yield a partial of one key."""
+    decoding = Decoding(pickle.dumps(specifications), bounds, on_rejected, on_counts)
+    return frame.select("partition", "offset", "value").mapInArrow(decoding, _ddl(_PARTIALS))
+
+
+def together(partial_frame: DataFrame, tasks: int) -> DataFrame:
+    """The frame, partitioned so that one task has all partials of a key."""
+    return partial_frame.repartition(tasks, *KEY)
+
+
+def staged_frame(partial_frame: DataFrame) -> DataFrame:
+    """One row per key, as `usage_table.stage` takes it. ``partial_frame`` comes from `together`."""
+    return partial_frame.mapInArrow(_staged_batches, _ddl(_STAGED))
+
+
+def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    """One `usage_table.staged_row` per key."""
+    for (specification, window_ms, (group,)), partial in merged(_partials_of(batches)).items():
+        yield usage_table.staged_row(specification, window_ms, group, partial)
+
+
+def _staged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from _batches(merged_rows(batches), _arrow_schema(_STAGED))
+
+
+@functools.lru_cache(maxsize=2)
+def _reader(specifications: bytes) -> RecordReader:
+    """The reader of this worker process: its caches serve the next batch too."""
+    return RecordReader(pickle.loads(specifications))
+
+
+def _ddl(columns: Columns) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+@functools.lru_cache(maxsize=4)
+def _arrow_schema(columns: Columns) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+        "array<double>": pa.list_(pa.float64()),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind in columns])
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
+    return batch.column(name).to_numpy().tolist()  # type: ignore[no-any-return]
+
+
+def _by_partition(
+    partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
+) -> dict[int, dict[int, Rejection]]:
+    found: dict[int, dict[int, Rejection]] = {}
+    for index, rejection in rejected.items():
+        found.setdefault(partitions[index], {})[offsets[index]] = rejection
+    return found
+
+
+def _partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:
+    rows = ((key.specification_id, key.window_ms, group_text(key.group), *one.as_row()) for key, one in partials)
+    yield from _batches(rows, _arrow_schema(_PARTIALS))
+
+
+def _partials_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[PartialKey, Partial]]:
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        for specification, window_ms, group, *row in zip(*columns, strict=True):
+            # The group's text stands for the group, because nothing here reads the group's columns.
+            yield PartialKey(specification, window_ms, (group,)), Partial.of_row(row)
+
+
+def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, size: int = 10_000) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    waiting: list[tuple[Any, ...]] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) == size:
+            yield pa.record_batch(_columns(waiting, schema), schema=schema)
+            waiting = []
+    if waiting:
+        yield pa.record_batch(_columns(waiting, schema), schema=schema)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
+    import pyarrow as pa
+
+    return [pa.array(column, type=field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]

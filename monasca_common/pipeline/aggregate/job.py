@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job ``aggregate``, wired together from its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+
+from oslo_config import cfg
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.aggregate.batch import Aggregation
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.jobs.wiring import open_outbox
+from monasca_common.pipeline.settings import aggregate_settings, spark_settings
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.session import close_session, open_session
+
+LOG = logging.getLogger(__name__)
+
+
+class AggregateJob(Job):
+    summary = "computes aggregates of each hour and day from metrics, as the specifications say"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._settings = aggregate_settings(conf)
+        self._spark = spark_settings(conf)
+
+    def facts(self) -> Mapping[str, object]:
+        return {**self._settings.stream.facts(), "writes": self._settings.output_topic, "spark": self._spark.master}
+
+    def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
+        if request.from_ms is not None or request.to_ms is not None:
+            raise ConfigurationError(
+                "aggregate goes on from where it stands, and takes neither --from nor --to: run the job backfill to "
+                "compute a past time again"
+            )
+        settings, stream = self._settings, self._settings.stream
+        for warning in settings.specifications.warnings:
+            LOG.warning("specifications: %s", warning)
+        offset_store = OffsetStore(stream.connection)
+        offset_store.check()
+        with contextlib.ExitStack() as stack:
+            topic = stack.enter_context(SourceTopic(stream.consumer))
+            outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
+            told = stack.enter_context(served("aggregate", stream.status_host, stream.status_port, watcher))
+            spark = open_session(self._spark, "monasca-aggregate")
+            stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
+            aggregation = Aggregation(spark, settings, topic, offset_store, outbox)
+            return loop.run(aggregation.step, spark, stream.trigger_seconds, request, told)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Output rows as metric envelopes, and the ids under which they are published.
+
+The id is a hash of job, specification, period, group and content: publishing the same row again is a repeat of one
+message, and a corrected row is another. The row in a database is keyed by (series, time), and time is the start of the
+period. So a correction replaces the row, and the greater ``version_ms`` (the envelope's creation_time) wins, in any
+order of arrival. The publisher must give each correction a greater version than the row that it corrects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from monasca_common.models import json_text, times
+from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.specification import columns
+from monasca_common.pipeline.specification.specification import Transform
+
+PROVISIONAL = "provisional"
+"""The key of value_meta that marks rows of a period that is still open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """The owner of the output: the job's name, and the tenant and region of its envelopes."""
+
+    job: str
+    tenant: str
+    region: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputMessage:
+    """A message for the topic ``metrics``; ``message_id`` has 16 bytes."""
+
+    message_id: bytes
+    value: bytes
+
+
+def output(
+    publisher: Publisher,
+    transform: Transform,
+    usage: Usage,
+    period_ms: int,
+    *,
+    version_ms: int,
+    provisional: bool = False,
+) -> OutputMessage:
+    """The message of one output row.
+
+    ``period_ms``: the start of the period. ``provisional``: the period is still open, its slack included.
+    """
+    metric = json_text.write(
+        {
+            "name": transform.name,
+            "dimensions": dimensions(transform, usage),
+            "timestamp": period_ms,
+            "value": usage.quantity + 0.0,
+            "value_meta": value_meta(usage, provisional=provisional),
+        }
+    )
+    meta = json_text.write({"tenantId": publisher.tenant, "region": publisher.region})
+    group = json_text.write(usage.group)
+    parts = (publisher.job.encode(), transform.metric_id.encode(), b"%d" % period_ms, group, metric, meta)
+    value = b'{"metric":%b,"meta":%b,"creation_time":%b}' % (metric, meta, times.seconds_text(version_ms / 1000))
+    return OutputMessage(_hash(parts), value)
+
+
+def dimensions(transform: Transform, usage: Usage) -> dict[str, str]:
+    constant = {columns.NAME: transform.name, columns.PERIOD: transform.period}
+    return {
+        dimension.key: constant.get(dimension.column) or usage.column(dimension.column)
+        for dimension in sorted(transform.dimensions, key=lambda dimension: dimension.key)
+    }
+
+
+def value_meta(usage: Usage, *, provisional: bool) -> dict[str, str]:
+    """The row's value_meta: strings only, because the API requires strings."""
+    texts = {
+        "record_count": str(usage.count),
+        "firstrecord_timestamp_string": _utc(usage.first_ms),
+        "lastrecord_timestamp_string": _utc(usage.last_ms),
+    }
+    return texts | {PROVISIONAL: "true"} if provisional else texts
+
+
+def _utc(time_ms: float) -> str:
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _hash(parts: tuple[bytes, ...]) -> bytes:
+    return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in parts)).digest()[:16]

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partial aggregates: the state of some records of one group in one window, and the merge of two partials.
+
+Merging is exact: associative and commutative to the last bit. So however the input is split (Kafka partitions,
+batches, retries, a backfill in other pieces), the same records make an equal partial, the same output and the same
+message id. A sum of floats in order of arrival is not exact (``0.1 + 0.2 + 0.3`` has two values; ``1e16 + 1 - 1e16``
+may lose the 1), and an id that hashes such a value would make a repeat look like a new message. So a sum is stored as
+the few floats whose exact sum it is; one, two or three of them in practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import fsum
+from typing import NamedTuple
+
+from monasca_common.models import json_text
+from monasca_common.pipeline.aggregate.records import Group, Records
+
+# At most this many values wait to be summed: 32 kB per group.
+_MOST_PENDING = 1024
+
+
+class PartialKey(NamedTuple):
+    """``group``: the values of the transform's ``group_by`` columns, in its order."""
+
+    specification_id: str
+    window_ms: int
+    group: Group
+
+
+class Reading(NamedTuple):
+    """One record: when it happened (ms, with the fraction it was sent with), where in the topic it is, its value."""
+
+    timestamp_ms: float
+    partition: int
+    offset: int
+    quantity: float
+
+
+# Building a named tuple from a tuple: a third cheaper than calling its class.
+_reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__new__, Reading)
+_key: Callable[[tuple[str, int, Group]], PartialKey] = partial(tuple.__new__, PartialKey)
+
+
+def later(one: Reading, other: Reading) -> Reading:
+    """The later reading; at equal times the one with the higher (partition, offset)."""
+    return max(one, other)
+
+
+def earlier(one: Reading, other: Reading) -> Reading:
+    """The earlier reading; at equal times again the one with the *higher* (partition, offset): the last report
+    counts."""
+    if one.timestamp_ms == other.timestamp_ms:
+        return max(one, other)
+    return one if one.timestamp_ms < other.timestamp_ms else other
+
+
+def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
+    """The exact sum as floats, greatest first: each is the float nearest to the rest. Order and split do not matter."""
+    rest = list(values)
+    parts: list[float] = []
+    while (part := fsum(rest)) != 0.0:
+        parts.append(part)
+        rest.append(-part)
+    return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """At least one record. ``sums``: see `exact_sum`; ``first`` and ``last`` record times are those of the readings."""
+
+    count: int
+    sums: tuple[float, ...]
+    least: float
+    greatest: float
+    oldest: Reading
+    latest: Reading
+
+    @classmethod
+    def of(cls, reading: Reading) -> Partial:
+        quantity = reading.quantity
+        return cls(1, (quantity,) if quantity else (), quantity, quantity, reading, reading)
+
+    @property
+    def sum(self) -> float:
+        """The float nearest to the exact sum."""
+        return self.sums[0] if self.sums else 0.0
+
+    @property
+    def average(self) -> float:
+        return self.sum / self.count
+
+    @property
+    def first_ms(self) -> float:
+        return self.oldest.timestamp_ms
+
+    @property
+    def last_ms(self) -> float:
+        return self.latest.timestamp_ms
+
+    def merge(self, other: Partial) -> Partial:
+        """The partial of both. ``other`` has other records of the same group and window (or period)."""
+        return Partial(
+            self.count + other.count,
+            exact_sum(self.sums + other.sums),
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+            earlier(self.oldest, other.oldest),
+            later(self.latest, other.latest),
+        )
+
+    def as_row(self) -> tuple[int | float | tuple[float, ...], ...]:
+        """The fields as one flat row, in their order; each `Reading` becomes its own fields."""
+        return (self.count, self.sums, self.least, self.greatest, *self.oldest, *self.latest)
+
+    @classmethod
+    def of_row(cls, row: Sequence[object]) -> Partial:
+        """The partial of a row of `as_row`. ``sums`` may be the concatenation of several rows' sums, as the database
+        has it."""
+        count, sums, least, greatest, *readings = row
+        return cls(count, exact_sum(sums), least, greatest, Reading(*readings[:4]), Reading(*readings[4:]))  # type: ignore
+
+
+def merged(partials: Iterable[tuple[PartialKey, Partial]]) -> dict[PartialKey, Partial]:
+    """Merge the partials of each key into one."""
+    found: dict[PartialKey, Partial] = {}
+    for key, one in partials:
+        known = found.get(key)
+        found[key] = one if known is None else known.merge(one)
+    return found
+
+
+def group_text(group: Group) -> str:
+    """A group as one text (a JSON array), which serves as a database key or as a column of a shuffle."""
+    return json_text.write(group).decode()
+
+
+def group_of_text(text: str) -> Group:
+    return tuple(json_text.read(text.encode()))
+
+
+class _State:
+    """The state of one key in `Accumulator`. Values wait in a list, because appending costs a tenth of exact
+    addition."""
+
+    __slots__ = ("count", "greatest", "latest", "least", "oldest", "pending", "sums")
+
+    def __init__(self, reading: Reading) -> None:
+        self.count = 0
+        self.pending = [reading.quantity]
+        self.sums: tuple[float, ...] = ()
+        self.least = self.greatest = reading.quantity
+        self.oldest = self.latest = reading
+
+    def settle(self) -> None:
+        pending = self.pending
+        if pending:
+            self.count += len(pending)
+            self.least = min(self.least, min(pending))
+            self.greatest = max(self.greatest, max(pending))
+            self.sums = exact_sum((*self.sums, *pending))
+            self.pending = []
+
+    def partial(self) -> Partial:
+        if self.latest is self.oldest and not self.count and len(self.pending) == 1:
+            return Partial.of(self.latest)
+        self.settle()
+        return Partial(self.count, self.sums, self.least, self.greatest, self.oldest, self.latest)
+
+
+class Accumulator:
+    """Folds records into partials, many at a time. Memory grows with the number of keys. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[str, int, Group], _State] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def add(self, records: Records, partitions: Sequence[int], offsets: Sequence[int]) -> None:
+        """Add records. ``partitions`` and ``offsets`` are those of the messages, by the message's index."""
+        states, find = self._states, self._states.get
+        for key, timestamp_ms, quantity, index in zip(
+            zip(records.specification_ids, records.windows_ms, records.groups, strict=True),
+            records.timestamps_ms,
+            records.quantities,
+            records.indices,
+            strict=True,
+        ):
+            state = find(key)
+            if state is None:
+                states[key] = _State(_reading((timestamp_ms, partitions[index], offsets[index], quantity)))
+                continue
+            state.pending.append(quantity)
+            if timestamp_ms >= state.latest[0]:
+                reading = _reading((timestamp_ms, partitions[index], offsets[index], quantity))
+                state.latest = later(state.latest, reading)
+            if timestamp_ms <= state.oldest[0]:
+                reading = _reading((timestamp_ms, partitions[index], offsets[index], quantity))
+                state.oldest = earlier(state.oldest, reading)
+            if len(state.pending) >= _MOST_PENDING:
+                state.settle()
+
+    def partials(self) -> Iterator[tuple[PartialKey, Partial]]:
+        """All partials so far; `add` may be called again afterwards."""
+        for key, state in self._states.items():
+            yield _key(key), state.partial()
+
+
+def by_window(partials: Mapping[PartialKey, Partial]) -> dict[int, dict[Group, Partial]]:
+    """The partials of one specification by window, in order of time, and then by group."""
+    windows: dict[int, dict[Group, Partial]] = {}
+    for key in sorted(partials):
+        windows.setdefault(key.window_ms, {})[key.group] = partials[key]
+    return windows

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which periods are due, and publishes them.
+
+A row of ``aggregate_period`` has everything that the messages of a period depend on beside the usages: its version,
+and whether it is provisional. Both are decided in the database before anything is sent. So every process that
+publishes a version, however often, sends the same messages under the same ids.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.kafka import KafkaProducer
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import Record
+from monasca_common.pipeline.aggregate import usage_table
+from monasca_common.pipeline.aggregate.output import Publisher, output
+from monasca_common.pipeline.aggregate.rollup import aggregate
+from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.specification.specification import Specifications, Transform
+from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
+from monasca_common.storage.sql.tables import aggregate_period
+
+_BULK = 1_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    specification: str
+    start_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    period: Period
+    version_ms: int
+    provisional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What was published. ``dropped``: rows without a message, by reason. ``undelivered``: messages to send again."""
+
+    periods: int = 0
+    messages: int = 0
+    undelivered: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def plus(self, other: Published) -> Published:
+        return Published(
+            self.periods + other.periods,
+            self.messages + other.messages,
+            self.undelivered + other.undelivered,
+            self.dropped + other.dropped,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Decides when a period is over: ``slack_ms`` after its end."""
+
+    specifications: Specifications
+    slack_ms: int
+
+    def is_open(self, period: Period, now_ms: int) -> bool:
+        transform = self.specifications.find(period.specification)
+        assert transform is not None
+        return now_ms < period.start_ms + PERIODS_MS[transform.period] + self.slack_ms
+
+
+def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closing: Closing, now_ms: int) -> None:
+    """Note that these periods have changed: each becomes due under a greater version than before."""
+    table = aggregate_period
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    rows = [
+        {
+            "job": job,
+            "specification": period.specification,
+            "period_start": period.start_ms,
+            "version": now_ms,
+            "published": 0,
+            "provisional": closing.is_open(period, now_ms),
+        }
+        for period in sorted(periods)
+    ]
+    changed = {"version": _next_version(now_ms), "provisional": insert.excluded.provisional}
+    if rows:
+        keys = ["job", "specification", "period_start"]
+        connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=changed), rows)
+
+
+def periods_of(specifications: Specifications, windows: Iterable[tuple[str, int]]) -> set[Period]:
+    """The periods that contain these (specification, window) pairs."""
+    found = set()
+    for specification, window_ms in windows:
+        transform = specifications.find(specification)
+        assert transform is not None
+        found.add(Period(specification, period_start_ms(transform.period, window_ms)))
+    return found
+
+
+def _next_version(now_ms: int) -> sa.ColumnElement[int]:
+    following = aggregate_period.c.version + 1
+    return sa.case((following > now_ms, following), else_=now_ms)
+
+
+class Outbox:
+    """Publishes the due periods of one job."""
+
+    def __init__(
+        self,
+        offset_store: OffsetStore,
+        producer: KafkaProducer,
+        topic: str,
+        publisher: Publisher,
+        closing: Closing,
+        emit: Literal["update", "final"],
+    ) -> None:
+        self._offset_store = offset_store
+        self._producer = producer
+        self._topic = topic
+        self._publisher = publisher
+        self._closing = closing
+        self._emit = emit
+
+    def publish(self, now_ms: int) -> Published:
+        """Publish everything that is due. An undelivered period stays due, and so does one that a crash leaves
+        uncleared."""
+        self._close(now_ms)
+        total = Published()
+        for due in self._due():
+            total = total.plus(self._publish(due))
+        return total
+
+    def _close(self, now_ms: int) -> None:
+        """Clear the provisional mark of periods that are over, which gives them a new version."""
+        table = aggregate_period.c
+        with self._offset_store.reading() as connection:
+            marked = [period for period, _ in self._rows(connection, table.provisional)]
+        over = [period for period in marked if not self._closing.is_open(period, now_ms)]
+        if not over:
+            return
+        with self._offset_store.writing() as connection:
+            for period in over:
+                connection.execute(
+                    aggregate_period.update()
+                    .where(*self._of(period), table.provisional)
+                    .values(provisional=False, version=_next_version(now_ms))
+                )
+
+    def _due(self) -> list[Due]:
+        table = aggregate_period.c
+        wanted = table.version > table.published
+        if self._emit == "final":
+            wanted = sa.and_(wanted, sa.not_(table.provisional))
+        with self._offset_store.reading() as connection:
+            return [due for _, due in self._rows(connection, wanted)]
+
+    def _rows(self, connection: sa.Connection, wanted: sa.ColumnElement[bool]) -> Iterator[tuple[Period, Due]]:
+        """The rows of the specifications in force. What is due for others waits until they are configured again."""
+        table = aggregate_period.c
+        columns = (table.specification, table.period_start, table.version, table.provisional)
+        query = sa.select(*columns).where(table.job == self._publisher.job, wanted).order_by(*columns[:2])
+        for specification, start_ms, version_ms, provisional in connection.execute(query):
+            if self._closing.specifications.find(specification):
+                period = Period(specification, start_ms)
+                yield period, Due(period, version_ms, provisional)
+
+    def _publish(self, noted: Due) -> Published:
+        period = noted.period
+        transform = self._closing.specifications.find(period.specification)
+        assert transform is not None
+        with self._offset_store.reading() as connection:
+            # Version and usages are read at one moment; a later change makes the period due again.
+            current = dict(self._rows(connection, sa.and_(*self._of(period)))).get(period)
+            if current is None:
+                return Published()
+            end_ms = period.start_ms + PERIODS_MS[transform.period]
+            job = self._publisher.job
+            found = usage_table.read(connection, job, period.specification, period.start_ms, end_ms)
+            aggregates = aggregate(transform, found)
+        records = [self._record(transform, usage, current) for usage in aggregates.usages]
+        undelivered = self._deliver(records)
+        fail_point("pipeline.before_clearing")
+        if not undelivered:
+            self._clear(current)
+        return Published(1, len(records), undelivered, aggregates.dropped)
+
+    def _record(self, transform: Transform, usage: Usage, due: Due) -> Record:
+        made = output(
+            self._publisher,
+            transform,
+            usage,
+            due.period.start_ms,
+            version_ms=due.version_ms,
+            provisional=due.provisional,
+        )
+        return Record(made.value, message_id=made.message_id)
+
+    def _deliver(self, records: list[Record]) -> int:
+        undelivered = 0
+        for start in range(0, len(records), _BULK):
+            bulk = records[start : start + _BULK]
+            undelivered += len(bulk) - self._producer.publish(self._topic, bulk).delivered_count
+        return undelivered
+
+    def _clear(self, due: Due) -> None:
+        table = aggregate_period.c
+        with self._offset_store.writing() as connection:
+            connection.execute(
+                aggregate_period.update()
+                .where(*self._of(due.period), table.published < due.version_ms)
+                .values(published=due.version_ms)
+            )
+
+    def _of(self, period: Period) -> tuple[sa.ColumnElement[bool], ...]:
+        table = aggregate_period.c
+        return (
+            table.job == self._publisher.job,
+            table.specification == period.specification,
+            table.period_start == period.start_ms,
+        )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes records that no aggregate counts to the dead-letter topic, from the executor that read them.
+
+A task returns only when they are acknowledged, so no rejected record of an accounted offset is lost. A task that runs
+twice sends them twice, under the same ids.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from monasca_common.kafka import DeadLetters, KafkaProducer, dead_letters, portions
+from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
+from monasca_common.kafka.message import Record
+from monasca_common.pipeline.aggregate.records import Rejection
+from monasca_common.pipeline.errors import NotAggregated
+from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.spark.refetch import originals
+from monasca_common.pipeline.spark.worker_producer import portable, worker_producer
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedPublisher:
+    """The part of the publisher that is pickled for the executors, with the settings of a consumer and a producer."""
+
+    topic: str
+    group: str
+    _consumer: bytes = field(repr=False)
+    _producer: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, stream: StreamSettings) -> RejectedPublisher:
+        topic = DeadLetters().topic_for(stream.topic, stream.consumer.dead_letter_topic)
+        return cls(topic, stream.group, portable(stream.consumer), portable(stream.producer))
+
+    def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
+        """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and what `originals` raises."""
+        now_ms = time.time_ns() // 1_000_000
+        letters = [
+            dead_letters.dead_letter(
+                message, dead_letters.Failure(_error(rejected[message.offset]), 1, now_ms), self.group
+            )
+            for message in originals(pickle.loads(self._consumer), partition, rejected)
+        ]
+        producer = worker_producer(self._producer)
+        for portion in portions(letters, producer.settings):
+            self._deliver(producer, portion)
+
+    def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
+        while letters:
+            report = producer.publish(self.topic, letters)
+            if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
+                return report.raise_for_undelivered()
+            # A record of the greatest size that its topic takes is too large with the headers of its origin. It is cut,
+            # because otherwise no batch would ever pass it.
+            letters = dead_letters.shrunk(letters, UndeliveredError(report))
+        return None
+
+
+def _error(rejection: Rejection) -> NotAggregated:
+    return NotAggregated(f"{rejection.kind}: {rejection.reason}")

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes the output rows of a period from its partials: usages, rolled up, in two stages where specified.
+
+One stage: the partials of all windows of the period are merged, then become usages. Two stages: the partials of each
+ten-minute window become rolled-up rows of their own, and these are combined to the period (an average of averages,
+where avg is specified: a window with few records weighs as much as one with many).
+
+These differences from monasca-transform are deliberate. Windows are of event time, not of arrival. The latest quantity
+of a rate is the latest, not the average. A rate is computed per group, not for the first group alone. Its count is the
+number of its records, not twice that. A rate whose oldest quantity is zero gives no row (and is counted) instead of
+stopping the job. Name and period are always those of the specification. Sums do not depend on the order of their parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import fsum, inf
+
+from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, by_window, merged
+from monasca_common.pipeline.aggregate.records import Group
+from monasca_common.pipeline.aggregate.usages import Ends, Usage, fetched, usages
+from monasca_common.pipeline.specification import columns
+from monasca_common.pipeline.specification.specification import CALCULATE_RATE, RATE, Transform
+from monasca_common.pipeline.windows import period_start_ms
+
+ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The output rows of one transform and period, in the order of their groups.
+
+    ``dropped`` counts the rows that are left out: rates whose oldest quantity is zero (`ZERO_OLDEST`), and quantities
+    beyond the range of a float (`NOT_FINITE`), which an envelope cannot hold.
+    """
+
+    usages: tuple[Usage, ...]
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial]]) -> Aggregate:
+    """Aggregate the partials of one transform and one period; those of one key are merged.
+
+    Raises `ValueError` for partials of another transform or period.
+    """
+    whole = merged(partials)
+    if len({(key.specification_id, period_start_ms(transform.period, key.window_ms)) for key in whole}) > 1:
+        raise ValueError("partials of several specifications or periods: aggregate those of each on their own")
+    windows = by_window(whole)
+    if transform.second_operation is None:
+        return first_stage(transform, _whole_period(windows.values()))
+    dropped: Counter[str] = Counter()
+    stages = []
+    for groups in windows.values():
+        stage = first_stage(transform, groups)
+        dropped += stage.dropped
+        stages.append(stage.usages)
+    second = second_stage(transform, stages)
+    return Aggregate(second.usages, dropped + second.dropped)
+
+
+def _whole_period(windows: Iterable[Mapping[Group, Partial]]) -> dict[Group, Partial]:
+    groups: dict[Group, Partial] = {}
+    for window in windows:
+        for group, partial in window.items():
+            known = groups.get(group)
+            groups[group] = partial if known is None else known.merge(partial)
+    return groups
+
+
+def first_stage(transform: Transform, groups: Mapping[Group, Partial]) -> Aggregate:
+    """Apply usages and setters to the partials of one window or of one whole period."""
+    if transform.usage == CALCULATE_RATE:
+        rows, dropped = _rates(transform, groups)
+    else:
+        rows, dropped = usages(transform, groups), Counter()
+    if transform.rollup_operation is not None:
+        rows = roll_up(rows, transform.rollup_by, transform.rollup_operation)
+    return _finite(rows, dropped)
+
+
+def second_stage(transform: Transform, windows: Sequence[Iterable[Usage]]) -> Aggregate:
+    """Combine the rows of the period's windows, in order of time. A window may be missing, or have no rows."""
+    assert transform.second_operation is not None
+    rows = [usage for window in windows for usage in window]
+    if transform.second_operation != RATE:
+        return _finite(roll_up(rows, transform.second_by, transform.second_operation), Counter())
+    combined = []
+    for group, members in _grouped(rows, transform.second_by).items():
+        ends = [member.ends for member in members if member.ends is not None]
+        combined.append((group, members, Ends(ends[0].oldest, ends[-1].latest)))
+    rates, dropped = _as_rates(combined)
+    return _finite(rates, dropped)
+
+
+def roll_up(rows: Iterable[Usage], by: Sequence[str], operation: str) -> list[Usage]:
+    """One row per group: other columns become ``all``, counts are added, the times are the first and the last."""
+    combine = _COMBINE[operation]
+    return [
+        _combined(group, members, combine([member.quantity for member in members]))
+        for group, members in _grouped(rows, by).items()
+    ]
+
+
+def _grouped(rows: Iterable[Usage], by: Sequence[str]) -> dict[tuple[tuple[str, str], ...], list[Usage]]:
+    groups: dict[tuple[tuple[str, str], ...], list[Usage]] = {}
+    for row in rows:
+        groups.setdefault(tuple((column, row.column(column)) for column in by), []).append(row)
+    return dict(sorted(groups.items()))
+
+
+def _combined(group: tuple[tuple[str, str], ...], members: Sequence[Usage], quantity: float) -> Usage:
+    return Usage(
+        group,
+        columns.ALL,
+        quantity,
+        sum(member.count for member in members),
+        min(member.first_ms for member in members),
+        max(member.last_ms for member in members),
+    )
+
+
+def _total(quantities: Sequence[float]) -> float:
+    try:
+        return fsum(quantities)
+    except OverflowError:
+        return inf
+
+
+_COMBINE: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "sum": _total,
+    "max": max,
+    "min": min,
+    "avg": lambda quantities: _total(quantities) / len(quantities),
+}
+
+
+def _rates(transform: Transform, groups: Mapping[Group, Partial]) -> tuple[list[Usage], Counter[str]]:
+    """Compute rates: the oldest and the latest quantities are each rolled up by sum, then compared."""
+    oldest = roll_up(fetched(transform, groups, "oldest"), transform.rollup_by, "sum")
+    latest = roll_up(fetched(transform, groups, "latest"), transform.rollup_by, "sum")
+    return _as_rates(
+        (first.group, [first], Ends(first.quantity, last.quantity)) for first, last in zip(oldest, latest, strict=True)
+    )
+
+
+def _as_rates(
+    combined: Iterable[tuple[tuple[tuple[str, str], ...], Sequence[Usage], Ends]],
+) -> tuple[list[Usage], Counter[str]]:
+    rates: list[Usage] = []
+    dropped: Counter[str] = Counter()
+    for group, members, ends in combined:
+        if ends.oldest == 0:
+            dropped[ZERO_OLDEST] += 1
+            continue
+        rate = 100.0 * (ends.oldest - ends.latest) / ends.oldest
+        rates.append(replace(_combined(group, members, rate), ends=ends))
+    return rates, dropped
+
+
+def _finite(rows: Iterable[Usage], dropped: Counter[str]) -> Aggregate:
+    every = list(rows)
+    kept = tuple(usage for usage in every if usage.is_finite)
+    lost = len(every) - len(kept)
+    return Aggregate(kept, dropped + Counter({NOT_FINITE: lost}) if lost else dropped)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes merged partials to the staging table: from the executors if they reach the database, else from the driver.
+
+A task may run twice, and both runs may commit (an executor that dies after its COPY, a speculative copy). So each
+attempt stages under its own number, and only the attempts that Spark reports as successful count.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.aggregate import frames, usage_table
+from monasca_common.pipeline.source.offset_store import SESSIONS, OffsetStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_ROWS = 5_000
+_COPY = f"COPY aggregate_staging (batch, attempt, staged, {', '.join(usage_table.STAGED)}) FROM STDIN"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAttempts:
+    """The ``attempts`` that count, and how many ``rows`` they staged."""
+
+    attempts: tuple[int, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Runs on an executor: copies what a task has merged to PostgreSQL, in one transaction."""
+
+    connection: str = field(repr=False)
+    batch: str = ""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        attempt = context.taskAttemptId()
+        rows = self._copy(attempt, frames.merged_rows(batches))
+        fail_point("pipeline.staged_task")
+        yield pa.record_batch({"attempt": [attempt], "rows": [rows]})
+
+    def _copy(self, attempt: int, rows: Iterator[tuple[Any, ...]]) -> int:
+        from monasca_common.storage.sql.bounded import connect_arguments, open_connection
+
+        first = next(rows, None)
+        if first is None:
+            return 0
+        arguments = connect_arguments(self.connection)
+        staged_ms, count = time.time_ns() // 1_000_000, 1
+        with (
+            open_connection(arguments, SESSIONS, application="monasca-pipeline staging") as opened,
+            opened.cursor().copy(_COPY.encode()) as copy,
+        ):
+            copy.write_row((self.batch, attempt, staged_ms, *first))
+            for row in rows:
+                copy.write_row((self.batch, attempt, staged_ms, *row))
+                count += 1
+        return count
+
+
+def stage(partial_frame: DataFrame, offset_store: OffsetStore, connection: str, batch: str) -> StagedAttempts:
+    """Compute the frame and stage it under the name of ``batch``; ``partial_frame`` is `together`."""
+    if not offset_store.is_shared:
+        return _stage_by_driver(partial_frame, offset_store, batch)
+    done = partial_frame.mapInArrow(_Copy(connection, batch), "attempt long, rows long").collect()
+    return StagedAttempts(tuple(row.attempt for row in done), sum(row.rows for row in done))
+
+
+def _stage_by_driver(partial_frame: DataFrame, offset_store: OffsetStore, batch: str) -> StagedAttempts:
+    """Stage from the driver, some rows per transaction: one that is open while Spark computes would block all
+    writers."""
+    rows = (tuple(row) for row in frames.staged_frame(partial_frame).toLocalIterator())
+    now_ns, staged = time.time_ns(), 0
+    while some := list(itertools.islice(rows, _ROWS)):
+        with offset_store.writing() as connection:
+            usage_table.stage(connection, batch, now_ns, now_ns // 1_000_000, some)
+        staged += len(some)
+    return StagedAttempts((now_ns,), staged)

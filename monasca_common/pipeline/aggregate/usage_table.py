@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partials in the database: they are staged, merged into the stored partials of their groups, and read back.
+
+Merging is one statement, the same on PostgreSQL and SQLite: counts are added, sums are concatenated (the exact sum is
+computed when they are read), and ends are compared as `earlier` and `later` compare them. A long concatenation is
+replaced by the few floats of its exact sum, in the same transaction: nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, exact_sum, group_of_text
+from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
+
+_KEY = ("job", "specification", "window_start", "group_id")
+_READING = ("timestamp", "partition", "offset", "value")  # `Reading`, in its order
+_TOTALS = ("record_count", "sums", "least", "greatest")
+_COLUMNS = (*_TOTALS, *(f"{end}_{name}" for end in ("oldest", "latest") for name in _READING))
+#: The columns of a staged row, in the order of `staged_row`.
+STAGED = ("specification", "window_start", "group_id", "group_values", *_COLUMNS)
+#: A staged row that is older than this was left by a crash.
+ABANDONED_MS = 86_400_000
+#: A sum of more floats than this is rewritten; an exact sum has one, two or three in practice.
+MOST_FLOATS = 32
+_SUMS_AT_ONCE = 1000
+
+
+def staged_row(specification: str, window_ms: int, group: str, partial: Partial) -> tuple[Any, ...]:
+    """``group``: as `group_text` writes it."""
+    count, sums, *rest = partial.as_row()
+    group_id = hashlib.sha256(group.encode()).digest()[:16]
+    return (specification, window_ms, group_id, group, count, _text(sums), *rest)  # type: ignore[arg-type]
+
+
+def stage(connection: sa.Connection, batch: str, attempt: int, now_ms: int, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Insert `staged_row`s into a database that executors do not reach."""
+    fixed = {"batch": batch, "attempt": attempt, "staged": now_ms}
+    connection.execute(aggregate_staging.insert(), [fixed | dict(zip(STAGED, row, strict=True)) for row in rows])
+
+
+def merge(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
+    """Add what these attempts have staged for ``batch`` to the stored partials. Each key is staged once."""
+    staging, usage = aggregate_staging, aggregate_usage
+    columns = [staging.c[name] for name in STAGED]
+    source = sa.select(sa.literal(job).label("job"), *columns).where(*_of(batch, attempts))
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(usage)
+    adding = insert.from_select(["job", *STAGED], source)
+    merging = adding.on_conflict_do_update(index_elements=list(_KEY), set_=_sum_of(usage.c, adding.excluded))
+    connection.execute(merging)
+    _shorten(connection, job, batch, attempts)
+
+
+def _shorten(connection: sa.Connection, job: str, batch: str, attempts: Sequence[int]) -> None:
+    """Rewrite long sums of the groups that were just merged as their exact sums."""
+    usage, staging = aggregate_usage, aggregate_staging
+    key = tuple(usage.c[name] for name in _KEY[1:])
+    same = [usage.c[name] == staging.c[name] for name in _KEY[1:]]
+    spaces = sa.func.length(usage.c.sums) - sa.func.length(sa.func.replace(usage.c.sums, " ", ""))
+    long = sa.select(*key, usage.c.sums).join(staging, sa.and_(*same))
+    found = connection.execute(long.where(*_of(batch, attempts), usage.c.job == job, spaces >= MOST_FLOATS))
+    shorten = usage.update().where(
+        usage.c.job == job, *(usage.c[name] == sa.bindparam(f"of_{name}") for name in _KEY[1:])
+    )
+    written = shorten.values(sums=sa.bindparam("exact"))
+    rows = found.all()
+    for start in range(0, len(rows), _SUMS_AT_ONCE):
+        connection.execute(
+            written,
+            [
+                {f"of_{name}": value for name, value in zip(_KEY[1:], of, strict=True)}
+                | {"exact": _text(exact_sum(_floats(sums)))}
+                for *of, sums in rows[start : start + _SUMS_AT_ONCE]
+            ],
+        )
+
+
+def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int]) -> dict[tuple[str, int], int]:
+    """How many rows are staged for each (specification, window)."""
+    window = (aggregate_staging.c.specification, aggregate_staging.c.window_start)
+    query = sa.select(*window, sa.func.count()).where(*_of(batch, attempts)).group_by(*window)
+    return {(specification, window_ms): count for specification, window_ms, count in connection.execute(query)}
+
+
+def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
+    """Remove what is staged for ``batch``, and what crashes left more than a day ago."""
+    table = aggregate_staging.c
+    connection.execute(
+        aggregate_staging.delete().where(sa.or_(table.batch == batch, table.staged < now_ms - ABANDONED_MS))
+    )
+
+
+def known_windows(
+    connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int
+) -> set[tuple[str, int]]:
+    """The (specification, window) pairs with stored partials whose window starts in [from_ms, to_ms)."""
+    columns = (aggregate_usage.c.specification, aggregate_usage.c.window_start)
+    where = _within(job, specifications, from_ms, to_ms)
+    query = sa.select(*columns).where(*where).distinct()
+    return {(specification, window_ms) for specification, window_ms in connection.execute(query)}
+
+
+def remove(connection: sa.Connection, job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> None:
+    """Remove the windows of these specifications that start in [from_ms, to_ms)."""
+    connection.execute(aggregate_usage.delete().where(*_within(job, specifications, from_ms, to_ms)))
+
+
+def read(
+    connection: sa.Connection, job: str, specification: str, from_ms: int, to_ms: int
+) -> Iterator[tuple[PartialKey, Partial]]:
+    """The stored partials of one specification whose windows start in [from_ms, to_ms)."""
+    usage = aggregate_usage.c
+    where = _within(job, [specification], from_ms, to_ms)
+    columns = [usage.window_start, usage.group_values, *(usage[name] for name in _COLUMNS)]
+    query = sa.select(*columns).where(*where)
+    for window_ms, group, count, sums, *rest in connection.execute(query):
+        key = PartialKey(specification, window_ms, group_of_text(group))
+        yield key, Partial.of_row((count, _floats(sums), *rest))
+
+
+def _of(batch: str, attempts: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
+    table = aggregate_staging.c
+    return (table.batch == batch, table.attempt.in_(attempts))
+
+
+def _within(job: str, specifications: Iterable[str], from_ms: int, to_ms: int) -> tuple[sa.ColumnElement[bool], ...]:
+    usage = aggregate_usage.c
+    return (
+        usage.job == job,
+        usage.specification.in_(sorted(specifications)),
+        usage.window_start >= from_ms,
+        usage.window_start < to_ms,
+    )
+
+
+def _sum_of(known: Any, added: Any) -> dict[str, Any]:
+    """The new value of each column where the group is stored already."""
+    earlier = sa.or_(
+        added.oldest_timestamp < known.oldest_timestamp,
+        sa.and_(added.oldest_timestamp == known.oldest_timestamp, _place(added, "oldest") > _place(known, "oldest")),
+    )
+    later = sa.or_(
+        added.latest_timestamp > known.latest_timestamp,
+        sa.and_(added.latest_timestamp == known.latest_timestamp, _place(added, "latest") > _place(known, "latest")),
+    )
+    merged = {
+        "record_count": known.record_count + added.record_count,
+        "sums": known.sums + " " + added.sums,
+        "least": _choose(added.least < known.least, known, added, "least"),
+        "greatest": _choose(added.greatest > known.greatest, known, added, "greatest"),
+    }
+    for end, is_added in (("oldest", earlier), ("latest", later)):
+        merged |= {f"{end}_{name}": _choose(is_added, known, added, f"{end}_{name}") for name in _READING}
+    return merged
+
+
+def _place(columns: Any, end: str) -> sa.Tuple:
+    return sa.tuple_(columns[f"{end}_partition"], columns[f"{end}_offset"])
+
+
+def _choose(is_added: sa.ColumnElement[bool], known: Any, added: Any, name: str) -> sa.ColumnElement[Any]:
+    return sa.case((is_added, added[name]), else_=known[name])
+
+
+def _text(sums: Iterable[float]) -> str:
+    return " ".join(map(repr, sums))
+
+
+def _floats(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split()))

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes each record of a topic to Parquet once.
+
+A batch is a range of offsets of each partition. Executors write its files to a hidden folder. One transaction records
+them in the manifest and advances the offsets; then they are moved to where readers find them. A file that is not in the
+manifest is never moved. A file that is in it always is, by this process or by the next.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.archive import layout, manifest
+from monasca_common.pipeline.archive.expiry import Expiry
+from monasca_common.pipeline.archive.manifest import FileState
+from monasca_common.pipeline.archive.placing import Placing
+from monasca_common.pipeline.archive.settings import ArchiveSettings
+from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.archive.writing import HourFiles, StagedFiles
+from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.pipeline.source.ranges import next_ranges
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark import connector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_OWNER = "_archive"
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveReport:
+    """The result of one batch. ``offsets``: how many it accounted for. ``behind``: how many are left. ``undated``:
+    records that are filed by Kafka's timestamp. ``expired``: files that were removed."""
+
+    offsets: int = 0
+    behind: int = 0
+    records: int = 0
+    undated: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    expired: int = 0
+
+    def plus(self, other: ArchiveReport) -> ArchiveReport:
+        return ArchiveReport(
+            self.offsets + other.offsets,
+            self.behind + other.behind,
+            self.records + other.records,
+            self.undated + other.undated,
+            self.files + other.files,
+            self.size_bytes + other.size_bytes,
+            self.expired + other.expired,
+        )
+
+    def results(self) -> dict[str, int]:
+        return {
+            "records": self.records,
+            "undated_records": self.undated,
+            "files": self.files,
+            "bytes": self.size_bytes,
+            "expired_files": self.expired,
+        }
+
+
+class Archiving:
+    """One driver of the job, for one topic. Its caller repeats `step`. A `step` that raises changes nothing but hidden
+    files, which the next step removes."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: ArchiveSettings,
+        stream: StreamSettings,
+        topic: SourceTopic,
+        offset_store: OffsetStore,
+        clock: Clock | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._stream = stream
+        self._topic = topic
+        self._offset_store = offset_store
+        self._clock = clock or SystemClock()
+        self._store = Store(settings.location)
+        self._placing = Placing(self._store, offset_store)
+        self._expiry = Expiry(offset_store, self._store, settings.retention_days)
+        self._is_tidy = False
+
+    def step(self) -> ArchiveReport:
+        """Archive one batch, if there is one.
+
+        Raises `Fenced`, `RecordsLost`, `AlreadyArchived`, and the errors of Kafka, storage, Spark and the store.
+        """
+        stream = self._stream
+        source = Source(stream.group, stream.topic, self._topic.topic_id())
+        if not self._is_tidy:
+            check_owner(self._store, stream.group)
+            rename_padded_hours(self._store, stream.topic)
+            self._recover(source)
+        self._is_tidy = False
+        ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
+        report = self._batch(source, ranges) if ranges else ArchiveReport()
+        expired = self._expiry.apply(source, self._clock.time_ms())
+        self._is_tidy = True
+        return report.plus(ArchiveReport(behind=behind, expired=expired))
+
+    def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> ArchiveReport:
+        stream, batch = self._stream, uuid.uuid4().hex
+        records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
+        folder = layout.staging_folder(stream.topic, batch)
+        settings = self._settings
+        files = HourFiles(self._store, stream.topic, batch, folder, settings.compression, settings.columns)
+        staged = files.stage(records)
+        fail_point("archive.after_write")
+        with self._offset_store.advance(source, ranges) as connection:
+            manifest.lock(connection, source)
+            manifest.check_new(connection, source, ranges)
+            self._placing.check_staged(staged.files)
+            manifest.add(connection, source, staged.files, self._clock.time_ms())
+            fail_point("archive.inside_transaction")
+        fail_point("archive.before_rename")
+        self._placing.place(source, staged.files)
+        self._store.remove_folder(folder)
+        self._topic.commit({each.partition: each.end for each in ranges})
+        return _report(ranges, staged)
+
+    def _recover(self, source: Source) -> None:
+        """Place the committed files, and remove what they replace, and the files of a crash or of a failed batch."""
+        with self._offset_store.writing() as connection:
+            # A batch commits under the same lock, and notices if its files were removed.
+            manifest.lock(connection, source)
+            committed = manifest.find(connection, source, FileState.COMMITTED)
+            replaced = manifest.find(connection, source, FileState.REPLACED)
+            orphans = set(self._store.folders(layout.staging_folder(source.topic)))
+            for batch in sorted(orphans - {file.batch for file in committed}):
+                self._store.remove_folder(layout.staging_folder(source.topic, batch))
+        self._placing.finish(source, committed, replaced)
+        self._expiry.finish(source)
+
+
+def rename_padded_hours(store: Store, topic: str) -> None:
+    """Give the folders of an archive whose hours have two digits (``hour=06``) the names that they have now."""
+    root = layout.topic_folder(topic)
+    for date in store.folders(root):
+        for hour in store.folders(f"{root}/{date}"):
+            hour_ms, folder = layout.hour_of(f"{date}/{hour}"), f"{root}/{date}/{hour}"
+            if hour_ms is None or folder == layout.hour_folder(topic, hour_ms):
+                continue
+            for name in store.files(folder):
+                store.place(f"{folder}/{name}", f"{layout.hour_folder(topic, hour_ms)}/{name}")
+            store.remove_empty_folder(folder)
+
+
+def check_owner(store: Store, group: str) -> None:
+    """Raises `ConfigurationError` if another group archives here: each record would be in the archive twice."""
+    found = store.read_small(_OWNER)
+    if not found:  # empty if the disk had room for its name only
+        with store.writing(_OWNER) as stream:
+            stream.write(group.encode())
+    elif found.decode() != group:
+        raise ConfigurationError(
+            f"the archive is that of group_id {found.decode()!r}, and this job's is {group!r}: readers would find each "
+            "record twice; give it a location of its own"
+        )
+
+
+def _report(ranges: Sequence[OffsetRange], staged: StagedFiles) -> ArchiveReport:
+    return ArchiveReport(
+        offsets=sum(each.span for each in ranges),
+        records=sum(file.records for file in staged.files),
+        undated=staged.undated,
+        files=len(staged.files),
+        size_bytes=sum(file.size_bytes for file in staged.files),
+    )

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job ``archive``, wired together from its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import joined, shown_url
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive.batch import ArchiveReport, Archiving
+from monasca_common.pipeline.archive.settings import archive_settings
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.settings import spark_settings
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
+
+
+class ArchiveJob(Job):
+    summary = "writes topics to Parquet files by the hour of each record's event time"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._settings = archive_settings(conf)
+        self._spark = spark_settings(conf)
+
+    def facts(self) -> Mapping[str, object]:
+        settings = self._settings
+        reads = joined(f"{stream.topic} as {stream.group}" for stream in settings.streams)
+        return {**settings.streams[0].facts(), "reads": reads, "into": shown_url(settings.location)}
+
+    def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
+        if request.from_ms is not None or request.to_ms is not None:
+            raise ConfigurationError(
+                "archive goes on from where it stands, and takes neither --from nor --to: what a new archive begins "
+                "with is said by the option start"
+            )
+        check_installed()
+        settings, first = self._settings, self._settings.streams[0]
+        offset_store = OffsetStore(first.connection)
+        offset_store.check()
+        with contextlib.ExitStack() as stack:
+            topics = [stack.enter_context(SourceTopic(stream.consumer)) for stream in settings.streams]
+            for topic in topics:
+                topic.check_topics(topic.name)
+            told = stack.enter_context(served("archive", first.status_host, first.status_port, watcher))
+            spark = open_session(self._spark, "monasca-archive")
+            stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
+            archivings = [
+                Archiving(spark, settings, stream, topic, offset_store)
+                for stream, topic in zip(settings.streams, topics, strict=True)
+            ]
+
+            def step() -> ArchiveReport:
+                report = ArchiveReport()
+                for archiving in archivings:
+                    report = report.plus(archiving.step())
+                return report
+
+            return loop.run(step, spark, first.trigger_seconds, request, told)

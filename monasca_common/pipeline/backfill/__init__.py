@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job `backfill`: it computes a past time of `aggregate` again."""

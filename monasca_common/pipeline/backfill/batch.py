@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Computes the windows of a past time again, and replaces their stored partials.
+
+The stream (the job `aggregate`) may run meanwhile. A new window must have every record up to the stream's offsets, and
+none beyond them, because the stream adds those itself. So everything up to the stream's offsets is computed. Then, with
+these offsets locked, it replaces the stored windows. If the stream has moved on in between, what it has read since is
+computed as well, and the replacement is tried again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import operator
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.aggregate import periods, usage_table
+from monasca_common.pipeline.aggregate.batch import DAY_MS, Computing, Intake
+from monasca_common.pipeline.aggregate.records import Rejection
+from monasca_common.pipeline.aggregate.staged_partials import StagedAttempts
+from monasca_common.pipeline.backfill.history import History
+from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
+from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
+from monasca_common.pipeline.settings import AggregateSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.pipeline.source.ranges import below, share
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.duplicates import Distinct
+from monasca_common.pipeline.windows import WINDOW_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillReport:
+    """The result of a run. ``offsets``: how many it read. ``groups``: of windows that it replaced. ``periods``: how
+    many are published again. ``duplicates``: records that it left out."""
+
+    offsets: int
+    records: int
+    groups: int
+    periods: int
+    duplicates: int
+
+
+@dataclass(slots=True)
+class _Staging:
+    """What one run has staged. ``windows``: a half-open range of window starts. ``firsts``: the first offset of each
+    partition that is searched for copies."""
+
+    windows: tuple[int, int]
+    counts: TaskCounts
+    batch: str = field(default_factory=lambda: uuid.uuid4().hex)
+    staged: list[StagedAttempts] = field(default_factory=list)
+    duplicates: int = 0
+    firsts: Mapping[int, int] = field(default_factory=dict)
+
+
+class Backfill:
+    """Computes a past time again. ``margin_ms``: how long before the time of an event its message may have been
+    written, when only Kafka is read. ``history``: read what the archive has from the archive, and the rest from
+    Kafka."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: AggregateSettings,
+        topic: SourceTopic,
+        offset_store: OffsetStore,
+        margin_ms: int,
+        history: History | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._topic = topic
+        self._offset_store = offset_store
+        self._margin_ms = margin_ms
+        self._history = history
+        self._clock = clock or SystemClock()
+        self._most = settings.stream.max_offsets_per_trigger
+        self._intake = Intake(spark, settings)
+        self._computing = Computing(spark, settings, offset_store, self._clock)
+
+    def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> BackfillReport:
+        """Compute and replace all windows that overlap [from_ms, to_ms).
+
+        Raises `RecordsLost` if the log, or the retention, no longer reaches back so far, and `BackfillStopped`.
+        """
+        watcher = watcher or JobWatcher()
+        windows = (from_ms // WINDOW_MS * WINDOW_MS, -(-to_ms // WINDOW_MS) * WINDOW_MS)
+        stream = self._settings.stream
+        source = Source(stream.group, stream.topic, self._topic.topic_id())
+        self._check_range(source, windows[0])
+        staging = _Staging(windows, TaskCounts(self._spark))
+        read = self._archived(source, staging) or self._starts(source, staging)
+        offsets = 0
+        while True:
+            stands = self._offset_store.next_offsets(source)
+            # The stream itself will count what it has not reached yet.
+            read = {partition: min(read.get(partition, 0), end) for partition, end in stands.items()}
+            shares = share({partition: end - read[partition] for partition, end in stands.items()}, self._most)
+            ranges = [OffsetRange(each, read[each], read[each] + count) for each, count in sorted(shares.items())]
+            if ranges:
+                began = self._clock.monotonic()
+                self._stage(ranges, read, staging)
+                offsets += sum(shares.values())
+                read |= {each.partition: each.end for each in ranges}
+                watcher.tell(
+                    JobProgress(offsets, sum(stands.values()) - sum(read.values()), self._clock.monotonic() - began)
+                )
+                if watcher.stop.is_set():
+                    raise BackfillStopped("it was stopped before everything was read: nothing is replaced")
+                continue
+            fail_point("backfill.after_staging")
+            try:
+                groups, periods = self._replace(source, read, staging)
+            except Fenced:
+                LOG.info("the stream has moved on meanwhile; what it has read since is computed as well")
+                continue
+            return BackfillReport(offsets, staging.counts.records, groups, periods, staging.duplicates)
+
+    def _check_range(self, source: Source, from_ms: int) -> None:
+        days = self._settings.retention_days
+        if from_ms < self._clock.time_ms() - days * DAY_MS:
+            raise RecordsLost(f"the range begins before the {days} days of retention_days: backfill a later time")
+        if not self._offset_store.next_offsets(source):
+            raise RecordsLost(f"{source.group} has read nothing of {source.topic} yet: run the job aggregate first")
+
+    def _archived(self, source: Source, staging: _Staging) -> dict[int, int] | None:
+        """Stage what the archive has of what the stream has counted; the offsets from which to read Kafka."""
+        if self._history is None:
+            return None
+        stands = self._offset_store.next_offsets(source)
+        records, next_offsets = self._history.records(*staging.windows, self._clock.time_ms())
+        if records is not None:
+            counted = [
+                (records["partition"] == partition) & (records["offset"] < end) for partition, end in stands.items()
+            ]
+            with self._intake.archive(records.where(functools.reduce(operator.or_, counted))) as taken:
+                self._compute(taken, staging)
+        extents = self._topic.extents()
+        for partition, extent in extents.items():
+            if extent.first > next_offsets.get(partition, 0):
+                raise RecordsLost(
+                    f"{self._topic.name}/{partition}: the archive ends at offset {next_offsets.get(partition, 0)}, and "
+                    f"the log begins at {extent.first}: what was between them is lost"
+                )
+        staging.firsts = {partition: extent.first for partition, extent in extents.items()}
+        # Nothing was taken of what the archive has beyond the stream's offsets: if the stream reads it meanwhile, it is
+        # read from Kafka.
+        return {partition: min(next_offsets.get(partition, 0), end) for partition, end in stands.items()}
+
+    def _starts(self, source: Source, staging: _Staging) -> dict[int, int]:
+        """The offset at which to begin in each partition."""
+        starts = self._topic.at_time(max(0, staging.windows[0] - self._margin_ms))
+        for partition, extent in self._topic.extents().items():
+            if 0 < extent.first >= starts[partition]:
+                raise RecordsLost(
+                    f"{source.topic}/{partition}: the log begins at offset {extent.first}, and what was before it may "
+                    "belong to these windows: backfill a later time, or from the archive"
+                )
+        staging.firsts = starts
+        return starts
+
+    def _stage(self, ranges: Sequence[OffsetRange], read: Mapping[int, int], staging: _Staging) -> None:
+        known = below(read, staging.firsts, self._settings.duplicates_lookback)
+        with self._intake.topic(ranges, known) as taken:
+            self._compute(taken, staging)
+
+    def _compute(self, taken: Distinct, staging: _Staging) -> None:
+        staged = self._computing.stage(taken.records, staging.batch, staging.counts, _passed_over, staging.windows)
+        staging.staged.append(staged)
+        staging.duplicates += taken.duplicates
+
+    def _replace(self, source: Source, read: Mapping[int, int], staging: _Staging) -> tuple[int, int]:
+        """Replace the windows. Raises `Fenced` unless everything up to the stream's offsets is read."""
+        here = [OffsetRange(partition, offset, offset) for partition, offset in read.items()]
+        specifications = self._settings.specifications
+        ids = [transform.id for transform in specifications.transforms.values()]
+        windows, batch = staging.windows, staging.batch
+        job = self._settings.publisher.job
+        with self._offset_store.advance(source, here, are_all=True) as connection:
+            known = usage_table.known_windows(connection, job, ids, *windows)
+            usage_table.remove(connection, job, ids, *windows)
+            groups = sum(self._computing.merge(connection, batch, each) for each in staging.staged)
+            changed = periods.periods_of(specifications, known)
+            self._computing.touch(connection, changed)
+            self._computing.clear(connection, batch)
+            fail_point("backfill.inside_transaction")
+            changed |= periods.periods_of(specifications, usage_table.known_windows(connection, job, ids, *windows))
+        return groups, len(changed)
+
+
+def _passed_over(_partition: int, _rejected: Mapping[int, Rejection]) -> None:
+    """Ignore rejected messages, because the stream has already published them as dead letters."""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archived records of a past time, and the offsets up to which the archive is complete. Kafka has the rest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from monasca_common.pipeline.archive import manifest, reading
+from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
+from monasca_common.pipeline.archive.reading import FoundFile
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.errors import ArchiveUnavailable, RecordsLost
+from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG = logging.getLogger(__name__)
+
+_PLACING_SECONDS = 60.0
+_LOOK_EVERY_SECONDS = 0.5
+_DAY_MS = 86_400_000
+
+
+class History:
+    """Reads one archived topic. ``offset_store``: that of the archive. ``retention_days``: 0 means without limit."""
+
+    def __init__(
+        self, spark: SparkSession, location: str, source: Source, offset_store: OffsetStore, retention_days: int
+    ) -> None:
+        self._spark = spark
+        self._location = location
+        self._source = source
+        self._offset_store = offset_store
+        self._retention_days = retention_days
+
+    def records(self, from_ms: int, to_ms: int, now_ms: int) -> tuple[DataFrame | None, dict[int, int]]:
+        """The records with event times in [from_ms, to_ms), or ``None``, with the connector's columns; and for each
+        partition the offset up to which the archive is complete.
+
+        Raises `RecordsLost` if the retention has passed, `ArchiveUnavailable` while files are not in place.
+        """
+        if self._retention_days and from_ms < now_ms - self._retention_days * _DAY_MS:
+            raise RecordsLost(
+                f"the archive keeps {self._source.topic} for {self._retention_days} days, and the range begins before "
+                "that: backfill a later time"
+            )
+        files, next_offsets = self._in_place()
+        begins = {partition: min(f.offsets.first for f in of) for partition, of in _by_partition(files).items()}
+        for partition, first in begins.items():
+            if first:
+                LOG.warning(
+                    "the archive of %s/%s begins at offset %s: what was before it counts nowhere",
+                    *(self._source.topic, partition, first),
+                )
+        selection = Selection(from_ms, to_ms)
+        found = [
+            FoundFile(file.path, file.hour_ms, file.offsets, file.size_bytes)
+            for file in files
+            if selection.has_time(file.hour_ms, file.hour_ms + 3_599_999)
+        ]
+        if not found:
+            return None, next_offsets
+        topic = self._source.topic
+        return reading.archived_frame(self._spark, self._location, topic, found, selection), next_offsets
+
+    def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
+        """The files and the next offsets, at one moment at which every accounted file is in place."""
+        deadline = time.monotonic() + _PLACING_SECONDS
+        while True:
+            next_offsets = self._offset_store.next_offsets(self._source)
+            with self._offset_store.reading() as connection:
+                committed = manifest.find(connection, self._source, FileState.COMMITTED)
+                placed = manifest.find(connection, self._source, FileState.PLACED)
+            if not committed and next_offsets == self._offset_store.next_offsets(self._source):
+                return placed, next_offsets
+            if time.monotonic() > deadline:
+                raise ArchiveUnavailable(
+                    f"the archive of {self._source.topic} has files that are not in place: if no archive runs, run it "
+                    "once"
+                )
+            time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _by_partition(files: list[ArchivedFile]) -> dict[int, list[ArchivedFile]]:
+    found: dict[int, list[ArchivedFile]] = {}
+    for file in files:
+        found.setdefault(file.offsets.partition, []).append(file)
+    return found

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job ``backfill``, which computes a past time of ``aggregate`` again, wired together from its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive.settings import archive_settings
+from monasca_common.pipeline.backfill.batch import Backfill
+from monasca_common.pipeline.backfill.history import History
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.jobs.wiring import open_outbox
+from monasca_common.pipeline.settings import (
+    BACKFILL_GROUP,
+    aggregate_settings,
+    backfill_settings,
+    spark_settings,
+    status_settings,
+)
+from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.session import close_session, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class BackfillJob(Job):
+    summary = "computes aggregates of a past time again, from Kafka or the archive; the stream may run meanwhile"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._settings = aggregate_settings(conf)
+        self._spark = spark_settings(conf)
+        self._backfill = backfill_settings(conf)
+        self._status = status_settings(conf, BACKFILL_GROUP)
+        self._archive = archive_settings(conf) if self._backfill.from_archive else None
+
+    def facts(self) -> Mapping[str, object]:
+        source = {"from": "the archive and Kafka"} if self._backfill.from_archive else {}
+        return {**self._settings.stream.facts(), **source, "writes": self._settings.output_topic}
+
+    def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
+        if request.from_ms is None or request.to_ms is None or request.from_ms >= request.to_ms:
+            raise ConfigurationError("backfill needs a range of event times: write --from TIME --to LATER_TIME")
+        settings = self._settings
+        clock = SystemClock()
+        offset_store = OffsetStore(settings.stream.connection)
+        offset_store.check()
+        began = clock.monotonic()
+        with contextlib.ExitStack() as stack:
+            topic = stack.enter_context(SourceTopic(settings.stream.consumer))
+            outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
+            told = stack.enter_context(served("backfill", self._status.host, self._status.port, watcher))
+            spark = open_session(self._spark, "monasca-backfill")
+            stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
+            history = self._history(spark, topic) if self._archive is not None else None
+            backfill = Backfill(spark, settings, topic, offset_store, self._backfill.margin_ms, history)
+            report = backfill.run(request.from_ms, request.to_ms, told)
+            published = outbox.publish(clock.time_ms())
+            results = {
+                "records": report.records,
+                "groups": report.groups,
+                "duplicates": report.duplicates,
+                "periods": report.periods,
+                "published_messages": published.messages,
+                "undelivered_messages": published.undelivered,
+            }
+            progress = JobProgress(report.offsets, 0, clock.monotonic() - began, results)
+            told.tell(progress)
+            return progress
+
+    def _history(self, spark: SparkSession, topic: SourceTopic) -> History:
+        assert self._archive is not None
+        stream = next((each for each in self._archive.streams if each.topic == topic.name), None)
+        if stream is None:
+            raise ConfigurationError(
+                f"source in group [pipeline_backfill] is archive, but topic in group [pipeline_archive] does not name "
+                f"{topic.name!r}, which [pipeline_aggregate] reads: archive it, or backfill from kafka"
+            )
+        source = Source(stream.group, stream.topic, topic.topic_id())
+        offset_store = OffsetStore(stream.connection)
+        return History(spark, self._archive.location, source, offset_store, self._archive.retention_days)

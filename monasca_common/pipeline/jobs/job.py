@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a job, and the lookup of a job by name."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from oslo_config import cfg
+
+from monasca_common.kafka import entry_point
+
+JOBS = "monasca_common.pipeline.jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What a run shall do. ``once``: end when everything that was there at the start is done. ``from_ms`` and
+    ``to_ms``: event times, the second excluded. ``execute``: do it, if the job would otherwise only report it."""
+
+    once: bool = False
+    from_ms: int | None = None
+    to_ms: int | None = None
+    execute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The progress of a run. ``done`` and ``left``: offsets. ``batch_seconds``: of the last batch. ``results``: what
+    the job counts, by name."""
+
+    done: int
+    left: int
+    batch_seconds: float
+    results: dict[str, int] = field(default_factory=dict)
+
+    def plus(self, other: JobProgress) -> JobProgress:
+        """The progress of a run that has several parts."""
+        results = self.results | {name: self.results.get(name, 0) + count for name, count in other.results.items()}
+        seconds = self.batch_seconds + other.batch_seconds
+        return JobProgress(self.done + other.done, self.left + other.left, seconds, results)
+
+
+@dataclass(frozen=True, slots=True)
+class JobWatcher:
+    """The caller's side of a run: it asks the job to stop, and receives its progress."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    tell: Callable[[JobProgress], None] = lambda _: None
+
+
+class Job(ABC):
+    """A job; its constructor checks the configuration. ``summary``: one line for ``pipeline list``.
+
+    ``ends``: whether it comes to an end without being asked to.
+    """
+
+    summary: ClassVar[str]
+    ends: ClassVar[bool] = False
+
+    @abstractmethod
+    def __init__(self, conf: cfg.ConfigOpts) -> None: ...
+
+    def facts(self) -> Mapping[str, object]:
+        """What the line that is logged at its start says: topics, groups, database; no secrets."""
+        return {}
+
+    @abstractmethod
+    def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
+        """Run until the job is done, or is asked to stop. Raises `PipelineError`, and the errors of Kafka and of
+        storage."""
+
+
+def job_names() -> list[str]:
+    return sorted(importlib.metadata.entry_points(group=JOBS).names)
+
+
+def load_job(name: str, conf: cfg.ConfigOpts) -> Job:
+    """The job with this name. Raises `ConfigurationError` for an unknown name, or for options that are refused."""
+    return job_class(name)(conf)
+
+
+def job_class(name: str) -> type[Job]:
+    return entry_point(JOBS, name, option="job", extra="spark")  # type: ignore[no-any-return]

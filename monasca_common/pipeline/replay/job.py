@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job ``replay``, wired together from its configuration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from oslo_config import cfg
+
+from monasca_common.kafka import entry_point, load_admin
+from monasca_common.kafka.config import shown_url
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.replay import sending
+from monasca_common.pipeline.replay.batch import Replay
+from monasca_common.pipeline.replay.sending import Archive, Counting, Send, ToKafka, ToStorage
+from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, StorageTarget, replay_settings
+from monasca_common.pipeline.settings import spark_settings, status_settings
+from monasca_common.pipeline.spark import worker_producer
+from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
+from monasca_common.storage.base import Capability
+from monasca_common.storage.plugins import DRIVERS
+
+LOG = logging.getLogger(__name__)
+
+_SECONDS = 10.0
+
+
+class ReplayJob(Job):
+    summary = "sends archived messages to Kafka, or straight to storage; only counts them without --execute"
+
+    ends = True
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        self._status = status_settings(conf, REPLAY_GROUP)
+        self._settings = replay_settings(conf)
+        self._spark = spark_settings(conf)
+
+    def facts(self) -> Mapping[str, object]:
+        target = self._settings.target
+        return {
+            "reads": self._settings.topic,
+            "from_archive": shown_url(self._settings.location),
+            "to": f"topic {target.topic}" if isinstance(target, KafkaTarget) else shown_url(target.storage.connection),
+        }
+
+    def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
+        if request.from_ms is not None and request.to_ms is not None and request.from_ms >= request.to_ms:
+            raise ConfigurationError("the time of --from must be before that of --to")
+        check_installed()
+        settings = self._settings
+        selection = Selection(request.from_ms, request.to_ms, settings.name, settings.tenant)
+        archive = Archive(settings.location, settings.topic, selection)
+        send: Send = self._sender(archive) if request.execute else Counting(archive)
+        spark = open_session(self._spark, "monasca-replay")
+        try:
+            tasks = spark.sparkContext.defaultParallelism
+            if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
+                tasks = 1
+            # Messages are counted by the hour, and one label per hour is too many for Prometheus.
+            port = self._status.port if request.execute else None
+            with served("replay", self._status.host, port, watcher) as told, loop.spark_told():
+                progress = Replay(spark, archive, send, tasks=tasks).run(told)
+        finally:
+            close_session(spark)
+        if not request.execute:
+            LOG.warning("nothing was sent: these are the messages that --execute would send")
+        return progress
+
+    def _sender(self, archive: Archive) -> Send:
+        target = self._settings.target
+        if isinstance(target, StorageTarget):
+            return ToStorage(archive, target.kind, sending.portable(target.storage))
+        self._check_topic(target)
+        return ToKafka(archive, target.topic, worker_producer.portable(target.producer))
+
+    def _check_topic(self, target: KafkaTarget) -> None:
+        """Require that the topic exists, because the broker might create it silently with one partition."""
+        if target.topic not in load_admin(self._conf).topic_ids([target.topic], _SECONDS):
+            raise ConfigurationError(f"topic {target.topic!r} does not exist: create it")
+
+
+def _takes_many_writers(target: KafkaTarget | StorageTarget) -> bool:
+    assert isinstance(target, StorageTarget)
+    driver = entry_point(DRIVERS, target.storage.driver, option="driver in group [storage]")
+    return Capability.MANY_WRITERS in driver.capabilities

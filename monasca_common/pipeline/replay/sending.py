@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executors send archived files to Kafka or to storage; each call returns the outcome of one file.
+
+A message keeps its id, and a row its key and version. So a file that is sent again, because a task or a whole replay
+was repeated, adds nothing; and the database keeps its newer rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
+from monasca_common.models import alarm, event, log
+from monasca_common.models.limits import MOST_DIMENSIONS
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.rows import Decoded
+from monasca_common.pipeline.archive import reading
+from monasca_common.pipeline.archive.layout import HOUR_MS
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.store import Store
+from monasca_common.pipeline.errors import PipelineError, ReplayFailed
+from monasca_common.pipeline.spark.worker_producer import worker_producer
+from monasca_common.storage import parts, row_keys
+from monasca_common.storage.base import Capability, Claim, Kind, Rows, Writer
+from monasca_common.storage.errors import RowsRefused, StorageError, TooMuchAtOnce
+from monasca_common.storage.plugins import open_storage
+from monasca_common.storage.settings import StorageSettings
+
+LOG = logging.getLogger(__name__)
+_BULK = 1_000
+_GROUP = "spark-replay"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The archive that executors read."""
+
+    location: str = field(repr=False)
+    topic: str
+    selection: Selection
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOutcome:
+    """The outcome of one file, or of several. ``counts``: the selected records by what became of them. ``hours``: the
+    selected records of each hour, by its start in ms. ``failure``: why not all of them were sent."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    hours: Counter[int] = field(default_factory=Counter)
+    failure: str | None = None
+
+
+Send = Callable[[str], ReplayOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Counts the selected records, and sends nothing."""
+
+    archive: Archive
+
+    def __call__(self, path: str) -> ReplayOutcome:
+        import pyarrow as pa
+
+        columns = ["event_time", "value"] if self.archive.selection.looks_inside else ["event_time"]
+        hours: Counter[int] = Counter()
+        try:
+            for batch in reading.read(Store(self.archive.location), path, self.archive.selection, columns):
+                times = batch.column("event_time").cast(pa.int64()).to_numpy()
+                hours.update((times // HOUR_MS * HOUR_MS).tolist())
+        except PipelineError as error:
+            return ReplayOutcome(failure=f"{path}: {error}")
+        return ReplayOutcome(Counter(matching=hours.total()), hours)
+
+
+@dataclass(frozen=True, slots=True)
+class ToKafka:
+    """Sends messages to a topic, with their original keys, headers, ids and timestamps. The key chooses the partition,
+    because the topic may have another number of partitions than the archived one."""
+
+    archive: Archive
+    topic: str
+    producer: bytes = field(repr=False)
+
+    def __call__(self, path: str) -> ReplayOutcome:
+        producer = worker_producer(self.producer)
+        sent = 0
+        try:
+            for batch in reading.read(Store(self.archive.location), path, self.archive.selection):
+                records = [record_of(each) for each in reading.messages(self.archive.topic, batch)]
+                for start in range(0, len(records), _BULK):
+                    report = producer.publish(self.topic, records[start : start + _BULK])
+                    sent += report.delivered_count
+                    report.raise_for_undelivered()
+        except (PipelineError, MessagingError) as error:
+            return ReplayOutcome(Counter(sent=sent), failure=f"{path}: {error}")
+        return ReplayOutcome(Counter(sent=sent))
+
+
+def record_of(message: Message) -> Record:
+    """The record of a message. A message without an id gets its former place as its id, as readers know it."""
+    headers = tuple(header for header in message.headers if header[0] != MESSAGE_ID_HEADER)
+    return Record(message.value, message.key, headers, message.timestamp_ms or None, message_id=message.message_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ToStorage:
+    """Stores rows as the persister stores them; the persister may run meanwhile."""
+
+    archive: Archive
+    kind: Kind
+    storage: bytes = field(repr=False)
+
+    def __call__(self, path: str) -> ReplayOutcome:
+        outcome = ReplayOutcome()
+        try:
+            settings: StorageSettings = pickle.loads(self.storage)
+            storage = open_storage(settings)
+            keeps_offsets = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
+            with storage.open_writer() as writer:
+                filing = _Filing(
+                    writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=settings.max_dimensions
+                )
+                with filing:
+                    for batch in reading.read(Store(self.archive.location), path, self.archive.selection):
+                        for start in range(0, batch.num_rows, _BULK):
+                            part = batch.slice(start, _BULK)
+                            outcome.counts.update(filing.write(reading.messages(self.archive.topic, part)))
+        except (PipelineError, StorageError) as error:
+            return ReplayOutcome(outcome.counts, failure=f"{path}: {error}")
+        return outcome
+
+
+class _Filing:
+    """Writes one file to storage, which takes rows with a claim on a range of a topic. Here the file is the topic, and
+    its selected rows have the offsets from 0. Each replay resets them, and removes them at its end."""
+
+    def __init__(
+        self, writer: Writer, path: str, kind: Kind, *, keeps_offsets: bool, max_dimensions: int = MOST_DIMENSIONS
+    ) -> None:
+        self._writer = writer
+        self._place = TopicPartition(path, 0)
+        self._kind = kind
+        self._keeps_offsets = keeps_offsets
+        self._decode = _decoder(kind, max_dimensions)
+        self._size = parts.PartSize()
+        self._next = 0
+
+    def __enter__(self) -> None:
+        self._reset(0)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._reset(None)
+
+    def _reset(self, offset: int | None) -> None:
+        if self._keeps_offsets:
+            self._writer.reset_offsets(_GROUP, {self._place: offset}, {})
+
+    def write(self, messages: Sequence[Message]) -> Counter[str]:
+        """Store messages; a batch that is too large for the database is stored in parts.
+
+        Raises `StorageError`, `ReplayFailed`.
+        """
+        decoded = self._decode([message.value for message in messages])
+        claim = Claim(_GROUP, *self._place, None, self._next, self._next + len(messages))
+        rows = Rows(
+            self._kind,
+            decoded.rows,
+            [self._next + index for index in decoded.indices],
+            () if self._kind is Kind.METRICS else [_row_key(messages[index]) for index in decoded.indices],
+            row_keys.by_id([messages[index].headers for index in decoded.indices], decoded.untimed),
+        )
+        counts = Counter({"unreadable": len(decoded.errors), "refused": 0})
+        while self._next < claim.end:
+            rows = parts.part_of(rows, bisect_left(rows.offsets, self._next))
+            try:
+                self._write(replace(claim, start=self._next), rows, counts)
+            except TooMuchAtOnce:
+                LOG.info("%s: a part of a batch was too much for the database, the next is smaller", self._place.topic)
+            except RowsRefused as error:
+                # Rows that this database does not take, for example because they are too old.
+                counts["refused"] += len(error.reasons)
+                rows = _without(rows, error.reasons)
+        return counts
+
+    def _write(self, claim: Claim, rows: Rows, counts: Counter[str]) -> None:
+        for stored in parts.write(self._writer, claim, rows, self._size):
+            written = stored.written
+            if written.skipped:
+                raise ReplayFailed("another replay stores the same file at this moment")
+            counts.update(stored=written.stored, repeated=written.repeated, conflicting=written.conflicting)
+            self._next = stored.claim.end
+
+
+def _without(rows: Rows, positions: Mapping[int, object]) -> Rows:
+    def kept(column: Sequence[Any]) -> list[Any]:
+        return [each for position, each in enumerate(column) if position not in positions]
+
+    return Rows(rows.kind, kept(rows.values), kept(rows.offsets), kept(rows.message_ids), kept(rows.by_id))
+
+
+def _row_key(message: Message) -> bytes:
+    return row_keys.message_key(message.headers, message.topic, message.partition, message.offset)
+
+
+def _decoder(kind: Kind, max_dimensions: int) -> Callable[[Sequence[bytes | None]], Decoded[Any]]:
+    if kind is Kind.METRICS:
+        return MetricDecoder(max_dimensions=max_dimensions).decode_all
+    if kind is Kind.ALARM_HISTORY:
+        return alarm.decode_all
+    return partial(log.decode_all if kind is Kind.LOGS else event.decode_all, max_dimensions=max_dimensions)
+
+
+def portable(settings: StorageSettings) -> bytes:
+    """The settings as bytes for executors: read-only views of dictionaries cannot be pickled directly."""
+    return pickle.dumps(replace(settings, retention_days=dict(settings.retention_days)))

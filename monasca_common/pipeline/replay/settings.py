@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the job ``replay``: frozen, declared here as the options of ``[pipeline_replay]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import (
+    GroupReader,
+    Option,
+    OptionGroup,
+    OptionType,
+    declared,
+    made_of,
+    options_of,
+    producer_settings,
+)
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.pipeline.archive.settings import archive_location
+from monasca_common.pipeline.patterns import Pattern
+from monasca_common.pipeline.settings import StatusSettings
+from monasca_common.storage.base import Kind
+from monasca_common.storage.settings import StorageSettings, check_dialect, storage_settings
+
+REPLAY_GROUP = "pipeline_replay"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """The target for messages: a topic."""
+
+    topic: str
+    producer: ProducerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StorageTarget:
+    """The target for rows: a database."""
+
+    kind: Kind
+    storage: StorageSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySettings:
+    """The settings of the job. ``location``: where the archive is. ``topic``: the archived one. ``name``, ``tenant``:
+    see `Selection`."""
+
+    location: str = field(repr=False)
+    topic: str = field(metadata=declared(default="metrics", help="The archived topic that is replayed."))
+    name: Pattern | None = field(
+        metadata=declared(
+            type=OptionType.LITERAL_TEXT,
+            help="Which messages: a regular expression (in the syntax of RE2) of the whole name of a metric or an "
+            "alarm, or of an event's type. Unset: all, including those that cannot be decoded. Write $$ for each $.",
+        )
+    )
+    tenant: Pattern | None = field(
+        metadata=declared(
+            type=OptionType.LITERAL_TEXT,
+            help="Which messages: a regular expression (in the syntax of RE2) of the whole tenant (project id). Unset: "
+            "all. Write $$ for each $.",
+        )
+    )
+    target: KafkaTarget | StorageTarget = field(
+        metadata=made_of(
+            Option(
+                "to",
+                default="kafka",
+                choices={
+                    "kafka": "messages, to output_topic",
+                    "storage": "rows, to the database of [storage] and [database]",
+                },
+                help="Where messages are replayed to.",
+            ),
+            Option(
+                "output_topic",
+                help="The topic to which messages are sent; there is no default. Its readers see them as new messages: "
+                "a persister keys them and stores nothing twice, but the jobs aggregate and archive would count and "
+                "keep them once more. Its retention applies to the messages' own timestamps, which are the original "
+                "ones.",
+            ),
+            Option(
+                "kind",
+                default=str(Kind.METRICS),
+                choices=dict.fromkeys(map(str, Kind)),
+                help="What the messages are, for to = storage.",
+            ),
+        )
+    )
+
+
+_REPLAY = OptionGroup(REPLAY_GROUP, (*options_of(ReplaySettings), *options_of(StatusSettings)))
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """The group with its options, for oslo.config's generator of sample files."""
+    return [_REPLAY.listed()]
+
+
+def replay_settings(conf: cfg.ConfigOpts) -> ReplaySettings:
+    """The settings of the job ``replay``. Raises `ConfigurationError`."""
+    read = GroupReader(conf, _REPLAY)
+    location = archive_location(conf, remedy=": name the archive that is to be replayed")
+    kind = Kind(read["kind"])
+    return read.settings(
+        ReplaySettings,
+        location=location,
+        name=_pattern(read, "name"),
+        tenant=_pattern(read, "tenant"),
+        target=_to_kafka(conf, read) if read["to"] == "kafka" else _to_storage(conf, kind),
+    )
+
+
+def _to_kafka(conf: cfg.ConfigOpts, read: GroupReader) -> KafkaTarget:
+    if not read["output_topic"]:
+        raise read.error("output_topic", "is not set: name the topic to which messages are sent, or write to = storage")
+    producer = producer_settings(conf)
+    if producer.transactional_id is not None:
+        raise read.error(
+            "to", "is kafka, but [kafka] transactional_id is set: executors share no transaction; unset it"
+        )
+    return KafkaTarget(read["output_topic"], producer)
+
+
+def _to_storage(conf: cfg.ConfigOpts, kind: Kind) -> StorageTarget:
+    settings = storage_settings(conf)
+    check_dialect(settings)
+    return StorageTarget(kind, settings)
+
+
+def _pattern(read: GroupReader, name: str) -> Pattern | None:
+    text = read[name]
+    if not text:
+        return None
+    try:
+        return Pattern(text)
+    except ValueError as error:
+        raise read.error(name, f"is {error}") from None

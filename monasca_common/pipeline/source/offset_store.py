@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The offsets that a job has accounted for, in the database; they move in the transaction of its results.
+
+Spark may run a batch again at any time, and two drivers may each believe to be the only one. So an offset moves only if
+it is still where the batch began (a compare-and-swap): if two drivers did the same work, one of them gets `Fenced`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.pipeline.errors import Fenced
+from monasca_common.storage import fence
+from monasca_common.storage.base import Claim
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.fence import StoredNext
+from monasca_common.storage.positions import DIALECTS, StoredPositions
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.bounds import Bounds
+
+# A statement may merge the partials of millions of records. A driver that is frozen in a transaction loses its locks
+# before its successor stops waiting for them.
+SESSIONS = Bounds(statement_seconds=600.0, lock_seconds=180.0, idle_seconds=120.0)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The offsets of one partition from ``start`` to just before ``end``."""
+
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def span(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A group and the topic that it reads. ``topic_id`` distinguishes a topic from a later one of the same name."""
+
+    group: str
+    topic: str
+    topic_id: str | None
+
+
+class OffsetStore:
+    """The stored offsets. ``connection``: a SQLAlchemy URL. It keeps no connection between calls.
+
+    Every call raises `StorageUnavailable` while the database is unavailable.
+    """
+
+    def __init__(self, connection: str, bounds: Bounds = SESSIONS) -> None:
+        self._writing = schema.engine(connection, to_write=True, bounds=bounds)
+        reading = schema.engine(connection, bounds=bounds)
+        self._reading = reading.execution_options(
+            **({"isolation_level": "REPEATABLE READ"} if reading.dialect.name == "postgresql" else {})
+        )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether executors on other machines can write to this database."""
+        return self._writing.dialect.name == "postgresql"
+
+    def check(self) -> None:
+        """Raises `SchemaMismatch` unless this program may run on the database."""
+        with self.reading() as connection:
+            schema.check_database(connection.exec_driver_sql, connection.dialect.name)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that reads a snapshot of the database."""
+        with _translated(), self._reading.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that commits at the end of the block."""
+        with _translated(), self._writing.begin() as connection:
+            yield connection
+
+    def next_offsets(self, source: Source) -> dict[int, int]:
+        """The next offset to read of each partition that has a stored offset. Raises `TopicMismatch`."""
+        with self.reading() as connection:
+            return _positions(connection).of_topic(source.group, source.topic, source.topic_id)
+
+    def begin(self, source: Source, starts: Mapping[int, int]) -> dict[int, int]:
+        """Store the first offsets of partitions that have none. Returns the stored offsets of all, perhaps of another
+        process."""
+        with self.writing() as connection:
+            positions = _positions(connection)
+            first = {TopicPartition(source.topic, partition): start for partition, start in starts.items()}
+            positions.begin(source.group, first, dict.fromkeys(first, source.topic_id))
+            return positions.of_topic(source.group, source.topic, source.topic_id)
+
+    @contextlib.contextmanager
+    def advance(
+        self, source: Source, ranges: Sequence[OffsetRange], *, are_all: bool = False
+    ) -> Iterator[sa.Connection]:
+        """A transaction that accounts for these ranges: it commits what the block writes and the offsets, or neither.
+
+        The partitions are locked from its start. Raises `Fenced` if one of them is not at the range's start, or if
+        the ranges ``are_all`` that there are and another partition has a stored offset.
+        """
+        with self.writing() as connection:
+            positions = _positions(connection)
+            held = _hold(positions, source, ranges)
+            yield connection
+            if are_all:
+                # At the end, because a process that commits after this check sees what is written here.
+                _check_no_others(positions, source, ranges)
+            positions.advance(held)
+
+
+def _positions(connection: sa.Connection) -> StoredPositions:
+    return StoredPositions(connection.exec_driver_sql, DIALECTS[connection.dialect.name])
+
+
+def _hold(positions: StoredPositions, source: Source, ranges: Sequence[OffsetRange]) -> dict[Claim, StoredNext]:
+    """Lock the ranges' partitions; the ranges as claims, with the stored offset of each. Raises `Fenced`,
+    `TopicMismatch`."""
+    claims = [
+        Claim(source.group, source.topic, each.partition, source.topic_id, each.start, each.end)
+        for each in sorted(ranges)
+    ]
+    stored = positions.lock(source.group, [claim.topic_partition for claim in claims])
+    held = {}
+    for claim in claims:
+        found = stored.get(claim.topic_partition)
+        if found is not None:
+            fence.check_topic(source.topic, found.topic_id, source.topic_id)
+        if found is None or found.next_offset != claim.start:
+            raise Fenced(source.topic, claim.partition, claim.start, None if found is None else found.next_offset)
+        held[claim] = found
+    return held
+
+
+def _check_no_others(positions: StoredPositions, source: Source, ranges: Sequence[OffsetRange]) -> None:
+    stored = positions.of_topic(source.group, source.topic, source.topic_id)
+    for partition in sorted(stored.keys() - {each.partition for each in ranges}):
+        raise Fenced(source.topic, partition, 0, stored[partition])
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise StorageUnavailable(schema.reason(error)) from error

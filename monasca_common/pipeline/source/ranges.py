@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chooses the offsets of the next batch: from the stored ones to the end of the log, limited to the size of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from monasca_common.pipeline.errors import RecordsLost
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.pipeline.source.topic import Extent, SourceTopic
+from monasca_common.storage.positions import first_reads
+
+
+def next_ranges(
+    topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int
+) -> tuple[list[OffsetRange], int]:
+    """The range of every partition that has something new, and how many offsets are left behind these ranges.
+
+    Raises `RecordsLost`, `TopicMismatch`.
+    """
+    extents = topic.extents()
+    starts = _starts(topic, offset_store, source, extents)
+    for partition, extent in extents.items():
+        _check(source, partition, starts[partition], extent)
+    backlog = {partition: extent.end - starts[partition] for partition, extent in extents.items()}
+    shares = share(backlog, most)
+    ranges = [
+        OffsetRange(partition, starts[partition], starts[partition] + count)
+        for partition, count in sorted(shares.items())
+    ]
+    return ranges, sum(backlog.values()) - sum(shares.values())
+
+
+def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:
+    """Divide ``most`` offsets in proportion to each partition's backlog; each partition with a backlog gets at least
+    one."""
+    behind = {partition: count for partition, count in backlog.items() if count > 0}
+    total = sum(behind.values())
+    if total <= most:
+        return behind
+    return {partition: max(1, count * most // total) for partition, count in behind.items()}
+
+
+def below(stands: Mapping[int, int], firsts: Mapping[int, int], most: int) -> list[OffsetRange]:
+    """Up to ``most`` offsets of each partition below where it ``stands``, not before ``firsts``."""
+    return [
+        OffsetRange(partition, min(end, max(firsts.get(partition, 0), end - most)), end)
+        for partition, end in sorted(stands.items())
+    ]
+
+
+def _starts(
+    topic: SourceTopic, offset_store: OffsetStore, source: Source, extents: Mapping[int, Extent]
+) -> Mapping[int, int]:
+    begun = offset_store.next_offsets(source)
+    first = first_reads(extents, begun, topic.starts)
+    return offset_store.begin(source, first) if first else begun
+
+
+def _check(source: Source, partition: int, start: int, extent: Extent) -> None:
+    where = f"{source.topic}/{partition}: offset {start} is to be read next, but the log"
+    # The command resets this partition alone, and never to an offset that was read, which would count again.
+    reset = f"`monasca-common offsets reset --group {source.group} --topic {source.topic}:{partition}"
+    if start < extent.first:
+        raise RecordsLost(
+            f"{where} begins at {extent.first}: retention has removed {extent.first - start} offsets that were not "
+            f"read; {reset} --to-earliest` moves to what is left, once that is accepted"
+        )
+    if start > extent.end:
+        raise RecordsLost(
+            f"{where} ends at {extent.end}: it was cut, or is another topic; {reset} --to-offset {extent.end}` moves "
+            "to what comes from now on, once that is accepted"
+        )

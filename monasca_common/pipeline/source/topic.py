@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's view of a topic: its partitions, and where the log of each begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from monasca_common.kafka import CommitResult, KafkaConsumer, open_consumer
+from monasca_common.kafka.errors import ConfigurationError, TransportError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+
+_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The log of a partition. ``first``: the oldest offset; ``end``: one past the newest that readers may see."""
+
+    first: int
+    end: int
+
+
+class SourceTopic:
+    """Queries a topic and commits offsets; the executors read the records. Every call raises `TransportError`."""
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self._settings = settings
+        self.name = settings.topics[0]
+        self._consumer: KafkaConsumer | None = None
+        self._partitions: tuple[TopicPartition, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def check_topics(self, *topics: str) -> None:
+        """Raises `ConfigurationError` for a topic that does not exist, so that the broker does not create it
+        silently."""
+        consumer = self._consumer = self._consumer or self._open(())
+        for topic in topics:
+            try:
+                consumer.partition_count(topic)
+            except TransportError as error:
+                if error.name not in _UNKNOWN:
+                    raise
+                raise ConfigurationError(f"topic {topic!r} does not exist: create it") from None
+
+    def extents(self) -> dict[int, Extent]:
+        """The extent of every existing partition."""
+        consumer = self._looking()
+        firsts, ends = consumer.seek_to_beginning(), consumer.seek_to_end()
+        return {tp.partition: Extent(first, ends[tp]) for tp, first in firsts.items()}
+
+    def topic_id(self) -> str | None:
+        return self._looking().topic_ids().get(self.name)
+
+    def starts(self, partitions: Iterable[int]) -> dict[int, int]:
+        """The offsets at which reading begins by the option ``start``."""
+        wanted = [TopicPartition(self.name, partition) for partition in partitions]
+        return {tp.partition: offset for tp, offset in self._looking().resolve_starts(wanted).items()}
+
+    def at_time(self, time_ms: int) -> dict[int, int]:
+        """The first offset of each partition at or after this time; the end if there is none."""
+        consumer = self._looking()
+        found = consumer.seek_to_time(dict.fromkeys(self._partitions, time_ms))
+        return {tp.partition: offset for tp, offset in found.items()}
+
+    def commit(self, offsets: Mapping[int, int]) -> Mapping[TopicPartition, CommitResult]:
+        """Commit to Kafka, for tools that show consumer groups. The offsets that count are in the database."""
+        return self._looking().commit({TopicPartition(self.name, partition): at for partition, at in offsets.items()})
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _looking(self) -> KafkaConsumer:
+        """A consumer with all partitions assigned and paused."""
+        consumer = self._consumer or self._open(())
+        count = consumer.partition_count(self.name)
+        if count != len(self._partitions):
+            consumer.close()
+            self._partitions = tuple(TopicPartition(self.name, number) for number in range(count))
+            consumer = self._open(self._partitions)
+            consumer.pause(self._partitions)
+        self._consumer = consumer
+        return consumer
+
+    def _open(self, partitions: tuple[TopicPartition, ...]) -> KafkaConsumer:
+        return open_consumer(self._settings, partitions=partitions)

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns that specifications group, filter and name by: plain ones, or ``dimensions#mount`` into a map."""
+
+from __future__ import annotations
+
+NA = "NA"
+"""The value of a column that was not sent, or by which a usage was not grouped."""
+ALL = "all"
+"""The value of a column that a rollup has dropped."""
+
+MAPS = ("dimensions", "meta", "value_meta")
+PLAIN = (
+    "tenant_id",
+    "project_id",
+    "user_id",
+    "resource_uuid",
+    "geolocation",
+    "region",
+    "zone",
+    "host",
+    "event_type",
+    "metric_id",
+)
+NAME = "aggregated_metric_name"
+PERIOD = "aggregation_period"
+CONSTANT = (NAME, PERIOD)
+"""The columns that are equal in all rows of a specification: grouping by them changes nothing."""
+
+BARE = ("namespace", "pod_name", "app", "container_name", "interface", "deployment", "daemon_set")
+"""The columns that rows of monasca-transform name in ``dimension_list`` without their map. Nothing is grouped by them:
+they have the value of a column that a rollup has dropped."""
+
+_SYNONYMS = {"project_id": "tenant_id"}
+
+
+def check(column: str, known: tuple[str, ...]) -> str:
+    """The canonical name of a column; ``known``: the plain columns that are allowed. Raises `ValueError` with the rule.
+
+    A record's project is always its tenant, so both names mean one column.
+    """
+    kind, separator, key = column.partition("#")
+    if (separator and kind in MAPS and key) or (not separator and column in known):
+        return _SYNONYMS.get(column, column)
+    maps = ", ".join(f"{name}#<key>" for name in MAPS)
+    raise ValueError(f"is not a known column ({column!r}): write one of {', '.join(known)}, or {maps}")
+
+
+def map_and_key(column: str) -> tuple[str, str]:
+    """``("dimensions", "mount")``; the map is empty for a plain column."""
+    kind, separator, key = column.partition("#")
+    return (kind, key) if separator else ("", column)

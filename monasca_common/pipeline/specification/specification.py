@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is aggregated and how: the rows of the two specification files as values. `reader` makes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from monasca_common.models import json_text
+from monasca_common.pipeline.patterns import Pattern
+from monasca_common.pipeline.specification import columns
+
+FETCH_QUANTITY = "fetch_quantity"
+FETCH_QUANTITY_UTIL = "fetch_quantity_util"
+CALCULATE_RATE = "calculate_rate"
+RATE = "rate"
+
+
+@dataclass(frozen=True, slots=True)
+class PreTransform:
+    """Which records of one event type (a metric's name) are taken, and for which transforms.
+
+    ``required``: ``dimensions#x``, ``meta#x``, ``value_meta#x`` or a member of the envelope; null and empty are
+    missing.
+    A default replaces what the envelope's meta lacks; without a default it is `columns.NA`.
+    """
+
+    event_type: str
+    metric_ids: tuple[str, ...]
+    required: tuple[str, ...]
+    default_zone: str = columns.NA
+    default_geolocation: str = columns.NA
+    default_region: str = columns.NA
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keeps records in whose ``column`` the pattern is found (anywhere), or, with ``include`` False, is not found.
+
+    A missing column is ``NA``, so it is not excluded by a pattern that looks for something else.
+    """
+
+    column: str
+    pattern: Pattern
+    include: bool
+
+    def keeps(self, value: str) -> bool:
+        return self.pattern.is_in(value) == self.include
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A dimension of the output: ``key`` gets the value of the usage's ``column``."""
+
+    key: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """How the records of one metric id are aggregated.
+
+    ``group_by``: columns of the partials' group, in its order. ``operation``: how a partial becomes a quantity
+    (``None`` for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation``: how the rolled-up rows
+    of a period's windows are combined; ``None`` if the windows are merged first. ``id``: the metric id and a digest
+    of everything that decides which records its partials have, so that partials of another layout are never mixed in.
+    """
+
+    metric_id: str
+    usage: str
+    name: str
+    period: str
+    group_by: tuple[str, ...]
+    operation: str | None
+    filters: tuple[Filter, ...]
+    rollup_by: tuple[str, ...]
+    rollup_operation: str | None
+    dimensions: tuple[Dimension, ...]
+    second_by: tuple[str, ...]
+    second_operation: str | None
+    quantity_event_type: str | None = None
+    idle_event_type: str | None = None
+    id: str = ""
+
+    @property
+    def join_by(self) -> tuple[str, ...]:
+        """The columns on which the two usages of a utilisation are joined."""
+        return tuple(column for column in self.group_by if column != "event_type")
+
+    @property
+    def distinguishes(self) -> set[str]:
+        """The columns that can differ between two output rows of one period."""
+        differing = set(self.group_by) - {"metric_id"}
+        if self.usage == FETCH_QUANTITY_UTIL:
+            differing.discard("event_type")
+        if self.usage == CALCULATE_RATE or self.rollup_operation:
+            differing &= set(self.rollup_by)
+        if self.second_operation:
+            differing &= set(self.second_by)
+        return differing
+
+
+@dataclass(frozen=True, slots=True)
+class Specifications:
+    """All rows of one set. ``warnings``: what is allowed, but probably a mistake."""
+
+    pre_transforms: tuple[PreTransform, ...]
+    transforms: Mapping[str, Transform]  # by metric id
+    warnings: tuple[str, ...] = ()
+    _by_id: Mapping[str, Transform] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {transform.id: transform for transform in self.transforms.values()})
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The names of aggregates, which are published to the topic that is read. They are never input."""
+        return frozenset(transform.name for transform in self.transforms.values())
+
+    def find(self, specification_id: str) -> Transform | None:
+        """The transform with this id; ``None`` for an id of an earlier configuration."""
+        return self._by_id.get(specification_id)
+
+    def feeding(self, metric_id: str) -> Iterator[PreTransform]:
+        return (row for row in self.pre_transforms if metric_id in row.metric_ids)
+
+
+def specification_id(transform: Transform, feeding: tuple[PreTransform, ...]) -> str:
+    """The id of a transform, such as ``mem_total_all@`` and 12 hexadecimal digits."""
+    shape = (
+        transform.period,
+        transform.group_by,
+        sorted((kept.column, kept.pattern.text, kept.include) for kept in transform.filters),
+        sorted(
+            (row.event_type, sorted(row.required), row.default_zone, row.default_geolocation, row.default_region)
+            for row in feeding
+        ),
+    )
+    return f"{transform.metric_id}@{hashlib.sha256(json_text.write(shape)).hexdigest()[:12]}"

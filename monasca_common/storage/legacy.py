@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the old persister and the old API kept their rows: ``[influxdb]``, ``[repositories]`` and their like.
+
+``[influxdb]`` is translated into a driver and a URL. What cannot be translated is logged once, with what to write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import GroupReader, OptionGroup, OptionType, config_file, option, options_of, shown_url
+from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
+
+_WRITE = "write [storage] driver = postgresql and [database] connection = postgresql://user:password@host/monasca"
+_WRITE_INFLUXDB = "write [storage] driver = influxdb and [database] connection = influxdb://user:password@host:8086/mon"
+_ONE_STORAGE = "[storage] driver stores whatever the persister reads"
+_NOT_SERVED = "this API has no alarm definitions, alarms and notification methods: keep the earlier API for them"
+
+INFLUXDB = OldGroup(
+    "influxdb",
+    "nobody ever read that, correct its name or remove it",
+    (
+        OldOption("ip_address", Fate.SERVICE, "the host of [database] connection"),
+        OldOption("port", Fate.SERVICE, "the port of [database] connection"),
+        OldOption("database_name", Fate.SERVICE, "the path of [database] connection"),
+        OldOption("user", Fate.SERVICE, "the user of [database] connection"),
+        OldOption("password", Fate.SERVICE, "the password of [database] connection"),
+        OldOption("ssl", Fate.SERVICE, "influxdb+https in [database] connection"),
+        OldOption("verify_ssl", Fate.SERVICE, "certificates are always verified"),
+        OldOption("db_per_tenant", Fate.SERVICE, "true cannot be translated"),
+        OldOption(
+            "default_retention_hours",
+            Fate.IGNORED,
+            "write [storage] retention_days, and ?retention_policy= in [database] connection for one of InfluxDB's",
+        ),
+        OldOption("batch_size", Fate.IGNORED, "write batch_size in the consumer's group, such as [kafka_metrics]"),
+    ),
+)
+REPOSITORIES = OldGroup(
+    "repositories",
+    "nobody ever read that, correct its name or remove it",
+    (
+        OldOption("metrics_driver", Fate.SERVICE, "[storage] driver, if it is InfluxDB's"),
+        OldOption("alarm_state_history_driver", Fate.IGNORED, _ONE_STORAGE),
+        OldOption("events_driver", Fate.IGNORED, f"{_ONE_STORAGE}; events take postgresql or sqlite"),
+        OldOption(
+            "ignore_parse_point_error",
+            Fate.IGNORED,
+            "a message that cannot be stored goes to dead_letter_topic, and the others go on",
+        ),
+        OldOption("alarm_definitions_driver", Fate.IGNORED, _NOT_SERVED),
+        OldOption("alarms_driver", Fate.IGNORED, _NOT_SERVED),
+        OldOption("notifications_driver", Fate.IGNORED, _NOT_SERVED),
+        OldOption("notification_method_type_driver", Fate.IGNORED, _NOT_SERVED),
+    ),
+)
+CASSANDRA = OldGroup(
+    "cassandra",
+    f"nothing is stored in Cassandra, remove the group; without another storage {_WRITE}, and how long rows are kept "
+    "in [storage] retention_days",
+)
+ELASTICSEARCH = OldGroup(
+    "elasticsearch", f"events are not stored in Elasticsearch, remove the group; for events {_WRITE}"
+)
+OLD_GROUPS = (INFLUXDB, REPOSITORIES, CASSANDRA, ELASTICSEARCH)
+
+_DEFAULT_USER = "mon_persister"  # what the old persister took beside a password
+_OLD_DATABASES = ("mysql", "mariadb")  # of the old API's alarm definitions
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePlace:
+    """A driver, and the URL of its database, which is secret; ``None``: there is none."""
+
+    driver: str
+    connection: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OldInfluxdb:
+    """The server in ``[influxdb]``; its defaults are those of the old services."""
+
+    ip_address: str = option("127.0.0.1", help="The server's name or address.")
+    port: int = option(8086, type=OptionType.PORT, help="The server's port.")
+    database_name: str = option("mon", help="The database.")
+    user: str | None = option(None, help="The user.")
+    password: str | None = option(None, secret=True, help="The user's password.")
+    ssl: bool = option(False, help="Whether TLS is used.")
+    verify_ssl: bool = option(False, help="Whether the server's certificate is verified.")
+    db_per_tenant: bool = option(False, help="Whether each tenant has a database of its own.")
+
+    @property
+    def connection(self) -> str:
+        """The same as a URL, with the password."""
+        user = self.user or (_DEFAULT_USER if self.password else None)
+        secret = f":{quote(self.password, safe='')}" if self.password else ""
+        host = f"[{self.ip_address}]" if ":" in self.ip_address else self.ip_address
+        return (
+            f"influxdb{'+https' if self.ssl else ''}://{quote(user, safe='') + secret + '@' if user else ''}"
+            f"{host}:{self.port}/{self.database_name}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OldRepositories:
+    """The classes in ``[repositories]``."""
+
+    metrics_driver: str | None = option(None, help="The class that stores metrics, or reads them.")
+
+
+_INFLUXDB = OptionGroup(INFLUXDB.name, options_of(OldInfluxdb), shared=True)
+_REPOSITORIES = OptionGroup(REPOSITORIES.name, options_of(OldRepositories), shared=True)
+
+
+def old_place(conf: cfg.ConfigOpts, named: StoragePlace, *, driver_is_set: bool) -> StoragePlace:
+    """Where rows are: as ``[storage]`` and ``[database]`` say (``named``), or else as old groups say.
+
+    What old groups hold is logged once, with what counts or what to write. Raises `ConfigurationError` for a value
+    that cannot be read.
+    """
+    read = GroupReader(conf, _INFLUXDB)
+    server, metrics_driver = read.settings(OldInfluxdb), GroupReader(conf, _REPOSITORIES)["metrics_driver"]
+    for group in OLD_GROUPS:
+        config_file.log_old_group(conf, group)
+    given = [each.name for each in _INFLUXDB.options if not each.secret and read.is_set(each.name)]
+    given += ["password"] if server.password else []
+    if (given or metrics_driver) and not driver_is_set and (named.connection or "").startswith(_OLD_DATABASES):
+        config_file.warn_once(
+            "[database] connection is ignored, because it is an earlier API's MySQL and [storage] driver is not set: "
+            f"{_NOT_SERVED}"
+        )
+        named = replace(named, connection=None)
+    reason = _untranslated(named, server, metrics_driver, driver_is_set=driver_is_set)
+    if metrics_driver and (reason or not given):
+        reason = reason or f"[influxdb] names no server, {_WRITE_INFLUXDB}"
+        config_file.warn_once(f"[repositories] metrics_driver is ignored: {reason}")
+    if given and reason:
+        config_file.warn_once(f"[influxdb] is ignored ({', '.join(sorted(given))}): {reason}")
+    if not given or reason:
+        return named
+    connection = server.connection
+    _log_translation(server, [*sorted(given), *(["[repositories] metrics_driver"] if metrics_driver else [])])
+    return StoragePlace("influxdb", connection)
+
+
+def _untranslated(
+    named: StoragePlace, server: OldInfluxdb, metrics_driver: str | None, *, driver_is_set: bool
+) -> str | None:
+    """Why ``[influxdb]`` is not where rows are; ``None``: it is, if it names a server."""
+    if named.connection:
+        return "[storage] driver and [database] connection count"
+    if driver_is_set and named.driver != "influxdb":
+        return f"[storage] driver = {named.driver} counts, whose [database] connection has to be set"
+    if metrics_driver and "influxdb" not in metrics_driver.lower():
+        return f"the class in [repositories] metrics_driver has no driver here, {_WRITE}"
+    if server.db_per_tenant:
+        return (
+            f"db_per_tenant = true is not there, because one database takes the rows of all tenants: {_WRITE_INFLUXDB}"
+        )
+    return None
+
+
+def _log_translation(server: OldInfluxdb, given: list[str]) -> None:
+    hidden = ", with user and password" if server.password else ""
+    config_file.warn_once(
+        f"[influxdb] {', '.join(given)}: read as [storage] driver = influxdb and [database] connection = "
+        f"{shown_url(server.connection)}{hidden}: write these instead"
+    )
+    if server.ssl and not server.verify_ssl:
+        config_file.warn_once(
+            "[influxdb] verify_ssl = false is ignored: the certificate is always verified; write [database] "
+            "connection with ?ca_file=/path/to/ca.pem if its authority is not one of the operating system's"
+        )

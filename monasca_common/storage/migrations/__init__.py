@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Alembic's folder: the steps from one schema to the next. `monasca_common.storage.schema` runs them."""

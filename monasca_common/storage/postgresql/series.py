@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Removes series without measurements, while writers remember which series exist.
+
+No measurement is committed without its series. A transaction that writes measurements holds a shared lock until it
+ends, and reads the generation once it has the lock. Pruning holds the same lock exclusively while it removes series and
+raises the generation. So a series that a writer remembers either still exists, or is of an older generation; then the
+writer forgets all of them and inserts its series again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from psycopg import errors
+
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.storage.base import Pruned
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.postgresql.connection import translated
+from monasca_common.storage.sql.bounded import BoundedConnection
+
+#: How many series one statement checks at most, and removes while writers wait.
+SERIES_A_STEP = 2000
+_FIRST_WAIT_SECONDS = 0.5
+
+# An advisory lock, other than those of partitions.
+_LOCK = b"(%d, 0)" % 0x6D6F6E03
+HOLD = b"SELECT pg_advisory_xact_lock_shared" + _LOCK
+_HOLD_ALONE = b"SELECT pg_advisory_xact_lock" + _LOCK
+SELECT_GENERATION = b"SELECT generation FROM series_generation"
+_RAISE_GENERATION = b"UPDATE series_generation SET generation = generation + 1"
+_LOOK = b"""
+    SELECT id, NOT EXISTS (SELECT 1 FROM measurements WHERE series_id = looked_at.id)
+    FROM (SELECT id FROM series WHERE id > %s ORDER BY id LIMIT %s) AS looked_at ORDER BY id
+"""
+_DELETE = b"""
+    DELETE FROM series WHERE id = ANY (%s)
+    AND NOT EXISTS (SELECT 1 FROM measurements WHERE series_id = series.id)
+"""
+
+
+def hold(connection: BoundedConnection) -> int:
+    """Prevent the removal of series until this transaction ends. Returns their generation."""
+    fail_point("storage.before_series")
+    connection.execute(HOLD)
+    # A separate statement, because the one that waits for the lock would see the state from before its wait.
+    row = connection.execute(SELECT_GENERATION).fetchone()
+    if row is None:
+        raise StorageUnavailable("PostgreSQL: the table series_generation is empty: restore its row, (1, 0)")
+    return int(row[0])
+
+
+def prune(give: Callable[[float], BoundedConnection], timeout_seconds: float) -> Iterator[Pruned]:
+    """Remove the series without a measurement. ``give`` sets the time-out of a step. Raises `StorageUnavailable`."""
+    after = b""
+    while True:
+        with translated():
+            looked_at = give(timeout_seconds).execute(_LOOK, [after, SERIES_A_STEP], binary=True).fetchall()
+        if not looked_at:
+            return
+        after = looked_at[-1][0]
+        dead = [series_id for series_id, is_dead in looked_at if is_dead]
+        if not dead:
+            continue
+        began = time.monotonic()
+        removed = _remove(give, timeout_seconds, dead)
+        if removed:
+            yield Pruned("series", removed, "rows")
+            time.sleep(time.monotonic() - began)  # writers waited as long
+
+
+def _remove(give: Callable[[float], BoundedConnection], timeout_seconds: float, dead: Sequence[bytes]) -> int:
+    """Remove those of ``dead`` that still have no measurement. Every new writer queues behind a wait for the lock, so
+    the first wait is short and each further one longer; all take at most ``timeout_seconds``."""
+    deadline = time.monotonic() + timeout_seconds
+    wait_seconds = min(_FIRST_WAIT_SECONDS, timeout_seconds / 4)
+    with translated():
+        while True:
+            try:
+                return _attempt(give(timeout_seconds), wait_seconds, dead)
+            except errors.LockNotAvailable as error:
+                if time.monotonic() + 3 * wait_seconds > deadline:
+                    raise StorageUnavailable(
+                        f"PostgreSQL: series could not be removed, because writes went on for {timeout_seconds:g} s: "
+                        "prune again"
+                    ) from error
+            time.sleep(wait_seconds)  # so that waiting writers proceed
+            wait_seconds *= 2
+
+
+def _attempt(connection: BoundedConnection, wait_seconds: float, dead: Sequence[bytes]) -> int:
+    with connection.transaction():
+        connection.execute(b"SELECT set_config('lock_timeout', %s, true)", [f"{wait_seconds * 1000:.0f}ms"])
+        connection.execute(_HOLD_ALONE)
+        fail_point("prune.series_held")
+        removed = connection.execute(_DELETE, [list(dead)]).rowcount
+        connection.execute(_RAISE_GENERATION)
+        fail_point("prune.series_removed")
+    return removed

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens every connection to PostgreSQL (writers, readers, pipeline, migrations), with bounds in time.
+
+The server cancels what takes too long and reports why. If the server itself hangs, the connection is closed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+import psycopg
+from sqlalchemy import make_url
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import ArgumentError
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage.sql.bounds import Bounds, milliseconds
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = (2, 10)
+# The server's time-out comes first: then its answer says why, and it rolls the transaction back.
+_GRACE_SECONDS = 1.0
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server did not answer in time. It may be frozen, and then none of its own time-outs ends the wait."""
+
+
+class BoundedConnection(psycopg.Connection[Any]):
+    """A connection whose waits end at ``deadline`` (of the monotonic clock), and after ``each_seconds`` for each
+    answer."""
+
+    deadline = float("inf")
+    each_seconds = float("inf")
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        return super().wait(self._until_deadline(gen), *args, **kwargs)
+
+    def _until_deadline(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """``gen`` until the deadline: its driver resumes it ten times a second, ready or not."""
+        latest = min(self.deadline, time.monotonic() + self.each_seconds)
+        try:
+            waits_for = next(gen)
+            while True:
+                ready = yield waits_for
+                if not ready and time.monotonic() > latest:
+                    self.pgconn.finish()  # nothing more can be sent, not even a rollback
+                    raise NoAnswer("no answer in time; the connection is given up")
+                waits_for = gen.send(ready)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    def give(self, seconds: float) -> Self:
+        """Set the deadline to ``seconds`` from now."""
+        self.deadline = time.monotonic() + seconds + _GRACE_SECONDS
+        return self
+
+
+def connect_arguments(connection: str) -> dict[str, Any]:
+    """The arguments of libpq for a SQLAlchemy URL. Raises `ConfigurationError`, which does not quote the URL."""
+    try:
+        url = make_url(connection).set(drivername="postgresql+psycopg")
+        arguments = PGDialect_psycopg().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
+    except (ArgumentError, ValueError, TypeError):
+        arguments = None
+    if arguments is None:
+        raise ConfigurationError(
+            "connection in group [database] is not a PostgreSQL URL (it is a secret and is not shown): write "
+            "postgresql://user:password@host/database"
+        )
+    return {name: value for name, value in arguments.items() if name != "context"}
+
+
+def open_connection(
+    arguments: Mapping[str, Any],
+    bounds: Bounds | None,
+    *,
+    application: str,
+    session: Mapping[str, str] = _NOTHING,
+    **options: Any,
+) -> BoundedConnection:
+    """Open a connection. ``arguments``: from `connect_arguments`; they override ours. ``session``: further settings of
+    the session. ``options``: of ``psycopg.connect``. ``bounds``: ``None`` for a migration, which has no time limit.
+
+    Raises what psycopg raises.
+    """
+    shortest, longest = _CONNECT_SECONDS
+    settings = {"timezone": "UTC", **session}
+    defaults: dict[str, Any] = {
+        "connect_timeout": longest,
+        "application_name": application,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+    }
+    if bounds is not None:
+        settings |= bounds.settings()
+        defaults["connect_timeout"] = max(shortest, min(longest, round(bounds.statement_seconds)))
+        defaults["tcp_user_timeout"] = int(milliseconds(bounds.statement_seconds))
+    own = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    given = f"{own} {arguments.get('options', '')}".strip()
+    connection = BoundedConnection.connect(**{**defaults, **arguments, "options": given}, **options)
+    if bounds is not None:
+        connection.each_seconds = bounds.statement_seconds + _GRACE_SECONDS
+    return connection

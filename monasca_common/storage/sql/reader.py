@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Reader` over SQL: the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from monasca_common.models.series import Series
+from monasca_common.storage.errors import QueryTooLarge
+from monasca_common.storage.reader import (
+    FUNCTIONS,
+    AlarmFilter,
+    PageOf,
+    Point,
+    Position,
+    Reader,
+    SeriesFilter,
+    Span,
+    StatisticsPeriod,
+    StoredTransition,
+)
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.connections import Deadline, ReadConnections, in_steps
+from monasca_common.storage.sql.queries import Queries, Select
+
+_SERIES_IN_A_STATEMENT = 500
+
+T = TypeVar("T")
+_decode = msgspec.json.Decoder().decode
+
+
+def open_sql_reader(settings: StorageSettings) -> Reader:
+    """The reader of the SQLite and PostgreSQL drivers. It connects at the first read. Open it in the process that uses
+    it."""
+    return SqlReader(ReadConnections(settings, schema.check_database), max_results=settings.max_results)
+
+
+class SqlReader(Reader):
+    def __init__(self, connections: ReadConnections, *, max_results: int) -> None:
+        self._connections = connections
+        self._queries = Queries(connections.dialect)
+        self._max_results = max_results
+
+    def iter_series(self, which: SeriesFilter, page: PageOf) -> Generator[Series]:
+        return self._each(self._queries.series(which, page), page.limit, _series)
+
+    def names(self, which: SeriesFilter, page: PageOf) -> list[str]:
+        return [row[0] for row in self._all(self._queries.names(which, page), page.limit)]
+
+    def dimension_names(self, which: SeriesFilter, page: PageOf) -> list[str]:
+        return [row[0] for row in self._all(self._queries.dimension_names(which, page), page.limit)]
+
+    def dimension_values(self, which: SeriesFilter, key: str, page: PageOf) -> list[str]:
+        return [row[0] for row in self._all(self._queries.dimension_values(which, key, page), page.limit)]
+
+    def iter_measurements(
+        self, groups: Sequence[Sequence[bytes]], span: Span, *, limit: int, after: Position | None = None
+    ) -> Generator[Point]:
+        def work(connection: sa.Connection, deadline: Deadline) -> Iterator[Point]:
+            left = limit
+            for first, run in _runs(groups):
+                deadline.check()
+                for point in self._points(connection, run, span, first, left, None if first else after):
+                    left -= 1
+                    yield point
+                if not left:
+                    break
+
+        self._check(limit)
+        return self._connections.stream(work)
+
+    def statistics(
+        self,
+        groups: Sequence[Sequence[bytes]],
+        functions: Sequence[str],
+        span: Span,
+        *,
+        period_ms: int,
+        limit: int,
+        after_ms: int | None = None,
+    ) -> list[StatisticsPeriod]:
+        if unknown := set(functions) - set(FUNCTIONS):
+            raise ValueError(f"{sorted(unknown)} are not statistics: known are {FUNCTIONS}")
+        if not groups:
+            return []
+        start = span.start_ms
+        resume_ms = None if after_ms is None else start + ((after_ms - start) // period_ms + 1) * period_ms
+        statement = self._queries.statistics(
+            groups, functions, span, period_ms=period_ms, limit=limit, resume_ms=resume_ms
+        )
+        return [
+            StatisticsPeriod(group, start + number * period_ms, _finite(values))
+            for group, number, *values in self._all(statement, limit)
+        ]
+
+    def iter_alarm_history(self, which: AlarmFilter, page: PageOf) -> Generator[StoredTransition]:
+        after = None
+        if page.after is not None:
+            time, _, message_id = page.after.partition("-")
+            after = (int(time), bytes.fromhex(message_id))
+        return self._each(self._queries.alarm_history(which, page.limit, after), page.limit, _transition)
+
+    def close(self) -> None:
+        self._connections.close()
+
+    def _points(
+        self,
+        connection: sa.Connection,
+        run: Sequence[Sequence[bytes]],
+        span: Span,
+        first: int,
+        limit: int,
+        after: Position | None,
+    ) -> Iterator[Point]:
+        numbers = {series_id: first + place for place, group in enumerate(run) for series_id in group}
+        if len(run) == 1:
+            statement = self._queries.measurements_merged(run[0], span, limit=limit, after=after)
+        else:
+            after_ms = None if after is None else after.time_ms
+            statement = self._queries.measurements_apart(list(numbers), span, limit=limit, after_ms=after_ms)
+        for time, value, meta, series_id in in_steps(connection, statement, limit):
+            yield Point(numbers[series_id], time, value, _decode(meta) if meta else {}, series_id)
+
+    def _each(self, statement: Select, limit: int, made: Callable[[sa.Row[*tuple[Any, ...]]], T]) -> Generator[T]:
+        self._check(limit)
+        return self._connections.stream(lambda connection, _deadline: map(made, in_steps(connection, statement, limit)))
+
+    def _all(self, statement: Select, limit: int) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+        self._check(limit)
+        return self._connections.run(lambda connection, _deadline: connection.execute(statement).all())
+
+    def _check(self, limit: int) -> None:
+        if limit > self._max_results:
+            raise QueryTooLarge(
+                f"{limit} rows are asked for at once, but [storage] max_results is {self._max_results}: ask for pages"
+            )
+
+
+def _series(row: sa.Row[*tuple[Any, ...]]) -> Series:
+    return Series(row.id, row.tenant, row.region, row.name, _decode(row.dimensions))
+
+
+def _transition(row: sa.Row[*tuple[Any, ...]]) -> StoredTransition:
+    return StoredTransition(
+        id=f"{row.time}-{row.message_id.hex()}",
+        time_ms=row.time,
+        alarm_id=row.alarm_id,
+        old_state=row.old_state,
+        new_state=row.new_state,
+        reason=row.reason,
+        metrics=_decode(row.metrics),
+        sub_alarms=_decode(row.sub_alarms),
+    )
+
+
+def _runs(groups: Sequence[Sequence[bytes]]) -> Iterator[tuple[int, Sequence[Sequence[bytes]]]]:
+    """Slices of the groups that one statement can answer, each with the number of its first group.
+
+    Groups of one series each, ascending, come in the order of the key, so many of them are read at once.
+    """
+    first = 0
+    while first < len(groups):
+        end = first + 1
+        while (
+            end < len(groups)
+            and end - first < _SERIES_IN_A_STATEMENT
+            and len(groups[end - 1]) == len(groups[end]) == 1
+            and groups[end - 1][0] < groups[end][0]
+        ):
+            end += 1
+        yield first, groups[first:end]
+        first = end
+
+
+def _finite(values: Sequence[Any]) -> tuple[float, ...]:
+    numbers = tuple(map(float, values))
+    if not all(map(math.isfinite, numbers)):  # SQLite sums to infinity, which JSON cannot hold
+        raise QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
+    return numbers

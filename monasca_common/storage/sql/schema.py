@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schema's revision: the one this program needs, the one a database has, and the upgrade between them.
+
+Only `upgrade` imports Alembic, so readers and writers do not pay for it.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from sqlalchemy import event, pool
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from monasca_common.storage.base import StoredOffset
+from monasca_common.storage.errors import SchemaMismatch
+from monasca_common.storage.positions import Result
+from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.storage.sql.tables import kafka_offset
+
+Execute = Callable[[str], Result]
+
+#: The newest file in migrations/versions, which a test compares it with.
+REVISION = "0007"
+_HAS_REVISION = {
+    "postgresql": "SELECT to_regclass('alembic_version')",
+    "sqlite": "SELECT max(name) FROM sqlite_master WHERE name = 'alembic_version'",
+}
+_SELECT_REVISION = "SELECT version_num FROM alembic_version"
+_SELECT_OLDEST = "SELECT revision FROM oldest_program"
+_REMEDY = "run `monasca-common db upgrade` with the configuration of this service"
+_UPGRADE_LOCK = 0x6D6F6E61736361  # an advisory lock: the bytes of "monasca"
+
+
+def check_database(execute: Execute, dialect: str) -> None:
+    """Raise `SchemaMismatch` unless this program may run on the database. Every writer, reader and job calls it.
+
+    ``execute``: as in `positions`; ``dialect``: ``postgresql`` or ``sqlite``. The database's revision must
+    be this program's, or a newer one that still allows this program: each migration stores the oldest program that it
+    allows. So a service is upgraded step by step: the database first, then one process after the other.
+    """
+    found = revision(execute, dialect)
+    check(found, _one(execute(_SELECT_OLDEST)) if found is not None and found > REVISION else None)
+
+
+def check(found: str | None, oldest: str | None = None) -> None:
+    """``found``: the database's revision; ``oldest``: that of the oldest program that may run on it."""
+    if found == REVISION or (found is not None and oldest is not None and oldest <= REVISION < found):
+        return
+    if found is None:
+        raise SchemaMismatch(f"the database has no tables yet: {_REMEDY}")
+    if found > REVISION:
+        raise SchemaMismatch(_newer(found))
+    raise SchemaMismatch(f"the database's schema is {found} and this program needs {REVISION}: {_REMEDY}")
+
+
+def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None) -> sa.Engine:
+    """An engine without a pool: psycopg for PostgreSQL, and DDL within transactions on SQLite too.
+
+    ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse it later.
+    ``bounds``: those of PostgreSQL sessions; ``None`` for migrations.
+    """
+    url = sa.make_url(connection)
+    if url.get_backend_name() == "postgresql":
+        return _postgresql_engine(connection, bounds)
+    made = sa.create_engine(url, poolclass=pool.NullPool)
+    # The driver itself begins no transaction before DDL: a crash within an upgrade would leave half of it.
+    begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
+    event.listen(made, "connect", _leave_transactions_alone)
+    event.listen(made, "begin", lambda begun: begun.exec_driver_sql(begin))
+    return made
+
+
+def _postgresql_engine(connection: str, bounds: Bounds | None) -> sa.Engine:
+    from monasca_common.storage.sql.bounded import connect_arguments, open_connection
+
+    arguments = connect_arguments(connection)
+    return sa.create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: open_connection(arguments, bounds, application="monasca-common"),
+        poolclass=pool.NullPool,
+    )
+
+
+def _leave_transactions_alone(connection: object, _record: object) -> None:
+    connection.isolation_level = None  # type: ignore[attr-defined]
+
+
+def revision(execute: Execute, dialect: str) -> str | None:
+    """The database's revision, or ``None`` if it has no tables yet."""
+    return _one(execute(_SELECT_REVISION)) if _one(execute(_HAS_REVISION[dialect])) else None
+
+
+def is_usable(connection: sa.Connection) -> bool:
+    """Whether this program may run on the database."""
+    try:
+        check_database(connection.exec_driver_sql, connection.dialect.name)
+    except SchemaMismatch:
+        return False
+    return True
+
+
+def _one(result: Result) -> str | None:
+    rows = result.fetchall()
+    return rows[0][0] if rows else None
+
+
+def upgrade(connection: sa.Connection) -> None:
+    """Run the steps that are missing within the connection's transaction, one program at a time.
+
+    Raises `SchemaMismatch` if a newer program has upgraded it.
+    """
+    from alembic import command
+    from alembic.config import Config
+
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_UPGRADE_LOCK)))
+    found = revision(connection.exec_driver_sql, connection.dialect.name)
+    if found is not None and found > REVISION:
+        raise SchemaMismatch(_newer(found))
+    with importlib.resources.as_file(importlib.resources.files("monasca_common.storage.sql") / "migrations") as folder:
+        config = Config()
+        config.set_main_option("script_location", str(folder).replace("%", "%%"))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+def stored_offsets(connection: sa.Connection) -> tuple[StoredOffset, ...]:
+    """All rows of `kafka_offset`, in order."""
+    table = kafka_offset.c
+    columns = (table.consumer_group, table.topic, table.partition, table.topic_id, table.next)
+    rows = connection.execute(sa.select(*columns).order_by(*columns[:3]))
+    return tuple(StoredOffset(*row) for row in rows)
+
+
+def reason(error: SQLAlchemyError) -> str:
+    """The database's error text, without the statement and without a link to the library's documentation."""
+    return str(error.orig if isinstance(error, DBAPIError) else error)
+
+
+def _newer(found: str) -> str:
+    return f"the database's schema is {found}, of a newer program than this one ({REVISION}): upgrade the program"

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables, for queries and for migrations. Times are integer milliseconds since the epoch (UTC).
+
+On PostgreSQL the four kinds of rows are partitioned by day of ``time``, and JSON columns are jsonb.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+metadata = sa.MetaData()
+
+_JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+_BIG = sa.BigInteger()
+# Ordered by bytes, as on SQLite and in Python: a database's locale would give lists and pages another order.
+_NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_BY_DAY = "RANGE (time)"
+
+series = sa.Table(
+    "series",
+    metadata,
+    sa.Column("id", sa.LargeBinary(16), primary_key=True),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("region", _NAME, nullable=False),
+    sa.Column("name", _NAME, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    # Lists are in order of id, and most requests have no region: so each index ends in the sort key of its list.
+    sa.Index("series_by_name", "tenant", "name", "id"),
+    sa.Index("series_by_tenant", "tenant", "id"),
+    sa.Index("series_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
+)
+
+# No foreign key to series: a series is written before its first measurement, and the check costs a third.
+measurements = sa.Table(
+    "measurements",
+    metadata,
+    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("value", sa.Double, nullable=False),
+    sa.Column("value_meta", _JSON),
+    sa.Column("version", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("series_id", "time"),
+    sqlite_with_rowid=False,
+    postgresql_partition_by=_BY_DAY,
+)
+
+# One row: how often series were removed. A writer forgets the series of another generation.
+series_generation = sa.Table(
+    "series_generation",
+    metadata,
+    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("generation", _BIG, nullable=False),
+)
+
+alarm_history = sa.Table(
+    "alarm_history",
+    metadata,
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("alarm_id", sa.Text, nullable=False),
+    sa.Column("alarm_definition_id", sa.Text, nullable=False),
+    sa.Column("alarm_name", sa.Text, nullable=False),
+    sa.Column("old_state", sa.Text, nullable=False),
+    sa.Column("new_state", sa.Text, nullable=False),
+    sa.Column("severity", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("link", sa.Text),
+    sa.Column("lifecycle_state", sa.Text),
+    sa.Column("metrics", _JSON, nullable=False),
+    sa.Column("sub_alarms", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("time", "message_id"),
+    sa.Index("alarm_history_by_alarm", "tenant", "alarm_id", "time", "message_id"),
+    sa.Index("alarm_history_by_tenant", "tenant", "time", "message_id"),
+    postgresql_partition_by=_BY_DAY,
+)
+
+logs = sa.Table(
+    "logs",
+    metadata,
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("region", sa.Text, nullable=False),
+    sa.Column("message", sa.Text, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.Column("fields", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("time", "message_id"),
+    sa.Index("logs_by_tenant", "tenant", "time"),
+    postgresql_partition_by=_BY_DAY,
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column("time", _BIG, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
+    sa.Column("event_type", sa.Text, nullable=False),
+    sa.Column("payload", _JSON, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("time", "message_id"),
+    sa.Index("events_by_tenant", "tenant", "event_type", "time"),
+    postgresql_partition_by=_BY_DAY,
+)
+
+
+def _by_id(table: str) -> sa.Table:
+    """The times under which rows of ``table`` are stored that their message id alone identifies (`Rows.by_id`). Written
+    in the transaction of the row, and removed with it. Not partitioned: an id is to be found whatever its day."""
+    name = f"{table}_by_id"
+    return sa.Table(
+        name,
+        metadata,
+        sa.Column("message_id", sa.LargeBinary, primary_key=True),
+        sa.Column("time", _BIG, nullable=False),
+        sa.Index(f"{name}_by_time", "time"),
+        sqlite_with_rowid=False,
+    )
+
+
+logs_by_id = _by_id("logs")
+events_by_id = _by_id("events")
+
+kafka_offset = sa.Table(
+    "kafka_offset",
+    metadata,
+    sa.Column("consumer_group", sa.Text, nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("topic_id", sa.Text),
+    sa.Column("next", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("consumer_group", "topic", "partition"),
+)
+
+
+def _of_partials() -> list[sa.Column[Any]]:
+    """The columns of a partial, the state of one group in one window: `monasca_common.pipeline.Partial`.
+
+    ``sums``: floats, separated by spaces; concatenation adds. ``group_id``: a hash of ``group_values``, which may be
+    long.
+    """
+    readings = [
+        sa.Column(f"{end}_{name}", kind, nullable=False)
+        for end in ("oldest", "latest")
+        for name, kind in (("timestamp", sa.Double), ("partition", sa.Integer), ("offset", _BIG), ("value", sa.Double))
+    ]
+    return [
+        sa.Column("specification", sa.Text, nullable=False),
+        sa.Column("window_start", _BIG, nullable=False),
+        sa.Column("group_id", sa.LargeBinary(16), nullable=False),
+        sa.Column("group_values", sa.Text, nullable=False),
+        sa.Column("record_count", _BIG, nullable=False),
+        sa.Column("sums", sa.Text, nullable=False),
+        sa.Column("least", sa.Double, nullable=False),
+        sa.Column("greatest", sa.Double, nullable=False),
+        *readings,
+    ]
+
+
+aggregate_usage = sa.Table(
+    "aggregate_usage",
+    metadata,
+    sa.Column("job", sa.Text, nullable=False),
+    *_of_partials(),
+    sa.PrimaryKeyConstraint("job", "specification", "window_start", "group_id"),
+)
+
+# Partials that executors have computed of a range that is not accounted for yet. After a crash they are useless, so
+# PostgreSQL does not log this table (UNLOGGED).
+aggregate_staging = sa.Table(
+    "aggregate_staging",
+    metadata,
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("attempt", _BIG, nullable=False),
+    sa.Column("staged", _BIG, nullable=False),
+    *_of_partials(),
+    sa.Index("aggregate_staging_by_batch", "batch", "attempt"),
+)
+
+# The outbox: a period is due while its version is greater than the one that was published.
+aggregate_period = sa.Table(
+    "aggregate_period",
+    metadata,
+    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("specification", sa.Text, nullable=False),
+    sa.Column("period_start", _BIG, nullable=False),
+    sa.Column("version", _BIG, nullable=False),
+    sa.Column("published", _BIG, nullable=False),
+    sa.Column("provisional", sa.Boolean, nullable=False),
+    sa.PrimaryKeyConstraint("job", "specification", "period_start"),
+)
+
+# The archive's manifest: a file is committed with the offsets of its batch, placed once readers find it, and expired
+# from the moment its hour is too old until the file is removed.
+archive_file = sa.Table(
+    "archive_file",
+    metadata,
+    sa.Column("consumer_group", sa.Text, nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("hour", _BIG, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("topic_id", sa.Text),
+    sa.Column("partition", sa.Integer, nullable=False),
+    sa.Column("first_offset", _BIG, nullable=False),
+    sa.Column("last_offset", _BIG, nullable=False),
+    sa.Column("records", _BIG, nullable=False),
+    sa.Column("bytes", _BIG, nullable=False),
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("staged", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("archived", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("consumer_group", "topic", "hour", "name"),
+    sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
+)
+
+# Rows of specifications, for installations that keep them here and not in files.
+aggregate_specification = sa.Table(
+    "aggregate_specification",
+    metadata,
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("row", sa.Integer, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.PrimaryKeyConstraint("kind", "row"),
+)
+
+# One row: programs of an older revision than this one refuse to run on the database.
+oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API as a process of its own, under gunicorn, in front of a real Kafka behind the proxy."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+
+METRICS = "/v2.0/metrics"
+NOW_MS = int(time.time() * 1000)  # when this test process began
+
+
+class ApiProcess:
+    """``monasca-common api`` with a configuration file of its own. ``command``: another way to serve the same."""
+
+    def __init__(self, folder, text, *, command=None, env=None):
+        self.port = free_port()
+        self.log = Path(folder) / f"api-{self.port}.log"
+        self.configuration = Path(folder) / f"api-{self.port}.conf"
+        self.configuration.write_text(text.replace("{port}", str(self.port)))
+        command = command or [sys.executable, "-m", "monasca_common.cli.main", "api"]
+        command = [part.replace("{port}", str(self.port)) for part in command]
+        if env is None:
+            command += ["--config-file", str(self.configuration)]
+        else:
+            env = {**os.environ, **{name: value.format(conf=self.configuration) for name, value in env.items()}}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+
+    def wait_until_ready(self, status=200):
+        """Back when it gives this answer to whoever asks for its version without a token."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                if self.request("GET", "/v2.0")[0] == status:
+                    return self
+            except OSError:
+                pass
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the API does not start:\n{self.text()}")
+            time.sleep(0.05)
+
+    def request(self, method, path, body=None, headers=None, *, timeout=SECONDS):
+        """As `fetch`, with the body parsed, if there is one."""
+        status, headers, text = self.fetch(method, path, body, headers, timeout=timeout)
+        return status, headers, json.loads(text) if text else None
+
+    def fetch(self, method, path, body=None, headers=None, *, timeout=SECONDS):
+        """Status, headers (names in lower case) and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            headers = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return (
+                answer.status,
+                {name.lower(): value for name, value in answer.headers.items()},
+                text,
+            )
+        finally:
+            connection.close()
+
+    def post(self, body, headers=None, path=METRICS, *, timeout=SECONDS):
+        return self.request("POST", path, body, headers, timeout=timeout)
+
+    def stop(self, signum=signal.SIGTERM):
+        """The exit status after the signal."""
+        self.process.send_signal(signum)
+        return self.process.wait(SECONDS)
+
+    def workers(self):
+        return psutil.Process(self.process.pid).children()
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def end(self):
+        if self.process.poll() is None:
+            for process in (*self.workers(), self.process):
+                process.kill()
+            self.process.wait(SECONDS)
+
+
+class ApiProcessCase(ProducerCase):
+    """``self.api(...)`` starts one; its metrics go to the new topic ``self.topic``, rejects to ``self.rejects``."""
+
+    partitions = 2
+
+    def setUp(self):
+        super().setUp()
+        self.topic, self.rejects = self.fixture.topic(self.partitions), self.fixture.topic()
+
+    def configuration(self, *, kafka=(), api=(), more=""):
+        lines = [
+            "[kafka]",
+            f"bootstrap_servers = {self.cluster.bootstrap_servers}",
+            "linger_ms = 5",
+            *kafka,
+            "[api]",
+            "port = {port}",
+            f"metrics_topic = {self.topic}",
+            f"rejected_metrics_topic = {self.rejects}",
+            *([] if any(line.startswith("auth_strategy") for line in api) else ["auth_strategy = noauth"]),
+            *api,
+            more,
+        ]
+        return "\n".join(lines) + "\n"
+
+    def start_api(self, text=None, **changes):
+        process = {name: changes.pop(name) for name in ("command", "env") if name in changes}
+        api = ApiProcess(tempfile.gettempdir(), text or self.configuration(**changes), **process)
+        self.addCleanup(api.end)
+        return api
+
+    def flood(self, api, body, connections, *, seconds=0.0):
+        """Post on so many connections at the same time, again on each that was answered until ``seconds`` are over.
+
+        Status, seconds, and how many messages were told to be unknown, for each request; the status is ``None`` where
+        the connection ended without an answer.
+        """
+        request = (
+            f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode() + body
+        answers, end = [], time.monotonic() + seconds
+        with selectors.DefaultSelector() as waiting:
+
+            def post():
+                client = socket.create_connection(("127.0.0.1", api.port))
+                client.sendall(request)
+                waiting.register(client, selectors.EVENT_READ, time.monotonic())
+
+            for _ in range(connections):
+                post()
+            while waiting.get_map() and time.monotonic() < end + SECONDS:
+                for key, _ in waiting.select(0.1):
+                    now = time.monotonic()
+                    waiting.unregister(key.fileobj)
+                    text = b""
+                    # Who is refused unread may find the connection reset behind the answer.
+                    with key.fileobj, contextlib.suppress(ConnectionResetError):
+                        while not text.endswith(b"}") and (part := key.fileobj.recv(4096)):
+                            text += part
+                    told = re.search(rb'"unknown": ?(\d+)', text)
+                    status = int(text.split()[1]) if text else None
+                    answers.append((status, now - key.data, int(told[1]) if told else 0))
+                    if now < end:
+                        post()
+            silent = [key.fileobj for key in waiting.get_map().values()]
+            for client in silent:
+                client.close()
+        self.assertEqual([], silent, "requests were not answered at all")
+        return answers
+
+    def api(self, **changes):
+        return self.start_api(**changes).wait_until_ready()
+
+
+def metric(name="cpu.percent", **changes):
+    return {"name": name, "dimensions": {"host": "a"}, "timestamp": NOW_MS, "value": 1.5, **changes}
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Keystone on SQLite under gunicorn, bootstrapped; users and projects are made through its API."""
+
+import contextlib
+import getpass
+import grp
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from monasca_common.tests.functional.api.api_case import free_port
+
+_SECONDS = 120
+PASSWORD = "a-secret"
+_CONFIGURATION = """\
+[database]
+connection = sqlite:///{folder}/keystone.sqlite
+[fernet_tokens]
+key_repository = {folder}/fernet
+[fernet_receipts]
+key_repository = {folder}/receipts
+[credential]
+key_repository = {folder}/credentials
+[cache]
+enabled = false
+"""
+# Keystone hands sys.argv to oslo.config, so gunicorn must be given none: everything is in its file.
+_GUNICORN = """\
+bind = "127.0.0.1:{port}"
+wsgi_app = "keystone.wsgi.api:application"
+worker_class = "gthread"
+threads = 4
+control_socket_disable = True
+"""
+
+
+class KeystoneServer:
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/v3"
+        self._environment = {**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(self.folder / "keystone.conf")}
+        self.process = None
+
+    def set_up(self):
+        (self.folder / "keystone.conf").write_text(_CONFIGURATION.format(folder=self.folder))
+        (self.folder / "gunicorn.conf.py").write_text(_GUNICORN.format(port=self.port))
+        owner = ["--keystone-user", getpass.getuser(), "--keystone-group", grp.getgrgid(os.getgid()).gr_name]
+        self._manage("db_sync")
+        self._manage("fernet_setup", *owner)
+        urls = [text for kind in ("admin", "public", "internal") for text in (f"--bootstrap-{kind}-url", self.url)]
+        self._manage("bootstrap", "--bootstrap-password", PASSWORD, "--bootstrap-region-id", "RegionOne", *urls)
+
+    def start(self):
+        with (self.folder / "keystone.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gunicorn"], cwd=self.folder, env=self._environment, stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            try:
+                if self.call("GET", "")[0] == 200:
+                    return
+            except OSError:
+                pass
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"Keystone does not start:\n{(self.folder / 'keystone.log').read_text()[-4000:]}")
+            time.sleep(0.1)
+
+    def stop(self):
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(_SECONDS)
+            self.process = None
+
+    @contextlib.contextmanager
+    def silent(self):
+        """Within, it takes connections and answers nothing."""
+        processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in reversed(processes):
+                process.resume()
+
+    def call(self, method, path, body=None, token=None):
+        """Status, headers and the parsed body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
+        try:
+            headers = {"Content-Type": "application/json", **({"X-Auth-Token": token} if token else {})}
+            connection.request(method, f"/v3{path}", json.dumps(body) if body is not None else None, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, answer.headers, json.loads(text) if text else None
+        finally:
+            connection.close()
+
+    def token(self, user="admin", project="admin"):
+        """Scoped to the project; ``None``: to none at all."""
+        domain = {"id": "default"}
+        auth = {
+            "identity": {
+                "methods": ["password"],
+                "password": {"user": {"name": user, "domain": domain, "password": PASSWORD}},
+            }
+        }
+        if project is not None:
+            auth["scope"] = {"project": {"name": project, "domain": domain}}
+        status, headers, body = self.call("POST", "/auth/tokens", {"auth": auth})
+        assert status == 201, body
+        return headers["X-Subject-Token"]
+
+    def project(self, name):
+        """The id of a new project."""
+        return self._made("/projects", "project", {"name": name, "domain_id": "default"})
+
+    def role(self, name):
+        """The id of a role, new unless Keystone has one of this name."""
+        found = self.call("GET", f"/roles?name={name}", token=self.token())[2]["roles"]
+        return found[0]["id"] if found else self._made("/roles", "role", {"name": name})
+
+    def user(self, name, project_id, *role_ids):
+        user = {"name": name, "domain_id": "default", "password": PASSWORD}
+        user_id = self._made("/users", "user", user)
+        for role_id in role_ids:
+            path = f"/projects/{project_id}/users/{user_id}/roles/{role_id}"
+            assert self.call("PUT", path, token=self.token())[0] == 204
+
+    def _made(self, path, kind, fields):
+        status, _, body = self.call("POST", path, {kind: fields}, self.token())
+        assert status == 201, body
+        return body[kind]["id"]
+
+    def _manage(self, *arguments):
+        program = "import sys; from keystone.cmd.manage import main; sys.exit(main())"
+        command = [sys.executable, "-c", program, "--config-file", str(self.folder / "keystone.conf"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=self.folder)
+        assert done.returncode == 0, done.stderr[-4000:]

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers of bounded size from a real PostgreSQL, and what a process needs for one."""
+
+import json
+import subprocess
+import sys
+
+import psycopg
+
+from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.unit.api.answers_contract import AnswersContract
+
+_MIB = 1024 * 1024
+_LONG_SERIES = 400
+_LONG_BYTES = 400_000  # of dimensions, as were stored before they were limited: 160 MB together
+
+_FILL = f"""INSERT INTO series SELECT substring(sha256(n::text::bytea) FOR 16), 'tenant', 'region', 'long',
+    jsonb_build_object('n', n::text, 'note', repeat('x', {_LONG_BYTES})) FROM generate_series(1, {_LONG_SERIES}) AS n"""
+_READ = """
+import json, re, sys
+from falcon import testing
+from monasca_common.api.app import make_app
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.storage import open_storage
+from monasca_common.storage.settings import StorageSettings
+
+kafka = MemoryKafka()
+kafka.setUp()
+reader = open_storage(StorageSettings("postgresql", sys.argv[1])).open_reader()
+settings = ApiSettings(auth_strategy="noauth", max_answer_bytes=int(sys.argv[2]))
+client = testing.TestClient(make_app(settings, kafka.producer(), reader))
+
+def read(query):
+    answer = client.simulate_get("/v2.0/metrics", query_string=query, headers={"X-Project-Id": "tenant"})
+    return len(answer.content), len(answer.json["elements"])
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+([0-9]+) kB", open("/proc/self/status").read())[1])
+
+read("name=none")
+before = peak()
+size, elements = read("name=long")
+print(json.dumps([size, elements, peak() - before]))
+reader.close()
+kafka.cleanUp()
+"""
+
+
+class TestAnswersFromPostgresql(AnswersContract, PostgresqlTestCase):
+    pass
+
+
+class TestMemory(PostgresqlTestCase):
+    def test_a_page_takes_the_memory_of_some_rows_and_of_its_answer_and_not_of_all_that_is_stored(self):
+        url = self.database.settings.connection
+        with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as session:
+            session.execute(_FILL)
+        command = [sys.executable, "-c", _READ, url, str(4 * _MIB)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=4 * SECONDS)
+        size, elements, grown = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual((True, 10), (size <= 4 * _MIB + 1024, elements))
+        self.assertLess(grown, _LONG_SERIES * _LONG_BYTES // 2)

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API answers, against what a real Kafka has, whatever happens in between."""
+
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
+from monasca_common.tests.functional.kafka.producer_case import SECONDS
+
+# Small batches, each a request that may lose its answer; one that is dropped is missed after a second.
+LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]
+
+
+class TestAcknowledged(ApiProcessCase):
+    def test_what_is_answered_204_is_in_the_log(self):
+        api = self.api()
+        names = [f"m{number}" for number in range(50)]
+        self.assertEqual(204, api.post([metric(name) for name in names])[0])
+        self.assertEqual(204, api.post(metric("one"))[0])
+        logged = [json.loads(record.value)["metric"]["name"] for record in self.log(self.topic, self.partitions)]
+        self.assertEqual(sorted([*names, "one"]), sorted(logged))
+
+    def test_with_drop_the_bad_ones_are_in_the_dead_letters_when_it_is_answered(self):
+        api = self.api(api=["invalid_metrics = drop"])
+        status, headers, _ = api.post([metric(), metric("a b")])
+        self.assertEqual((204, "1"), (status, headers["monasca-rejected"]))
+        self.assertEqual((1, 1), (len(self.log(self.topic, self.partitions)), len(self.log(self.rejects))))
+
+
+class TestStop(ApiProcessCase):
+    def test_a_stop_answers_what_is_in_flight_and_ends_with_0(self):
+        api = self.api(api=["publish_timeout_seconds = 20"])
+        self.assertEqual(204, api.post(metric("warm"))[0])
+        held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(api.post(metric("late"))[0]))
+        client.start()
+        self.wait_until(lambda: held.taken)
+        api.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)  # the stop is under way
+        self.assertEqual([], answers)
+        self.fixture.proxy.remove(held)
+        client.join(SECONDS)
+        self.assertEqual(([204], 0), (answers, api.process.wait(SECONDS)))
+
+    def test_a_worker_that_dies_is_replaced(self):
+        api = self.api()
+        (worker,) = api.workers()
+        worker.kill()
+        worker.wait(SECONDS)
+        api.wait_until_ready()
+        self.assertEqual(204, api.post(metric())[0])
+        self.assertEqual(0, api.stop())
+
+    def test_a_healthy_start_and_stop_are_a_line_each(self):
+        api = self.api(api=["workers = 2"])
+        self.assertEqual(204, api.post(metric())[0])
+        self.assertEqual(0, api.stop())
+        lines = [line for line in api.text().splitlines() if " WARNING " not in line and not line.startswith("{")]
+        self.assertEqual(2, len(lines), api.text())
+        for part in (f"127.0.0.1:{api.port}", "workers 2", self.topic, self.cluster.bootstrap_servers):
+            self.assertIn(part, lines[0])
+        self.assertIn("stopped", lines[1])
+
+    def test_ctrl_c_ends_it_as_well(self):
+        api = self.api()
+        self.assertEqual(0, api.stop(signal.SIGINT))
+
+
+class TestStart(ApiProcessCase):
+    def refused(self, text):
+        api = self.start_api(text)
+        self.assertEqual(1, api.process.wait(SECONDS), api.text())
+        return api.text()
+
+    def test_a_misspelt_option_is_told_before_anything_starts(self):
+        self.assertIn("did you mean 'workers'", self.refused(self.configuration(api=["worker = 2"])))
+
+    def test_an_option_out_of_bounds_is_told(self):
+        self.assertIn("max_in_flight", self.refused(self.configuration(api=["max_in_flight = 0"])))
+
+    def test_a_port_that_is_taken_is_told(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            text = self.configuration().replace("{port}", str(taken.getsockname()[1]))
+            self.assertIn("in use", self.refused(text))
+
+    def test_without_authentication_it_says_so_at_its_start(self):
+        self.assertIn("nobody is authenticated", self.api().text())
+
+
+class TestOtherServers(ApiProcessCase):
+    def test_an_application_imported_before_the_fork_serves_after_it(self):
+        command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--no-control-socket"]
+        command += ["--worker-class", "gthread", "--threads", "8", "--bind", "127.0.0.1:{port}"]
+        api = self.api(
+            command=[*command, "monasca_common.api.wsgi:application"], env={"MONASCA_API_CONFIG_FILES": "{conf}"}
+        )
+        answers = [api.post(metric(f"m{number}"))[0] for number in range(8)]
+        self.assertEqual([204] * 8, answers)
+        self.assertEqual(8, len(self.log(self.topic, self.partitions)))
+        self.assertEqual(0, api.stop())
+
+
+class TestWatching(ApiProcessCase):
+    def posted(self, api):
+        """What its workers have counted together."""
+        status, _, text = api.fetch("GET", "/metrics")
+        self.assertEqual(200, status)
+        samples = [sample for family in text_string_to_metric_families(text.decode()) for sample in family.samples]
+        labels = {"kind": "metrics", "outcome": "delivered"}
+        return sum(each.value for each in samples if each.name.endswith("messages_total") and each.labels == labels)
+
+    def test_metrics_are_of_all_workers_and_each_request_has_a_line_and_an_id(self):
+        api = self.api(api=["workers = 2"])
+        self.wait_until(lambda: len(api.workers()) == 2)
+        answers, workers = [], api.workers()
+        for worker in workers:  # the other one has to answer
+            worker.suspend()
+            try:
+                answers += [api.post(metric()) for _ in range(3)]
+            finally:
+                worker.resume()
+        self.wait_until(lambda: self.posted(api) == 6 and api.text().count('"method":"POST"') == 6)
+        workers[0].kill()
+        workers[0].wait(SECONDS)
+        api.wait_until_ready()
+        self.assertEqual(6, self.posted(api))
+        self.assertEqual(0, api.stop())
+        lines = [json.loads(line) for line in api.text().splitlines() if line.startswith("{")]
+        posts = [line for line in lines if line["method"] == "POST"]
+        self.assertEqual(
+            [("noauth", "/v2.0/metrics", 204, 1)] * 6,
+            [(line["tenant"], line["route"], line["status"], line["delivered"]) for line in posts],
+        )
+        ids = [headers["x-openstack-request-id"] for _, headers, _ in answers]
+        self.assertEqual(sorted(ids), sorted(line["request_id"] for line in posts))
+
+    def test_an_error_in_the_log_has_the_id_of_its_answer(self):
+        api = self.api(api=["publish_timeout_seconds = 0.1"])
+        held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
+        status, headers, _ = api.post(metric())
+        self.fixture.proxy.remove(held)
+        self.assertEqual(503, status)
+        (line,) = [line for line in api.text().splitlines() if "are not delivered" in line]
+        self.assertIn(headers["x-openstack-request-id"], line)
+
+
+class TestIdempotencyKey(ApiProcessCase):
+    KEY = {"Idempotency-Key": "one-and-the-same"}  # noqa: RUF012
+
+    def test_a_repeat_at_another_worker_is_read_once(self):
+        first, second = self.api(), self.api()
+        body = [metric("a"), metric("b")]
+        self.assertEqual([204, 204], [api.post(body, self.KEY)[0] for api in (first, second)])
+        self.assertEqual(
+            (4, 2), (len(self.log(self.topic, self.partitions)), len(self.read(self.topic, self.partitions)))
+        )
+
+    def test_a_repeat_while_the_first_is_in_flight_waits_for_the_same_delivery(self):
+        api = self.api()
+        self.assertEqual(204, api.post(metric("warm"))[0])
+        held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE))
+        answers = []
+
+        def post():
+            answers.append(api.post(metric("a"), self.KEY)[0])
+
+        clients = [threading.Thread(target=post) for _ in range(3)]
+        clients[0].start()
+        self.wait_until(lambda: held.taken)
+        for client in clients[1:]:
+            client.start()
+        time.sleep(0.5)  # both have come to wait
+        self.assertEqual([], answers)
+        self.fixture.proxy.remove(held)
+        for client in clients:
+            client.join(SECONDS)
+        self.assertEqual([204] * 3, answers)
+        self.assertEqual(2, len(self.log(self.topic, self.partitions)))
+
+    def test_answers_are_lost_and_clients_repeat_until_all_is_acknowledged_and_read_once(self):
+        api = self.api(kafka=LOSSY, api=["publish_timeout_seconds = 0.2", "workers = 2"])
+        self.assertEqual(204, self.until_204(api, [metric("warm")], "warm"))
+        for fault in (
+            Fault.cut_answer(ApiKey.PRODUCE, probability=0.2, seed=3, times=8),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.1, seed=3, times=2),
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=0.4, probability=0.2, seed=3, times=8),
+        ):
+            self.fixture.proxy.add(fault)
+        self.refused = 0
+        for bulk in range(20):
+            body = [metric(f"m{bulk}.{number}") for number in range(10)]
+            self.assertEqual(204, self.until_204(api, body, f"bulk-{bulk}"))
+        self.assertGreater(self.refused, 0)  # there was something to repeat
+        read = [json.loads(value)["metric"]["name"] for value in self.read(self.topic, self.partitions).values()]
+        self.assertEqual(sorted(["warm", *(f"m{b}.{n}" for b in range(20) for n in range(10))]), sorted(read))
+
+    refused = 0
+
+    def until_204(self, api, body, key):
+        for _ in range(100):
+            status, headers, told = api.post(body, {"Idempotency-Key": key})
+            if status == 204:
+                return status
+            self.assertEqual((503, "1"), (status, headers["retry-after"]))
+            counts = [told["error"][name] for name in ("delivered", "failed", "unknown")]
+            self.assertEqual(len(body), sum(counts))
+            self.refused += 1
+        return status
+
+
+class TestBrokerAway(ApiProcessCase):
+    def test_a_broker_that_is_down_is_told_and_what_was_unknown_arrives_when_it_is_back(self):
+        api = self.api(api=["publish_timeout_seconds = 0.5", "stalled_after_seconds = 0.2"])
+        self.wait_until(lambda: api.post(metric("before"), {"Idempotency-Key": "first"})[0] == 204)
+        (node,) = self.cluster.nodes
+        node.kill()
+        status, headers, told = api.post([metric("a"), metric("b")], {"Idempotency-Key": "k"})
+        self.assertEqual((503, "1"), (status, headers["retry-after"]))
+        self.assertEqual([0, 0, 2], [told["error"][name] for name in ("delivered", "failed", "unknown")])
+        status, _, told = api.post(metric("c"))
+        # Nobody waits for a Kafka that is silent: what is not even sent is surely not stored.
+        self.assertEqual(
+            (503, [0, 1, 0]), (status, [told["error"][name] for name in ("delivered", "failed", "unknown")])
+        )
+        self.assertEqual(503, api.request("GET", "/healthcheck")[0])
+        node.restart()
+        self.wait_until(lambda: api.post([metric("a"), metric("b")], {"Idempotency-Key": "k"})[0] == 204, 60)
+        self.wait_until(lambda: api.request("GET", "/healthcheck")[0] == 200)
+        read = [json.loads(value)["metric"]["name"] for value in self.read(self.topic, self.partitions).values()]
+        self.assertEqual(["a", "b", "before"], sorted(read))
+
+    def test_an_idle_api_tells_of_a_broker_that_is_down(self):
+        api = self.api()
+        self.assertEqual(200, api.request("GET", "/healthcheck")[0])
+        self.cluster.nodes[0].kill()
+        self.wait_until(lambda: api.request("GET", "/healthcheck")[0] == 503)
+
+
+class TestFrozen(ApiProcessCase):
+    LIMIT = 32
+    CONNECTIONS = 10 * LIMIT
+    WAIT = 0.6
+    AT_ONCE = 20.0  # a second on an idle machine; how many waited for Kafka is counted
+
+    def test_ten_times_as_many_connections_as_it_serves_are_all_answered_at_once(self):
+        api = self.api(api=[f"max_in_flight = {self.LIMIT}", f"publish_timeout_seconds = {self.WAIT}"])
+        self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # the first one opens everything, and may be late
+        (worker,) = api.workers()
+        before = psutil.Process(worker.pid).memory_info().rss
+        self.cluster.nodes[0].freeze()
+        grown = 0
+        for _ in range(3):
+            body = json.dumps([metric(f"m{number}") for number in range(100)]).encode()
+            began = time.monotonic()
+            answers = self.flood(api, body, self.CONNECTIONS)
+            waits = 1 + (time.monotonic() - began) // self.WAIT  # one after the other, if posting takes that long
+            self.assertEqual(self.CONNECTIONS, len(answers))
+            self.assertLessEqual({status for status, _, _ in answers}, {503, None})  # told to come back, or refused
+            self.assertLess(max(seconds for _, seconds, _ in answers), self.AT_ONCE)
+            # Only who waited for Kafka is told that messages are unknown.
+            waited = sum(unknown > 0 for _, _, unknown in answers)
+            self.assertTrue(0 < waited <= waits * self.LIMIT, f"{waited} waited")
+            grown = max(grown, psutil.Process(worker.pid).memory_info().rss - before)
+        self.assertLess(grown, 50_000_000)
+        self.cluster.nodes[0].thaw()
+        self.wait_until(lambda: api.post(metric("after"))[0] == 204)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens of a real Keystone: whose they are, what their roles may do, and what is said of bad ones."""
+
+import configparser
+import functools
+import json
+import shutil
+import socket
+import socketserver
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase, metric
+from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
+from monasca_common.tests.functional.kafka.producer_case import SECONDS
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "api.conf"
+LOGS = "/v2.0/logs"
+LOG_BODY = {"logs": [{"message": "a"}]}
+
+
+class Memcached(socketserver.ThreadingTCPServer):
+    """As much of memcached as is asked for."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.kept = {}
+
+
+class MemcachedRequest(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            match line.split():
+                case [b"get", key]:
+                    flags, value = self.server.kept.get(key, (b"0", None))
+                    if value is not None:
+                        self.wfile.write(b"VALUE %s %s %d\r\n%s\r\n" % (key, flags, len(value), value))
+                    self.wfile.write(b"END\r\n")
+                case [b"set", key, flags, _, size]:
+                    self.server.kept[key] = flags, self.rfile.read(int(size) + 2)[:-2]
+                    self.wfile.write(b"STORED\r\n")
+                case _:
+                    self.wfile.write(b"ERROR\r\n")
+
+
+class TestKeystone(ApiProcessCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.folder = tempfile.mkdtemp(prefix="keystone-")
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        cls.keystone = keystone = KeystoneServer(cls.folder)
+        keystone.set_up()
+        cls.addClassCleanup(keystone.stop)
+        keystone.start()
+        roles = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring-delegate")
+        ids = {name: keystone.role(name) for name in roles}
+        keystone.user("monasca", keystone.project("service"), keystone.role("service"))
+        cls.project = keystone.project("observed")
+        cls.other_project = keystone.project("other")
+        keystone.user("writer", cls.project, ids["monasca-user"])
+        keystone.user("reader", cls.project, ids["monasca-read-only-user"])
+        keystone.user("agent", cls.project, ids["monasca-agent"], ids["monitoring-delegate"])
+        keystone.user("stranger", cls.other_project, ids["monasca-user"])
+
+    def authenticated_api(self, *lines, password=PASSWORD, memcached=None):
+        """With the settings that are documented, but for addresses, secrets and time-outs."""
+        example = configparser.ConfigParser()
+        example.read(EXAMPLE)
+        changed = {
+            "www_authenticate_uri": self.keystone.url,
+            "auth_url": self.keystone.url,
+            "password": password,
+            "http_connect_timeout": "60",
+            "http_request_max_retries": "0",
+        }
+        left_out = {"cafile"}
+        if memcached is None:
+            left_out |= {"memcached_servers", "memcache_secret_key", "memcache_security_strategy"}
+        else:
+            changed["memcached_servers"] = memcached
+        values = {**example["keystone_authtoken"], **changed}
+        section = [f"{name} = {value}" for name, value in values.items() if name not in left_out]
+        topics = [f"logs_topic = {self.fixture.topic()}", "auth_strategy = keystone", *lines]
+        return self.api(api=topics, more="\n".join(["[keystone_authtoken]", *section]))
+
+    @functools.cached_property
+    def served(self):
+        return self.authenticated_api()
+
+    def post(self, user, body, path=METRICS, project="observed"):
+        token = self.keystone.token(user, project)
+        return self.served.post(body, {"X-Auth-Token": token}, path)
+
+    def tenants(self):
+        return [json.loads(record.value)["meta"]["tenantId"] for record in self.log(self.topic, self.partitions)]
+
+    def assert_unauthorized(self, answer):
+        status, headers, body = answer
+        self.assertEqual((401, 401), (status, body["error"]["code"]))
+        self.assertIn(self.keystone.url, headers["www-authenticate"])
+
+    def test_the_tenant_is_the_tokens_project(self):
+        self.assertEqual(204, self.post("writer", metric())[0])
+        self.assertEqual(204, self.post("stranger", metric(tenantId=self.project), project="other")[0])
+        self.assertEqual(sorted([self.project, self.other_project]), sorted(self.tenants()))
+
+    def test_no_token_a_bad_token_and_headers_that_pretend_to_be_of_one(self):
+        self.assert_unauthorized(self.served.post(metric()))
+        self.assert_unauthorized(self.served.post(metric(), {"X-Auth-Token": "gAAAA-no-such-token"}))
+        pretence = {"X-Identity-Status": "Confirmed", "X-Project-Id": self.project, "X-Roles": "admin"}
+        self.assert_unauthorized(self.served.post(metric(), pretence))
+        self.assert_unauthorized(self.served.post(metric(), {**pretence, "X-Auth-Token": "x"}))
+        self.assertEqual([], self.tenants())
+
+    def test_who_has_no_token_is_answered_before_the_body_comes_and_does_not_keep_the_connection(self):
+        header = b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        for length in (b"Content-Length: 1000000", b"Content-Length: 9999999999", b"Transfer-Encoding: chunked"):
+            with socket.create_connection(("127.0.0.1", self.served.port), timeout=SECONDS) as client:
+                client.sendall(header + length + b"\r\n\r\n")
+                answer = client.recv(65_536)
+                self.assertEqual((b"401", True), (answer.split()[1], b"\r\nConnection: close\r\n" in answer))
+                self.assertEqual(b"", client.recv(1))
+
+    def test_a_token_without_a_project_is_nobodys(self):
+        token = self.keystone.token("writer", None)
+        self.assert_unauthorized(self.served.post(metric(), {"X-Auth-Token": token}))
+
+    def test_a_role_that_only_reads_does_not_write_whatever_the_body(self):
+        self.assert_unauthorized(self.post("reader", metric()))
+        self.assert_unauthorized(self.post("reader", b"not json"))
+        token = self.keystone.token("reader", "observed")
+        status = self.served.request("GET", METRICS, headers={"X-Auth-Token": token})[0]
+        self.assertEqual(501, status)  # it may; there is no database here
+
+    def test_the_agent_posts_metrics_for_any_tenant_and_nothing_else(self):
+        self.assertEqual(204, self.post("agent", metric(), f"{METRICS}?tenant_id={self.other_project}")[0])
+        self.assertEqual([self.other_project], self.tenants())
+        self.assert_unauthorized(self.post("agent", LOG_BODY, LOGS))
+        self.assertEqual(204, self.post("writer", LOG_BODY, LOGS)[0])
+
+    def test_nobody_else_names_another_tenant(self):
+        status, _, body = self.post("writer", metric(), f"{METRICS}?tenant_id={self.other_project}")
+        self.assertEqual((403, 403), (status, body["error"]["code"]))
+        self.assertEqual([], self.tenants())
+
+    def test_versions_and_health_need_no_token(self):
+        for path in ("/", "/v2.0", "/healthcheck"):
+            self.assertEqual(200, self.served.request("GET", path)[0])
+
+    def test_a_keystone_that_is_away_is_no_fault_of_the_token(self):
+        token = self.keystone.token("writer", "observed")
+        self.keystone.stop()
+        try:
+            status, headers, body = self.served.post(metric(), {"X-Auth-Token": token})
+            self.assertEqual((503, 503), (status, body["error"]["code"]))
+            self.assertIn("retry-after", headers)
+            self.assertEqual(401, self.served.post(metric())[0])
+        finally:
+            self.keystone.start()
+        self.assertEqual(204, self.served.post(metric(), {"X-Auth-Token": token})[0])
+
+    def test_who_is_known_is_served_while_others_wait_for_it(self):
+        served = self.authenticated_api("max_in_flight = 2")  # and as many wait for Keystone
+        known, *strangers = [self.keystone.token("writer", "observed") for _ in range(4)]
+        self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
+        answers = []
+        threads = [
+            threading.Thread(target=lambda token=token: answers.append(served.post(metric(), {"X-Auth-Token": token})))
+            for token in strangers
+        ]
+        with self.keystone.silent():
+            for thread in threads:
+                thread.start()
+            deadline = time.monotonic() + SECONDS
+            while not answers:  # whoever of them comes last
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.01)
+            for _ in range(3):
+                self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
+            self.assertEqual([503], [answer[0] for answer in answers])
+        for thread in threads:
+            thread.join(SECONDS)
+        self.assertEqual([204, 204, 503], sorted(answer[0] for answer in answers))
+
+    def test_what_one_api_knows_by_memcached_another_knows(self):
+        memcached = Memcached(("127.0.0.1", 0), MemcachedRequest)
+        thread = threading.Thread(target=memcached.serve_forever, daemon=True)
+        thread.start()
+        self.addCleanup(memcached.server_close)
+        self.addCleanup(memcached.shutdown)
+        address = f"127.0.0.1:{memcached.server_address[1]}"
+        first, second = (self.authenticated_api(memcached=address) for _ in range(2))
+        token = self.keystone.token("writer", "observed")
+        self.assertEqual(204, first.post(metric(), {"X-Auth-Token": token})[0])
+        with self.keystone.silent():
+            self.assertEqual(204, second.post(metric(), {"X-Auth-Token": token})[0])
+        self.assertTrue(memcached.kept)
+        for _, value in memcached.kept.values():
+            self.assertNotIn(self.project.encode(), value)  # encrypted
+
+    def test_a_wrong_password_of_the_api_is_told_as_a_fault_of_its_operator(self):
+        served = self.authenticated_api(password="wrong")
+        status, _, body = served.post(metric(), {"X-Auth-Token": self.keystone.token("writer", "observed")})
+        self.assertEqual(503, status)
+        self.assertIn("is not set up", body["error"]["message"])
+        self.assertRegex(served.text(), r"ERROR .*correct \[keystone_authtoken\]: .*Unauthorized")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``monasca-common broker start`` as people and programs run it."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import confluent_kafka
+import psutil
+from oslotest import base
+
+COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "broker", "start", "--port", "0"]
+SECONDS = 30
+
+
+class TestBrokerStart(base.BaseTestCase):
+    def start(self, *arguments):
+        process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def assert_served(self, options):
+        producer = confluent_kafka.Producer(options)
+        failures = []
+        producer.produce("made-when-first-used", b"x", on_delivery=lambda error, _: failures.append(error))
+        producer.flush(SECONDS)
+        self.assertEqual([None], failures)
+
+    def test_it_serves_any_client_until_it_is_told_to_stop(self):
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            process = self.start("--json")
+            told = json.loads(process.stdout.readline())
+            self.assertEqual({"bootstrap_servers": told["bootstrap_servers"]}, told["service"])
+            self.assert_served(told["client"])
+            process.send_signal(signum)
+            self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
+            self.assertFalse(any(psutil.pid_exists(pid) for pid in told["pids"]))
+
+    def test_what_a_broker_unpacks_is_gone_with_it(self):
+        process = self.start("--json")
+        told = json.loads(process.stdout.readline())
+        producer = confluent_kafka.Producer({**told["client"], "compression.type": "lz4"})
+        producer.produce("compressed", b"x" * 10_000)
+        self.assertEqual(0, producer.flush(SECONDS))
+        maps = psutil.Process(told["pids"][0]).memory_maps()
+        unpacked = [Path(each.path) for each in maps if "liblz4" in each.path]
+        self.assertTrue(unpacked)
+        process.terminate()
+        self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
+        self.assertEqual([], [path for path in unpacked if path.exists()])
+
+    def test_with_tls_and_passwords_it_prints_what_a_client_needs(self):
+        process = self.start("--json", "--tls", "--sasl")
+        told = json.loads(process.stdout.readline())
+        self.assertEqual("SASL_SSL", told["service"]["security_protocol"])
+        self.assertTrue(Path(told["service"]["tls_ca_file"]).is_file())
+        self.assert_served(told["client"])
+
+    def test_a_person_gets_what_to_paste(self):
+        process = self.start()
+        shown = [process.stdout.readline() for _ in range(6)]
+        self.assertIn("Apache Kafka", shown[0])
+        self.assertIn("  [kafka]\n", shown)
+        self.assertTrue(any(line.startswith("  bootstrap_servers = 127.0.0.1:") for line in shown))
+
+    def test_a_broker_that_ends_by_itself_ends_the_command_with_status_1(self):
+        process = self.start("--json")
+        (pid,) = json.loads(process.stdout.readline())["pids"]
+        psutil.Process(pid).kill()
+        self.assertEqual(1, process.wait(SECONDS))
+        self.assertIn("ended by itself", process.stderr.read())
+
+    def test_a_start_that_takes_too_long_names_the_option_that_gives_it_longer(self):
+        process = self.start("--timeout", "0.2")
+        _, complaint = process.communicate(timeout=SECONDS)
+        self.assertEqual(1, process.returncode)
+        self.assertIn("give a slow machine longer (broker start --timeout", complaint)
+        self.assertNotIn("Traceback", complaint)
+
+    def test_a_port_that_is_taken_is_named_with_its_option(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            process = self.start("--port", str(port))
+            _, complaint = process.communicate(timeout=SECONDS)
+        self.assertEqual(1, process.returncode)
+        self.assertIn(f"somebody listens on 127.0.0.1:{port} already", complaint)
+        self.assertIn("broker start --port", complaint)
+
+    def test_a_signal_during_the_start_leaves_nothing(self):
+        process = self.start()
+        child = psutil.Process(process.pid)
+        while not child.children():
+            self.assertIsNone(process.poll())
+        children = child.children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
+        _, alive = psutil.wait_procs(children, timeout=SECONDS)
+        self.assertEqual([], alive)

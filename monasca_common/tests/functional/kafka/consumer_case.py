@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the functional tests of the consumer share."""
+
+import threading
+import time
+import uuid
+from typing import Any, ClassVar
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
+from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+
+SECONDS = 20
+BUSY_SECONDS = 10.0  # what a busy machine may take beyond what is promised
+
+CLASSIC = {"session_timeout_seconds": 6.0}
+EAGER = {"assignment_strategy": "range", "session_timeout_seconds": 6.0}
+KIP_848 = {"group_protocol": "consumer"}
+PROTOCOLS = {"classic": CLASSIC, "eager": EAGER, "kip-848": KIP_848}
+
+# Its members hear of each other in tenths of a second instead of five.
+QUICK_GROUPS = {
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.min.assignment.interval.ms": "0",
+}
+
+
+class Recorder(RebalanceListener):
+    """Remembers what it heard; ``starts`` is what `assigned` answers."""
+
+    def __init__(self, starts=None, on_revoked=None):
+        self.events = []
+        self._starts = starts
+        self._on_revoked = on_revoked
+
+    def assigned(self, partitions):
+        self.events.append(("assigned", sorted(partitions)))
+        return self._starts
+
+    def revoked(self, partitions, deadline):
+        self.events.append(("revoked", sorted(partitions)))
+        if self._on_revoked is not None:
+            self._on_revoked(partitions, deadline)
+
+    def lost(self, partitions):
+        self.events.append(("lost", sorted(partitions)))
+
+    def heard(self, name):
+        return [partitions for event, partitions in self.events if event == name]
+
+
+class Member(threading.Thread):
+    """Polls on a thread of its own until stopped, then closes; keeps every value and error."""
+
+    def __init__(self, consumer):
+        super().__init__(daemon=True)
+        self.consumer = consumer
+        self.values = []
+        self.errors = []
+        self.raised = None
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            while not self._stopping.is_set():
+                batch = self.consumer.poll(timeout=0.05)
+                self.values += [message.value for message in batch]
+                self.errors += batch.errors
+                self.consumer.commit(batch)
+        except Exception as error:
+            self.raised = error
+        self.consumer.close()
+
+    def stop(self):
+        self._stopping.set()
+        self.join(SECONDS)
+
+
+class ConsumerCase(base.BaseTestCase):
+    """Tests over a real broker; each takes topics and groups of its own."""
+
+    cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True, "config": QUICK_GROUPS}
+
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(**self.cluster_settings))
+        self.cluster = self.fixture.cluster
+        self.admin = self.cluster.admin
+        self.group = f"group-{uuid.uuid4().hex[:12]}"
+
+    def settings(self, topics, **changes):
+        options = dict(self.cluster.client_options(changes.pop("user", "admin")))
+        servers = options.pop("bootstrap.servers")
+        fields = {
+            "connection": ConnectionSettings(servers, security=options),
+            "topics": (topics,) if isinstance(topics, str) else tuple(topics),
+            "group_id": self.group,
+            "stop_timeout_seconds": 5.0,
+        }
+        return ConsumerSettings(**{**fields, **changes})
+
+    def consumer(self, topics, *, listener=None, partitions=None, **changes):
+        settings = self.settings(topics, **changes)
+        consumer = KafkaConsumer(settings, ConfluentConsumer(settings), listener=listener, partitions=partitions)
+        self.addCleanup(consumer.close, 1.0)
+        return consumer
+
+    def member(self, topics, **arguments):
+        member = Member(self.consumer(topics, **arguments))
+        self.addCleanup(member.stop)
+        return member
+
+    def put(self, topic, count, *, partitions=1, first=0, timestamps=None):
+        """``count`` values b"<first>", b"<first + 1>", …, round the partitions."""
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
+        for number in range(first, first + count):
+            stamp = {} if timestamps is None else {"timestamp": timestamps[number - first]}
+            producer.produce(topic, b"%d" % number, partition=number % partitions, **stamp)
+        self.assertEqual(0, producer.flush(SECONDS))
+
+    def read(self, consumer, count, *, seconds=SECONDS):
+        """The messages of as many polls as it takes to have ``count``; errors fail the test."""
+        messages: list[Message] = []
+        deadline = time.monotonic() + seconds
+        while len(messages) < count and time.monotonic() < deadline:
+            batch = consumer.poll(timeout=0.5)
+            self.assertEqual((), batch.errors)
+            messages += batch
+        self.assertEqual(count, len(messages))
+        return messages
+
+    def poll_until(self, consumer, condition, *, seconds=SECONDS):
+        """Poll until ``condition()``; the messages on the way."""
+        messages: list[Message] = []
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            messages += consumer.poll(timeout=0.05)
+        return messages
+
+    def errors_until(self, consumer, condition=None, *, seconds=SECONDS):
+        """Poll until ``condition()``, or until there are errors; the errors on the way."""
+        errors: list[Exception] = []
+        deadline = time.monotonic() + seconds
+        while not (condition() if condition is not None else errors):
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            errors += consumer.poll(timeout=0.1).errors
+        return errors
+
+    def wait_until(self, condition, *, seconds=SECONDS):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            time.sleep(0.02)
+
+
+def all_of(topic, partitions):
+    return [TopicPartition(topic, number) for number in range(partitions)]

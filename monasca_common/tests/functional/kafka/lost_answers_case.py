@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers that are lost or late while callers retry, and what must be true afterwards whichever they were."""
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.tests.functional.kafka.producer_case import SECONDS, Logged, ProducerCase, doubled
+
+PARTITIONS = 2
+BULKS, BULK_SIZE = 30, 20
+CALLER_SECONDS = 0.1
+LATE_SECONDS = 0.4
+RETRIES = 100
+# Small batches: many requests that may lose their answer. A dropped answer is missed after a second.
+OPTIONS = {"batch.num.messages": "5", "socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200"}
+# 1.1 MB of what cannot be compressed: more than a topic takes by default.
+TOO_LARGE = os.urandom(1_100_000)
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What callers were told at first and in the end, what a reader gets by id, and what the log holds."""
+
+    unknown_at_first: int
+    delivered: list[bytes]
+    undelivered: int
+    read: dict[bytes, bytes]
+    log: list[Logged]
+
+
+class LostAnswersCase(ProducerCase):
+    seed = 7
+
+    def lose_answers(self, *, dropped=2):
+        """Bulks, of which answers get lost or late; the caller retries each report until all of it is delivered."""
+        topic = self.fixture.topic(PARTITIONS)
+        producer = self.producer(options=OPTIONS)
+        producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        for fault in (
+            Fault.cut_answer(ApiKey.PRODUCE, probability=0.1, seed=self.seed, times=8),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.05, seed=self.seed, times=dropped),
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=LATE_SECONDS, probability=0.1, seed=self.seed, times=8),
+        ):
+            self.fixture.proxy.add(fault)
+        unknown_at_first, reports = 0, []
+        for bulk in range(BULKS):
+            values = [b"%d/%d" % (bulk, number) for number in range(BULK_SIZE)]
+            report = producer.publish(topic, values, timeout=CALLER_SECONDS)
+            unknown_at_first += len(report.unknown)
+            for _ in range(RETRIES):
+                if report.ok:
+                    break
+                report = producer.retry(report, timeout=CALLER_SECONDS)
+            reports.append(report)
+        producer.close(SECONDS)
+        return Aftermath(
+            unknown_at_first,
+            [delivery.message_id for report in reports for delivery in report.delivered],
+            sum(len(report.failed) + len(report.unknown) for report in reports),
+            self.read(topic, PARTITIONS),
+            [record for record in self.log(topic, PARTITIONS) if record.value != b"warm"],
+        )
+
+    def check_that_all_was_delivered(self, aftermath):
+        self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # of some, not of all
+        self.assertEqual(0, aftermath.undelivered)
+
+    def check_that_a_reader_sees_each_once(self, aftermath):
+        self.assertEqual(set(), set(aftermath.delivered) - set(aftermath.read))
+        counts = Counter(value for value in aftermath.read.values() if value != b"warm")
+        self.assertEqual({b"%d/%d" % (bulk, n): 1 for bulk in range(BULKS) for n in range(BULK_SIZE)}, dict(counts))
+
+    def check_that_the_log_holds_each_once(self, aftermath):
+        self.assertEqual((BULKS * BULK_SIZE, 0), (len(aftermath.log), doubled(aftermath.log)))
+
+
+class LargeNeighboursCase(ProducerCase):
+    """Records too large for one topic, while answers to another topic's are cut."""
+
+    seed = 7
+    rounds = 10
+
+    def publish_beside_large_records(self):
+        """The log of the topic whose records are small, and the outcomes of the large ones."""
+        topic, other = self.fixture.topic(), self.fixture.topic()
+        producer = self.producer(options=OPTIONS)
+        for name in (topic, other):
+            producer.publish(name, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        # A rejection that comes while small records are written but unanswered, whose answers then never come.
+        self.fixture.proxy.add(
+            Fault.delay_answer(ApiKey.PRODUCE, seconds=0.05, where=lambda request: other.encode() in request.frame)
+        )
+        self.fixture.proxy.add(
+            Fault.cut_answer(
+                ApiKey.PRODUCE, probability=0.4, seed=self.seed, where=lambda request: topic.encode() in request.frame
+            )
+        )
+        outcomes = []
+        for number in range(self.rounds):
+            producer.send(other, TOO_LARGE, on_delivery=outcomes.append)
+            report = producer.publish(topic, [b"%d/%d" % (number, n) for n in range(BULK_SIZE)], timeout=SECONDS)
+            self.assertTrue(report.ok, repr(report))
+        producer.close(SECONDS)
+        return self.log(topic), outcomes
+
+    def check_that_the_log_holds_each_once(self, log):
+        self.assertEqual((self.rounds * BULK_SIZE + 1, 0), (len(log), doubled(log)))

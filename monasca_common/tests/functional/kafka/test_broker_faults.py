@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brokers that are killed, frozen, absent or full, under load: nothing acknowledged is lost, nothing is doubled."""
+
+import itertools
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from monasca_common.devbroker.fixtures import KafkaClusterFixture
+from monasca_common.kafka.errors import DeliveryTimeout, TransportError
+from monasca_common.kafka.message import Record
+from monasca_common.tests.functional.kafka import mutants
+from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
+
+PARTITIONS = 3
+RECOVERY_SECONDS = 60
+FOLLOWERS_FROZEN_SECONDS = 1.0
+OUTAGE_SECONDS = 15.0
+FROZEN_SECONDS = 20.0
+CALLER_SECONDS = 2.0
+
+
+class Load(threading.Thread):
+    """Sends numbered records to every partition, some hundred a second, until stopped; hears of every outcome."""
+
+    def __init__(self, producer, topic):
+        super().__init__(daemon=True)
+        self.deliveries = []
+        self.sent = 0
+        self._producer = producer
+        self._topic = topic
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self):
+        for number in itertools.count():
+            if self._stopping.wait(0.005):
+                return
+            for partition in range(PARTITIONS):
+                record = Record(b"%d" % number, partition=partition)
+                self._producer.send(self._topic, record, on_delivery=self.deliveries.append)
+                self.sent += 1
+
+    @property
+    def acknowledged(self):
+        return {delivery.message_id for delivery in list(self.deliveries) if delivery.error is None}
+
+    def stop(self):
+        self._stopping.set()
+        self.join()
+
+
+class FaultCase(ProducerCase):
+    def check_that_nothing_acknowledged_is_lost(self, acknowledged, log):
+        self.assertEqual(0, len(acknowledged - {record.message_id for record in log}))
+
+    def check_that_nothing_is_doubled(self, log):
+        self.assertEqual(0, doubled(log))
+
+    def check_that_each_partition_is_in_order(self, log):
+        for partition in range(PARTITIONS):
+            numbers = [int(record.value) for record in log if record.partition == partition]
+            self.assertEqual(sorted(numbers), numbers)
+
+
+class TestThreeNodes(FaultCase):
+    nodes = 3
+    cluster_settings = {}  # noqa: RUF012
+
+    def setUp(self):
+        super().setUp()
+        self.cluster.admin.wait_for_brokers(3, SECONDS)
+        self.topic = self.fixture.topic(PARTITIONS)
+        self.wait_until(self.all_in_sync)
+
+    def all_in_sync(self):
+        try:
+            return all(len(in_sync) == 3 for in_sync in self.describe().in_sync)
+        except TransportError:
+            return False  # the broker that was asked has not heard of the topic yet
+
+    def led_by_another_than(self, leader):
+        try:
+            return self.describe().leaders[0] not in (leader, None)
+        except TransportError:
+            return False  # the killed one was the controller, and the next is not known yet
+
+    def describe(self):
+        return self.cluster.admin.describe_topic(self.topic)
+
+    def kill_the_leader(self, *, freeze_followers):
+        """SIGKILL the leader of a partition under load; what was acknowledged, and the log, when all is over."""
+        producer = self.producer()
+        load = Load(producer, self.topic)
+        self.addCleanup(load.stop)
+        self.wait_until(lambda: len(load.acknowledged) > 100)
+        leader = self.describe().leaders[0]
+        followers = [node for node in self.cluster.nodes if node.id != leader]
+        if freeze_followers:
+            for node in followers:
+                node.freeze()
+            time.sleep(FOLLOWERS_FROZEN_SECONDS)  # the fault itself: the leader goes on alone
+        self.cluster.node(leader).kill()
+        for node in followers:
+            node.thaw()
+        before = load.sent
+        self.wait_until(lambda: len(load.acknowledged) > before, RECOVERY_SECONDS)
+        load.stop()
+        self.assertTrue(producer.flush(RECOVERY_SECONDS).ok)
+        self.wait_until(lambda: len(load.deliveries) == load.sent)
+        self.wait_until(lambda: self.led_by_another_than(leader), RECOVERY_SECONDS)
+        return load.acknowledged, self.log(self.topic, PARTITIONS)
+
+    def check_the_log(self, acknowledged, log):
+        self.check_that_nothing_acknowledged_is_lost(acknowledged, log)
+        self.check_that_nothing_is_doubled(log)
+        self.check_that_each_partition_is_in_order(log)
+        self.assertEqual(len(acknowledged), len(log))
+
+    def test_the_leader_killed_under_load(self):
+        self.check_the_log(*self.kill_the_leader(freeze_followers=False))
+
+    def test_the_leader_killed_while_its_followers_were_behind(self):
+        self.check_the_log(*self.kill_the_leader(freeze_followers=True))
+
+    def test_mutant_with_the_leaders_word_alone_loses_what_it_acknowledged(self):
+        with mutants.producer_options(acks=1, enable_idempotence=False):
+            acknowledged, log = self.kill_the_leader(freeze_followers=True)
+        self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
+
+    def test_two_of_three_brokers_down_for_a_while(self):
+        producer = self.producer()
+        load = Load(producer, self.topic)
+        self.addCleanup(load.stop)
+        self.wait_until(lambda: len(load.acknowledged) > 100)
+        down = self.cluster.nodes[:2]
+        for node in down:
+            node.kill()
+        time.sleep(OUTAGE_SECONDS)  # the fault itself
+        self.assertGreater(producer.health().oldest_unacknowledged_seconds, OUTAGE_SECONDS - 2)
+        self.assertEqual([], [delivery for delivery in load.deliveries if delivery.error is not None])
+        for node in down:
+            node.start()
+        before = load.sent
+        self.wait_until(lambda: len(load.acknowledged) > before, RECOVERY_SECONDS)
+        load.stop()
+        self.assertTrue(producer.flush(RECOVERY_SECONDS).ok)
+        self.wait_until(lambda: len(load.deliveries) == load.sent)
+        self.check_the_log(load.acknowledged, self.log(self.topic, PARTITIONS))
+
+    def test_all_brokers_frozen_callers_learn_at_their_deadline_and_everything_arrives_once(self):
+        producer = self.producer()
+        producer.publish(self.topic, [b"0"], timeout=SECONDS).raise_for_undelivered()
+        for node in self.cluster.nodes:
+            node.freeze()
+        frozen_at = time.monotonic()
+        reports, ages = [], []
+        while time.monotonic() - frozen_at < FROZEN_SECONDS:
+            begun = time.monotonic()
+            reports.append(producer.publish(self.topic, [b"%d" % len(reports)] * 20, timeout=CALLER_SECONDS))
+            self.assertTrue(-0.1 < time.monotonic() - begun - CALLER_SECONDS < BUSY_SECONDS)
+            ages.append(producer.health().oldest_unacknowledged_seconds)
+        for node in self.cluster.nodes:
+            node.thaw()
+        self.assertEqual([20] * len(reports), [len(report.unknown) for report in reports])
+        self.assertEqual({DeliveryTimeout}, {type(delivery.error) for r in reports for delivery in r.unknown})
+        self.assertEqual(sorted(ages), ages)
+        self.assertGreater(ages[-1], FROZEN_SECONDS - 1)
+        for report in reports:
+            producer.retry(report, timeout=RECOVERY_SECONDS).raise_for_undelivered()
+        log = self.log(self.topic, PARTITIONS)
+        self.assertEqual(1 + 20 * len(reports), len(log))
+        self.check_that_nothing_is_doubled(log)
+
+
+class TestOneNode(FaultCase):
+    def test_a_broker_that_is_down_at_first_gets_everything_when_it_comes(self):
+        topic = self.fixture.topic()
+        self.cluster.node(1).kill()
+        producer = self.producer()
+        for number in range(100):
+            producer.send(topic, b"%d" % number)
+        report = producer.publish(topic, [b"100", b"101"], timeout=0.5)
+        self.assertEqual((0, 2), (report.delivered_count, len(report.unknown)))
+        self.cluster.node(1).restart()
+        self.assertEqual(2, producer.retry(report, timeout=RECOVERY_SECONDS).delivered_count)
+        self.assertEqual((100, True), ((sent := producer.flush(SECONDS)).delivered_count, sent.ok))
+        self.assertEqual([b"%d" % number for number in range(102)], [record.value for record in self.log(topic)])
+
+    def test_a_full_disk_loses_and_doubles_nothing(self):
+        folder = self.mounted(size="40m")
+        self.fixture = self.useFixture(KafkaClusterFixture(data_dir=folder / "kafka"))
+        self.cluster = self.fixture.cluster
+        topic = self.fixture.topic()
+        producer = self.producer()
+        acknowledged, reports = set(), []
+        while not reports or reports[-1].ok:
+            self.assertLess(len(reports), 100, "the disk does not become full")
+            reports.append(producer.publish(topic, [b"%d" % len(reports) + bytes(1000)] * 1000, timeout=3))
+            acknowledged |= {delivery.message_id for delivery in reports[-1].delivered}
+        self.wait_until(lambda: not self.cluster.node(1).running)
+        subprocess.run(["mount", "-o", "remount,size=400m", str(folder)], check=True)
+        self.cluster.node(1).restart()
+        producer.retry(reports[-1], timeout=RECOVERY_SECONDS).raise_for_undelivered()
+        log = self.log(topic)
+        self.assertEqual(1000 * len(reports), len(log))
+        self.check_that_nothing_acknowledged_is_lost(acknowledged, log)
+        self.check_that_nothing_is_doubled(log)
+
+    def mounted(self, size):
+        """A folder on a small disk of its own; the test is skipped where none can be mounted."""
+        folder = Path(tempfile.mkdtemp())
+        mount = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
+        )
+        if mount.returncode:
+            self.skipTest(f"a small disk cannot be mounted: {mount.stderr.strip()}")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
+        return folder

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consumers of one group on a real broker: partitions come, go and are lost, under each group protocol."""
+
+import threading
+import time
+from typing import Any, ClassVar
+
+from confluent_kafka.admin import AdminClient
+
+from monasca_common.kafka.consumer.commit import CommitResult
+from monasca_common.kafka.errors import FatalError, RetriableError, StaleCommit
+from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
+from monasca_common.tests.functional.kafka.consumer_case import (
+    BUSY_SECONDS,
+    CLASSIC,
+    EAGER,
+    KIP_848,
+    SECONDS,
+    ConsumerCase,
+    Recorder,
+    all_of,
+)
+
+
+class Protocol(ConsumerCase):
+    """What every protocol must do; the classes below name it."""
+
+    protocol: ClassVar[dict[str, Any]] = {}
+
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic(partitions=4)
+
+    def given_away(self):
+        """Whether the broker has given the topic's partitions to members of the group."""
+        client = AdminClient(self.cluster.direct_options())
+        (group,) = client.describe_consumer_groups([self.group]).values()
+        members = group.result(SECONDS).members
+        return sum(len(member.assignment.topic_partitions) for member in members) == 4
+
+    def test_two_members_share_the_partitions_and_the_leaver_hands_its_own_over(self):
+        first, second = (self.member(self.topic, **self.protocol) for _ in range(2))
+        self.wait_until(lambda: len(first.consumer.assignment()) == len(second.consumer.assignment()) == 2)
+        self.put(self.topic, 100, partitions=4)
+        self.wait_until(lambda: len(first.values) + len(second.values) >= 100)
+        second.stop()
+        self.put(self.topic, 100, partitions=4, first=100)
+        self.wait_until(lambda: len(first.values) + len(second.values) >= 200)
+        everything = sorted(int(value) for value in first.values + second.values)
+        self.assertEqual(list(range(200)), everything)
+        # A partition that was just made may have no leader yet.
+        lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
+        self.assertEqual([], lasting)
+
+    def test_who_closes_before_it_heard_of_its_partitions_leaves_at_once(self):
+        listener = Recorder()
+        consumer = self.consumer(self.topic, listener=listener, **self.protocol)
+        consumer.poll(timeout=0)
+        self.wait_until(self.given_away)
+        consumer.close()
+        self.assertEqual((), self.admin.group_members(self.group))
+        self.assertEqual([], listener.heard("assigned"))
+
+    def test_work_finished_within_a_revoke_is_committed(self):
+        self.put(self.topic, 40, partitions=4)
+        committed = []
+
+        def finish(partitions, deadline):
+            committed.append(consumer.commit(dict.fromkeys(partitions, 10)))
+
+        listener = Recorder(on_revoked=finish)
+        consumer = self.consumer(self.topic, listener=listener, **self.protocol)
+        self.read(consumer, 40)
+        other = self.member(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: other.consumer.assignment() and listener.heard("revoked"))
+        self.assertTrue(all(result.committed for results in committed for result in results.values()))
+        revoked = {partition for partitions in listener.heard("revoked") for partition in partitions}
+        offsets = self.admin.group_offsets(self.group)
+        self.assertEqual({10}, {offsets[partition] for partition in revoked})
+        self.assertFalse(other.values, "what was committed came again")
+
+    def test_a_batch_of_an_assignment_that_is_over_is_not_committed(self):
+        self.put(self.topic, 40, partitions=4)
+        consumer = self.consumer(self.topic, **self.protocol)
+        parts: dict[TopicPartition, PartitionBatch] = {}
+        while len(parts) < 4:
+            for part in consumer.poll(timeout=0.5).partitions:
+                parts[part.topic_partition] = part
+        other = self.member(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
+        moved = other.consumer.assignment()
+        self.wait_until(lambda: {self.admin.group_offsets(self.group).get(partition) for partition in moved} == {10})
+        before = self.admin.group_offsets(self.group)
+        results = consumer.commit(Batch(tuple(parts[partition] for partition in moved)))
+        self.assertEqual({True}, {result.stale for result in results.values()})
+        self.assertEqual(before, self.admin.group_offsets(self.group))
+        stale = Batch((parts[next(iter(moved))],))
+        self.assertRaises(StaleCommit, consumer.next_offsets, stale)
+
+    def test_a_listener_that_raises_does_not_break_the_rebalance(self):
+        def fail(partitions, deadline):
+            raise RuntimeError("the database is away")
+
+        consumer = self.consumer(self.topic, listener=Recorder(on_revoked=fail), **self.protocol)
+        self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
+        other = self.member(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
+        self.assertEqual(1, consumer.health().listener_failures)
+
+    def test_what_was_paused_when_it_was_revoked_flows_when_it_comes_back(self):
+        consumer = self.consumer(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
+        consumer.pause(consumer.assignment())
+        other = self.member(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
+        back = other.consumer.assignment()
+        other.stop()
+        self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
+        self.put(self.topic, 40, partitions=4)
+        consumer.resume(set(all_of(self.topic, 4)) - back)
+        self.assertEqual(40, len(self.read(consumer, 40)))
+
+    def test_a_process_that_polls_too_rarely_is_told_that_it_lost_everything(self):
+        self.put(self.topic, 40, partitions=4)
+        listener = Recorder()
+        slow = self.consumer(self.topic, listener=listener, max_poll_interval_seconds=6.0, **self.protocol)
+        messages = self.read(slow, 40)
+        time.sleep(7)
+        quick = self.member(self.topic, **self.protocol)
+        self.wait_until(lambda: len(quick.consumer.assignment()) == 4, seconds=30)
+        self.wait_until(lambda: len(quick.values) == 40)
+        late = slow.commit({TopicPartition(self.topic, 0): 3})
+        self.assertFalse(late[TopicPartition(self.topic, 0)].committed)
+        errors = self.errors_until(slow, lambda: listener.heard("lost"))
+        self.assertIn("_MAX_POLL_EXCEEDED", [getattr(error, "name", None) for error in errors])
+        self.assertEqual([all_of(self.topic, 4)], listener.heard("lost"))
+        self.assertEqual([], listener.heard("revoked"))
+        self.assertEqual(40, len(messages))
+        self.assertEqual({10}, set(self.admin.group_offsets(self.group).values()))
+
+    def test_a_commit_by_another_thread_waits_neither_for_a_poll_nor_for_a_callback(self):
+        """What the identity shared by our threads is for: the client lets in one caller at a time otherwise."""
+        committed = []
+
+        def commit_elsewhere(partitions, deadline):
+            results: list[CommitResult] = []
+            thread = threading.Thread(target=lambda: results.extend(consumer.commit({partitions[0]: 0}).values()))
+            thread.start()
+            thread.join(BUSY_SECONDS)  # nobody would answer it before this callback is over
+            committed.append([result.committed for result in results])
+
+        consumer = self.consumer(self.topic, listener=Recorder(on_revoked=commit_elsewhere), **self.protocol)
+        self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
+        poller = threading.Thread(target=consumer.poll, kwargs={"timeout": SECONDS})
+        poller.start()
+        time.sleep(0.2)
+        begun = time.monotonic()
+        self.assertTrue(consumer.commit({TopicPartition(self.topic, 0): 0})[TopicPartition(self.topic, 0)].committed)
+        self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
+        self.put(self.topic, 1)
+        poller.join(SECONDS)
+        consumer.close()
+        self.assertEqual([[True]], committed)
+
+
+class TestClassicCooperative(Protocol):
+    protocol: ClassVar[dict[str, Any]] = CLASSIC
+
+    def test_what_stays_is_not_interrupted(self):
+        listener = Recorder()
+        consumer = self.consumer(self.topic, listener=listener, **self.protocol)
+        self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
+        other = self.member(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
+        self.assertEqual(2, len(listener.heard("revoked")[0]))
+        self.assertEqual(consumer.assignment(), set(all_of(self.topic, 4)) - set(listener.heard("revoked")[0]))
+
+
+class TestClassicEager(Protocol):
+    protocol: ClassVar[dict[str, Any]] = EAGER
+
+    def test_everything_is_revoked_and_given_anew(self):
+        listener = Recorder()
+        consumer = self.consumer(self.topic, listener=listener, **self.protocol)
+        self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
+        other = self.member(self.topic, **self.protocol)
+        self.poll_until(consumer, lambda: len(other.consumer.assignment()) == 2)
+        self.assertEqual([all_of(self.topic, 4)], listener.heard("revoked"))
+
+    def test_a_partition_out_of_range_is_revived_and_the_others_lose_nothing(self):
+        self.put(self.topic, 40, partitions=4)
+        dead = TopicPartition(self.topic, 2)
+        consumer = self.consumer(self.topic, listener=Recorder(starts={dead: 99}), **self.protocol)
+        messages = self.poll_until(consumer, lambda: dead in consumer._assignment.out_of_range)
+        consumer.seek(dead, 0)
+        while len(messages) < 40:
+            messages += self.read(consumer, 40 - len(messages))
+        self.assertEqual(set(range(40)), {int(message.value) for message in messages})
+
+
+class TestKip848(Protocol):
+    protocol: ClassVar[dict[str, Any]] = KIP_848
+
+
+class TestStaticMembership(ConsumerCase):
+    def test_a_member_that_comes_back_in_time_gets_its_own_without_a_rebalance(self):
+        topic = self.fixture.topic(partitions=4)
+        listener = Recorder()
+        stays = self.member(topic, listener=listener, group_instance_id="a", session_timeout_seconds=10.0)
+        leaves = self.member(topic, group_instance_id="b", session_timeout_seconds=10.0)
+        self.wait_until(lambda: len(stays.consumer.assignment()) == len(leaves.consumer.assignment()) == 2)
+        its_own, before = leaves.consumer.assignment(), len(listener.events)
+        leaves.stop()
+        back = self.member(topic, group_instance_id="b", session_timeout_seconds=10.0)
+        self.wait_until(lambda: back.consumer.assignment() == its_own)
+        self.assertEqual(before, len(listener.events))
+
+    def test_an_identity_taken_by_another_process_is_told(self):
+        topic = self.fixture.topic()
+        first = self.member(topic, group_instance_id="a", session_timeout_seconds=10.0)
+        self.wait_until(lambda: first.consumer.assignment())
+        second = self.member(topic, group_instance_id="a", session_timeout_seconds=10.0)
+        self.wait_until(lambda: second.consumer.assignment())
+        self.wait_until(lambda: first.raised is not None)
+        self.assertIsInstance(first.raised, FatalError)
+        self.assertIn("group.instance.id", str(first.errors[0]))
+
+
+del Protocol  # no case by itself

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A consumer by itself on a real broker: reading, committing, where it starts, and moving about."""
+
+import datetime
+import time
+
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.kafka.errors import CommitUnknown, OffsetOutOfRange, TopicRecreated
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.tests.functional.kafka.consumer_case import BUSY_SECONDS, SECONDS, ConsumerCase, Recorder, all_of
+
+
+class TestReading(ConsumerCase):
+    def test_every_message_arrives_once_and_in_order_of_its_partition(self):
+        topic = self.fixture.topic(partitions=3)
+        self.put(topic, 300, partitions=3)
+        messages = self.read(self.consumer(topic), 300)
+        for number in range(3):
+            values = [int(message.value) for message in messages if message.partition == number]
+            self.assertEqual(list(range(number, 300, 3)), values)
+
+    def test_several_topics_in_one_batch_are_kept_apart(self):
+        first, second = self.fixture.topic(), self.fixture.topic()
+        self.put(first, 5)
+        self.put(second, 5, first=100)
+        messages = self.read(self.consumer([first, second]), 10)
+        self.assertEqual(list(range(5)), [int(m.value) for m in messages if m.topic == first])
+        self.assertEqual(list(range(100, 105)), [int(m.value) for m in messages if m.topic == second])
+
+    def test_a_poll_does_not_wait_for_a_full_batch(self):
+        topic = self.fixture.topic()
+        consumer = self.consumer(topic)
+        self.poll_until(consumer, consumer.assignment)
+        self.put(topic, 3)
+        batches = []
+        begun = time.monotonic()
+        while sum(map(len, batches)) < 3:
+            batches.append(consumer.poll(timeout=SECONDS))
+        self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
+
+    def test_a_poll_returns_no_more_than_it_was_asked_for(self):
+        topic = self.fixture.topic()
+        self.put(topic, 50)
+        consumer = self.consumer(topic)
+        sizes: list[int] = []
+        deadline = time.monotonic() + SECONDS
+        while sum(sizes) < 50 and time.monotonic() < deadline:
+            sizes.append(len(consumer.poll(7)))
+        self.assertEqual((50, True), (sum(sizes), max(sizes) <= 7))
+
+
+class TestCommitting(ConsumerCase):
+    def test_a_committed_batch_is_not_read_again(self):
+        topic = self.fixture.topic()
+        self.put(topic, 10)
+        consumer = self.consumer(topic)
+        batch = self.poll_batch(consumer)
+        results = consumer.commit(batch)
+        self.assertTrue(all(result.committed for result in results.values()))
+        consumer.close()
+        self.put(topic, 1, first=10)
+        self.assertEqual([b"10"], [message.value for message in self.read(self.consumer(topic), 1)])
+
+    def test_what_was_not_committed_is_read_again(self):
+        topic = self.fixture.topic()
+        self.put(topic, 5)
+        consumer = self.consumer(topic)
+        self.read(consumer, 5)
+        consumer.close()
+        self.assertEqual(5, len(self.read(self.consumer(topic), 5)))
+
+    def test_commits_are_next_to_read_even_after_a_seek_back(self):
+        topic = self.fixture.topic()
+        partition = TopicPartition(topic, 0)
+        self.put(topic, 10)
+        consumer = self.consumer(topic)
+        self.read(consumer, 10)
+        consumer.seek(partition, 4)
+        self.assertEqual(4, consumer.position(partition))
+        consumer.commit({partition: 4})
+        self.assertEqual({partition: 4}, self.admin.group_offsets(self.group))
+
+    def test_the_tracked_prefix_is_what_the_group_has(self):
+        topic = self.fixture.topic()
+        partition = TopicPartition(topic, 0)
+        self.put(topic, 10)
+        consumer = self.consumer(topic)
+        batch = self.poll_batch(consumer)
+        tracker = OffsetTracker(100)
+        for part in batch.partitions:
+            tracker.received(part)
+            for offset in (0, 1, 2, 7):
+                tracker.done(partition, part.epoch, offset)
+        consumer.commit(tracker.committable())
+        self.assertEqual({partition: 3}, self.admin.group_offsets(self.group))
+
+    def test_a_commit_without_answer_holds_neither_the_caller_nor_polls_nor_close(self):
+        topic = self.fixture.topic()
+        partition = TopicPartition(topic, 0)
+        self.put(topic, 5)
+        consumer = self.consumer(topic)
+        self.read(consumer, 5)
+        fault = self.fixture.proxy.add(Fault.drop_request(ApiKey.OFFSET_COMMIT))
+        begun = time.monotonic()
+        result = consumer.commit({partition: 5}, timeout=0.5)[partition]
+        self.assertIsInstance(result.error, CommitUnknown)
+        self.assertLess(time.monotonic() - begun, 0.5 + BUSY_SECONDS)
+        self.put(topic, 1, first=5)
+        self.assertEqual([b"5"], [message.value for message in self.read(consumer, 1)])
+        self.assertGreater(fault.taken, 0)
+        begun = time.monotonic()
+        consumer.close(1.0)
+        self.assertLess(time.monotonic() - begun, 2.0 + BUSY_SECONDS)
+
+    def poll_batch(self, consumer):
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            batch = consumer.poll(timeout=0.5)
+            if len(batch):
+                return batch
+        raise AssertionError("nothing arrived")
+
+
+class TestStarting(ConsumerCase):
+    def test_latest_is_committed_before_anything_is_read(self):
+        topic = self.fixture.topic(partitions=2)
+        self.put(topic, 10, partitions=2)
+        consumer = self.consumer(topic, start="latest")
+        self.poll_until(consumer, consumer.assignment)
+        self.assertEqual(dict.fromkeys(all_of(topic, 2), 5), self.admin.group_offsets(self.group))
+        consumer.close()
+        self.put(topic, 2, partitions=2, first=10)
+        values = [message.value for message in self.read(self.consumer(topic, start="latest"), 2)]
+        self.assertEqual([b"10", b"11"], sorted(values))
+
+    def test_a_group_can_start_at_a_time(self):
+        topic = self.fixture.topic()
+        moment = datetime.datetime(2026, 1, 31, 12, tzinfo=datetime.UTC)
+        stamps = [int(moment.timestamp() * 1000) + 60_000 * minute for minute in range(-2, 2)]
+        self.put(topic, 4, timestamps=stamps)
+        messages = self.read(self.consumer(topic, start="2026-01-31T12:00:00Z"), 2)
+        self.assertEqual([b"2", b"3"], [message.value for message in messages])
+
+    def test_a_partition_added_later_starts_at_its_beginning(self):
+        topic = self.fixture.topic()
+        consumer = self.consumer(topic, start="latest", options={"topic.metadata.refresh.interval.ms": "500"})
+        self.poll_until(consumer, consumer.assignment)
+        client = AdminClient({**self.cluster.direct_options()})
+        client.create_partitions([NewPartitions(topic, 2)])[topic].result(SECONDS)
+        self.put(topic, 4, partitions=2)
+        values = sorted(message.value for message in self.read(consumer, 4))
+        self.assertEqual([b"0", b"1", b"2", b"3"], values)
+
+    def test_the_second_member_of_a_fresh_group_does_not_start_earlier_than_the_first(self):
+        topic = self.fixture.topic(partitions=2)
+        self.put(topic, 20, partitions=2)
+        members = [self.member(topic, start="latest") for _ in range(2)]
+        self.wait_until(lambda: all(len(member.consumer.assignment()) == 1 for member in members))
+        self.wait_until(
+            lambda: all(member.consumer.lag() == dict.fromkeys(member.consumer.assignment(), 0) for member in members)
+        )
+        self.put(topic, 2, partitions=2, first=20)
+        self.wait_until(lambda: sum(len(member.values) for member in members) >= 2)
+        self.assertEqual([b"20", b"21"], sorted(members[0].values + members[1].values))
+
+    def test_the_listener_knows_better_than_the_group(self):
+        topic = self.fixture.topic(partitions=2)
+        self.put(topic, 20, partitions=2)
+        listener = Recorder(starts={TopicPartition(topic, 1): 7})
+        messages = self.read(self.consumer(topic, listener=listener), 13)
+        self.assertEqual([7, 8, 9], [message.offset for message in messages if message.partition == 1])
+
+    def test_chosen_partitions_follow_the_same_rules(self):
+        topic = self.fixture.topic(partitions=2)
+        self.put(topic, 10, partitions=2)
+        partition = TopicPartition(topic, 1)
+        consumer = self.consumer(topic, partitions=[partition])
+        messages = self.read(consumer, 5)
+        self.assertEqual({1}, {message.partition for message in messages})
+        self.assertTrue(consumer.commit({partition: 3})[partition].committed)
+        consumer.close()
+        again = self.read(self.consumer(topic, partitions=[partition]), 2)
+        self.assertEqual([3, 4], [message.offset for message in again])
+
+    def test_a_broker_that_is_away_at_the_start_only_delays_it(self):
+        topic = self.fixture.topic()
+        self.put(topic, 3)
+        fault = self.fixture.proxy.add(Fault.cut_request(ApiKey.OFFSET_FETCH))
+        consumer = self.consumer(topic)
+        self.poll_until(consumer, lambda: fault.taken > 0)
+        self.fixture.proxy.remove(fault)
+        messages = self.poll_until(consumer, lambda: consumer.position(TopicPartition(topic, 0)) == 3)
+        self.assertEqual([b"0", b"1", b"2"], [message.value for message in messages])
+
+
+class TestMoving(ConsumerCase):
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic()
+        self.partition = TopicPartition(self.topic, 0)
+
+    def test_seeks_to_the_ends_an_offset_a_time_and_the_commit(self):
+        self.put(self.topic, 10, timestamps=[1_700_000_000_000 + 1000 * number for number in range(10)])
+        consumer = self.consumer(self.topic)
+        self.read(consumer, 10)
+        consumer.commit({self.partition: 8})
+        self.assertEqual({self.partition: 0}, consumer.seek_to_beginning())
+        self.assertEqual(b"0", self.read(consumer, 10)[0].value)
+        consumer.seek(self.partition, 6)
+        self.assertEqual(b"6", self.read(consumer, 4)[0].value)
+        self.assertEqual({self.partition: 4}, consumer.seek_to_time({self.partition: 1_700_000_003_500}))
+        self.assertEqual(b"4", self.read(consumer, 6)[0].value)
+        self.assertEqual({self.partition: 8}, consumer.seek_to_committed())
+        self.assertEqual(b"8", self.read(consumer, 2)[0].value)
+        self.assertEqual({self.partition: 10}, consumer.seek_to_end())
+        self.assertEqual({self.partition: 10}, consumer.seek_to_time({self.partition: 1_800_000_000_000}))
+
+    def test_a_paused_partition_delivers_nothing_until_it_is_resumed(self):
+        consumer = self.consumer(self.topic)
+        self.poll_until(consumer, consumer.assignment)
+        consumer.pause([self.partition])
+        self.put(self.topic, 3)
+        self.assertEqual(0, len(consumer.poll(timeout=1.0)))
+        consumer.resume([self.partition])
+        self.assertEqual(3, len(self.read(consumer, 3)))
+
+    def test_lag_is_what_is_left_to_read(self):
+        self.put(self.topic, 10)
+        consumer = self.consumer(self.topic)
+        self.read(consumer, 10)
+        consumer.seek(self.partition, 4)
+        self.assertEqual({self.partition: 6}, consumer.lag())
+
+    def test_out_of_range_is_told_once_and_a_seek_revives(self):
+        self.put(self.topic, 10)
+        consumer = self.consumer(self.topic, listener=Recorder(starts={self.partition: 1000}))
+        errors = self.errors_until(consumer)
+        self.assertIsInstance(errors[0], OffsetOutOfRange)
+        self.assertEqual((self.partition, 1000), (errors[0].partition, errors[0].offset))
+        for _ in range(3):
+            batch = consumer.poll(timeout=0.5)
+            self.assertEqual((0, ()), (len(batch), batch.errors))
+        consumer.seek(self.partition, 7)
+        self.assertEqual([b"7", b"8", b"9"], [message.value for message in self.read(consumer, 3)])
+
+    def test_records_deleted_under_a_reader_are_an_alarm(self):
+        self.put(self.topic, 10)
+        consumer = self.consumer(self.topic, listener=Recorder(starts={self.partition: 2}))
+        self.admin.delete_records({self.partition: 5})
+        errors = self.errors_until(consumer)
+        self.assertIsInstance(errors[0], OffsetOutOfRange)
+        self.assertEqual({self.partition: 5}, consumer.seek_to_beginning())
+        self.assertEqual(5, len(self.read(consumer, 5)))
+
+    def test_a_topic_made_again_stops_its_readers(self):
+        self.put(self.topic, 3)
+        consumer = self.consumer(self.topic, topic_check_seconds=0.2)
+        self.read(consumer, 3)
+        time.sleep(0.5)
+        self.admin.delete_topic(self.topic)
+        self.cluster.create_topic(self.topic)
+
+        def poll_for_ever():
+            deadline = time.monotonic() + SECONDS
+            while time.monotonic() < deadline:
+                consumer.poll(timeout=0.1)
+
+        self.assertRaises(TopicRecreated, poll_for_ever)
+        self.assertRaises(TopicRecreated, consumer.poll)
+        refused = consumer.commit({self.partition: 3})[self.partition]
+        self.assertIsInstance(refused.error, TopicRecreated)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract over librdkafka and a real Kafka, with both group protocols."""
+
+import contextlib
+import time
+from typing import ClassVar
+
+from confluent_kafka.admin import AdminClient, NewPartitions
+from oslotest import base
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.devbroker.jars import kafka_version
+from monasca_common.kafka import plugins
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.kafka.testing import contracts
+from monasca_common.kafka.testing.contracts import PARTITIONS, Capability, needs
+from monasca_common.kafka.testing.contracts.member import MemberProcess
+from monasca_common.kafka.testing.contracts.scenario import Scenario
+
+
+class KafkaContractCluster(contracts.Cluster):
+    capabilities = frozenset(Capability) - (
+        {Capability.CONSUMER_PROTOCOL} if kafka_version().startswith("3.") else frozenset()
+    )
+    max_poll_interval_seconds = 2.0
+
+    def __init__(self, kafka, defer, **consumer_changes):
+        super().__init__(defer, **consumer_changes)
+        self.kafka = kafka
+        self.connection = ConnectionSettings(kafka.bootstrap_servers)
+
+    def open_producer(self, settings):
+        return plugins.kafka_producer(settings)
+
+    def open_consumer(self, settings, listener, partitions):
+        return plugins.kafka_consumer(settings, listener=listener, partitions=partitions)
+
+    def new_topic(self, *, max_message_bytes=None):
+        topic = self.name()
+        config = {} if max_message_bytes is None else {"max.message.bytes": str(max_message_bytes)}
+        self.kafka.create_topic(topic, PARTITIONS, config=config)
+        return topic
+
+    def new_member(self, topic, group):
+        member = MemberProcess(
+            self.connection.bootstrap_servers, topics=[topic], group_id=group, **self.consumer_changes
+        )
+        self._defer(member.kill)
+        return member
+
+    def outlive_poll_interval(self, consumer):
+        time.sleep(self.max_poll_interval_seconds + 1)
+
+    def recreate_topic(self, topic):
+        self.kafka.admin.delete_topic(topic)
+        self.kafka.create_topic(topic, PARTITIONS)
+
+    def delete_records(self, partition, before):
+        self.kafka.admin.delete_records({partition: before})
+
+    def add_partition(self, topic):
+        admin = AdminClient(self.kafka.direct_options())
+        for created in admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)]).values():
+            created.result(10)
+
+    def lose_produce_answers(self, count):
+        self.kafka.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, times=count))
+
+    @contextlib.contextmanager
+    def outage(self):
+        self.kafka.node(1).freeze()
+        try:
+            yield
+        finally:
+            self.kafka.node(1).thaw()
+
+
+class KafkaCase(base.BaseTestCase):
+    cluster: contracts.Cluster
+    consumer_changes: ClassVar[dict[str, object]] = {"session_timeout_seconds": 1.5}
+
+    def setUp(self):
+        shared = self.useFixture(SharedKafkaCluster(proxied=True))
+        self.cluster = KafkaContractCluster(shared.cluster, self.addCleanup, **self.consumer_changes)
+        super().setUp()
+
+
+class KafkaProducerTest(contracts.ProducerContract, KafkaCase):
+    pass
+
+
+class KafkaTransactionTest(contracts.TransactionContract, KafkaCase):
+    pass
+
+
+class ClassicConsumerTest(contracts.ConsumerContract, KafkaCase):
+    pass
+
+
+class ClassicPositionTest(contracts.PositionContract, KafkaCase):
+    pass
+
+
+class CooperativeGroupTest(contracts.GroupContract, KafkaCase):
+    pass
+
+
+class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
+    pass
+
+
+class EagerGroupTest(contracts.GroupContract, KafkaCase):
+    consumer_changes: ClassVar = {"session_timeout_seconds": 1.5, "assignment_strategy": "range"}
+
+
+class ConsumerProtocolTest(Scenario, KafkaCase):
+    consumer_changes: ClassVar = {"group_protocol": "consumer"}
+
+    @needs(Capability.CONSUMER_PROTOCOL)
+    def test_a_consumer_of_this_protocol_reads(self):
+        topic = self.cluster.new_topic()
+        self.fill(topic, 1)
+        consumer = self.cluster.consumer(topic, self.cluster.name("group"))
+        self.assertEqual(PARTITIONS, len(self.read(consumer, PARTITIONS)))
+
+
+class Kip848Case(KafkaCase):
+    """Where `ConsumerProtocolTest` finds that Kafka lacks the protocol, nothing is claimed of it."""
+
+    consumer_changes: ClassVar = {"group_protocol": "consumer"}
+
+    def setUp(self):
+        super().setUp()
+        if Capability.CONSUMER_PROTOCOL not in self.cluster.capabilities:
+            self.skipTest(f"Kafka {kafka_version()} is not one that {Capability.CONSUMER_PROTOCOL.value}")
+
+
+class Kip848ConsumerTest(contracts.ConsumerContract, Kip848Case):
+    pass
+
+
+class Kip848PositionTest(contracts.PositionContract, Kip848Case):
+    pass
+
+
+class Kip848GroupTest(contracts.GroupContract, Kip848Case):
+    pass
+
+
+class Kip848ProcessorTest(contracts.ProcessorContract, Kip848Case):
+    pass

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract over librdkafka and its mock cluster: real sockets, no Java."""
+
+import time
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.kafka.testing import contracts
+from monasca_common.kafka.testing.contracts.member import MemberProcess
+from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
+
+
+class MockProducerTransport(ConfluentProducer):
+    def max_message_bytes(self, topics, timeout):
+        # Asked for it, the mock cluster answers nothing at all, and the client would go on asking.
+        raise TransportError("a mock cluster describes nothing", name="_UNSUPPORTED_FEATURE")
+
+    def topic_ids(self, topics, timeout):
+        raise TransportError("a mock cluster tells topics apart by nothing", name="_UNSUPPORTED_FEATURE")
+
+
+class MockCluster(contracts.Cluster):
+    """It makes a topic with four partitions when it is first heard of, and knows nothing of limits, times or ids."""
+
+    capabilities = frozenset()
+    patience_seconds = 20.0
+    max_poll_interval_seconds = 5.0
+
+    def __init__(self, defer, **consumer_changes):
+        super().__init__(defer, **consumer_changes)
+        # The cluster lives as long as the client that it was asked of.
+        self._host = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
+        brokers = self._host.list_topics(timeout=10).brokers.values()
+        self.connection = ConnectionSettings(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
+
+    def open_producer(self, settings):
+        def open_transport(batch_bytes, on_error):
+            return MockProducerTransport(settings, batch_bytes=batch_bytes, on_error=on_error)
+
+        return KafkaProducer(settings, open_transport)
+
+    def open_consumer(self, settings, listener, partitions):
+        return plugins.kafka_consumer(settings, listener=listener, partitions=partitions)
+
+    def new_topic(self, *, max_message_bytes=None):
+        topic = self.name()
+        self._host.list_topics(topic, timeout=10)
+        return topic
+
+    def new_member(self, topic, group):
+        servers = self.connection.bootstrap_servers
+        member = MemberProcess(servers, topics=[topic], group_id=group, **self.consumer_changes)
+        self._defer(member.kill)
+        return member
+
+    def outlive_poll_interval(self, consumer):
+        time.sleep(self.max_poll_interval_seconds + 1)
+
+
+class MockCase(base.BaseTestCase):
+    cluster: contracts.Cluster
+
+    def setUp(self):
+        # A session shorter than its rebalance delay of 3 s would end before the group has begun. Within that delay who
+        # is there must hear of a newcomer, by a heartbeat, commit and join again: on a busy machine that takes a while.
+        often = {"heartbeat.interval.ms": "300"}
+        self.cluster = MockCluster(self.addCleanup, session_timeout_seconds=4.0, options=often)
+        super().setUp()
+
+
+class MockProducerTest(contracts.ProducerContract, MockCase):
+    pass
+
+
+class MockConsumerTest(contracts.ConsumerContract, MockCase):
+    pass
+
+
+class MockPositionTest(contracts.PositionContract, MockCase):
+    pass
+
+
+class MockGroupTest(contracts.GroupContract, MockCase):
+    def setUp(self):
+        super().setUp()
+        # Cooperative members join twice. The mock sends one whose first sync comes after its leader's to join once
+        # more, and refuses commits meanwhile: which happens at random. So all give everything up at once.
+        self.cluster.consumer_changes = {**self.cluster.consumer_changes, "assignment_strategy": "range"}
+
+
+class MockProcessorTest(contracts.ProcessorContract, MockCase):
+    pass
+
+
+class MockTransactionTest(contracts.TransactionContract, MockCase):
+    pass

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a real client that outlive their time-outs: they are left, and nothing is lost or doubled by it."""
+
+import concurrent.futures
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from typing import Any
+
+import fixtures
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.kafka.errors import CommitUnknown, FatalError, FencedError
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.processor import Processor
+from monasca_common.tests.functional.kafka import hanging_program
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
+
+TIMEOUT = 3.0
+MESSAGES = 300
+EXITS = 20
+EXIT_SECONDS = 5.0 + BUSY_SECONDS
+CLOSE_SECONDS = 1.0 + BUSY_SECONDS
+
+
+class HangCase(ProducerCase):
+    cluster_settings: dict[str, Any] = {"proxied": True, "config": QUICK_GROUPS}  # noqa: RUF012  # as in `ProducerCase`
+
+    def setUp(self):
+        super().setUp()
+        self.said = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+        self.source, self.out = self.fixture.topic(), self.fixture.topic()
+        name = uuid.uuid4().hex[:12]
+        self.transactional_id, self.group = f"transactions-{name}", f"group-{name}"
+        records = [Record(b"%d" % number) for number in range(MESSAGES)]
+        self.producer().publish(self.source, records, timeout=SECONDS).raise_for_undelivered()
+
+    def cut_off_the_coordinator(self):
+        """Nobody hears where the group's coordinator is: librdkafka asks again and again, past every time-out."""
+        wanted = self.group.encode()
+        fault = Fault.cut_request(ApiKey.FIND_COORDINATOR, where=lambda request: wanted in request.frame)
+        self.addCleanup(self.fixture.proxy.clear)
+        return self.fixture.proxy.add(fault)
+
+    def transactional(self):
+        return self.producer(transactional_id=self.transactional_id, transaction_timeout_seconds=TIMEOUT)
+
+    def reader(self):
+        return self.consumer(self.source, group=self.group, stop_timeout_seconds=3.0, batch_size=20)
+
+    def processor(self, on_batch=lambda: None):
+        """A processor with clients of its own, all known to the group and to transactions by the same names."""
+        producer, consumer = self.transactional(), self.reader()
+
+        def handler(part):
+            on_batch()
+            return [(self.out, value) for value in part.values]
+
+        return Processor(consumer, handler, producer=producer, transactional=True), producer, consumer
+
+    def in_time(self, call, seconds):
+        begun = time.monotonic()
+        result = call()
+        self.assertLess(time.monotonic() - begun, seconds)
+        return result
+
+    def run_until_done(self, deadline):
+        """Run one processor after the other, as the restart loop of a service does; how many it took."""
+        runs = 0
+        while self.committed() < MESSAGES:
+            self.assertLess(time.monotonic(), deadline)
+            runs += 1
+            self.ended = False
+            processor, producer, consumer = self.processor()
+            watch = threading.Thread(target=self.stop_when_done, args=(processor, deadline), daemon=True)
+            watch.start()
+            try:
+                processor.run()
+            except (FatalError, FencedError):
+                pass
+            finally:
+                self.ended = True
+                watch.join(SECONDS)
+                self.close(producer, consumer)
+        return runs
+
+    def close(self, *clients):
+        for client in clients:
+            self.in_time(lambda client=client: client.close(1), 1 + CLOSE_SECONDS)
+
+    def stop_when_done(self, processor, deadline):
+        while self.committed() < MESSAGES and time.monotonic() < deadline and not self.ended:
+            time.sleep(0.2)
+        processor.stop(3)
+
+    def committed(self):
+        return self.cluster.admin.group_offsets(self.group).get(TopicPartition(self.source, 0), 0)
+
+    def seen(self):
+        """The values that a reader of committed data gets, in order of the log."""
+        self.producer().publish(self.out, [b"end"], timeout=SECONDS).raise_for_undelivered()
+        return [int(value) for value in self.read(self.out).values() if value != b"end"]
+
+
+class TestTransactionsThatHang(HangCase):
+    def hang_in_the_offsets(self):
+        """A processor whose first transaction hangs as it sends its offsets; what ended it."""
+        processor, producer, consumer = self.processor(on_batch=self.cut_off_the_coordinator)
+        error = self.in_time(lambda: self.assertRaises(FatalError, processor.run), 30)
+        self.assertTrue(producer.health().poisoned)
+        return error, producer, consumer
+
+    def test_a_processor_ends_and_its_successor_has_everything_once(self):
+        error, producer, consumer = self.hang_in_the_offsets()
+        self.assertIn("send_offsets_to_transaction has not come back", str(error))
+        self.close(producer, consumer)
+        self.fixture.proxy.clear()
+        self.run_until_done(time.monotonic() + 2 * SECONDS)
+        self.assertEqual(list(range(MESSAGES)), self.seen())
+
+    def test_a_call_that_comes_back_late_changes_nothing_and_its_client_is_destroyed(self):
+        _, producer, _ = self.hang_in_the_offsets()
+        self.fixture.proxy.clear()
+        self.wait_until(lambda: "send_offsets_to_transaction has come back" in self.said.output)
+        self.assertRaises(FatalError, producer.transaction().__enter__)
+        (bounded,) = producer._client._bounded
+        self.wait_until(lambda: bounded._thread._thread not in threading.enumerate())
+        self.assertEqual(0, self.committed())
+
+    def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(self):
+        flaps = threading.Event()
+
+        def flap():
+            for _ in range(5):
+                end = time.monotonic() + 0.2
+                while time.monotonic() < end:
+                    self.fixture.proxy.cut_connections()
+                    time.sleep(0.01)
+                if flaps.wait(2.0):
+                    return
+
+        flapping = threading.Thread(target=flap, daemon=True)
+        flapping.start()
+        self.addCleanup(flapping.join)
+        self.addCleanup(flaps.set)
+        self.run_until_done(time.monotonic() + 3 * SECONDS)
+        flaps.set()  # who looks at the result is not what is cut off
+        flapping.join()
+        self.assertEqual(list(range(MESSAGES)), self.seen())
+
+
+class TestCommitsThatHang(HangCase):
+    def test_a_commit_without_an_answer_holds_neither_the_poll_nor_the_close(self):
+        consumer = self.reader()
+        self.wait_until(lambda: consumer.poll(timeout=0.1).partitions)
+        self.fixture.proxy.add(Fault.hold_answer(ApiKey.OFFSET_COMMIT))
+        self.addCleanup(self.fixture.proxy.clear)
+        partition = TopicPartition(self.source, 0)
+        self.assertIsInstance(consumer.commit({partition: 1}, 0.5)[partition].error, CommitUnknown)
+        self.in_time(lambda: consumer.poll(timeout=0), BUSY_SECONDS)
+        self.assertGreater(consumer.health().oldest_call_seconds, 0.4)
+        self.close(consumer)
+
+
+class TestExit(HangCase):
+    def test_a_process_whose_call_hangs_ends_in_time_with_its_own_status(self):
+        self.cut_off_the_coordinator()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            ends = list(pool.map(self.end, range(EXITS)))
+        self.assertEqual([(hanging_program.EXIT_STATUS, [])] * EXITS, [(status, said) for status, said, _ in ends])
+        self.assertLess(max(seconds for _, _, seconds in ends), EXIT_SECONDS)
+
+    def end(self, number):
+        facts = {
+            "servers": self.cluster.bootstrap_servers,
+            "topic": self.out,
+            "group": self.group,
+            "transactional_id": f"{self.transactional_id}-{number}",
+            "poisoned": number % 2 == 0,
+            "closes": number % 4 < 2,
+        }
+        command = [sys.executable, "-m", hanging_program.__name__, json.dumps(facts)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stderr is not None
+            process.stdout.readline()
+            begun = time.monotonic()
+            try:
+                status = process.wait(60)
+            finally:
+                process.kill()
+            seconds = time.monotonic() - begun
+            said = process.stderr.read()
+            return status, [word for word in ("Traceback", "Fatal", "terminate") if word in said], seconds

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a real log: positions move past what is no message before retention does, and never past what is open."""
+
+import threading
+import uuid
+
+import fixtures
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.errors import OffsetOutOfRange
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.tests.functional.kafka.test_processor_kafka import SECONDS, ProcessorCase
+
+
+class TestEndOfTheLog(ProcessorCase):
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic()
+        self.upstream = self.transactional_producer()
+        self.handled = []
+
+    def transactional_producer(self):
+        servers = self.cluster.client_options("admin")["bootstrap.servers"]
+        settings = ProducerSettings(ConnectionSettings(servers), transactional_id=f"upstream-{uuid.uuid4().hex[:12]}")
+        producer = plugins.kafka_producer(settings)
+        self.addCleanup(producer.close, 5)
+        return producer
+
+    def put_in_a_transaction(self, *values):
+        with self.upstream.transaction() as transaction:
+            for value in values:
+                transaction.send(self.topic, value)
+
+    def begin(self, **choices):
+        self.reader = self.consumer(self.topic)
+        self.processor = Processor(self.reader, lambda part: self.handled.extend(part.values), **choices)
+        self.failures = []
+        self.thread = threading.Thread(target=self.run_until_it_ends, daemon=True)
+        self.thread.start()
+        self.addCleanup(self.thread.join, SECONDS)
+        self.addCleanup(self.processor.stop, 5)
+
+    def run_until_it_ends(self):
+        try:
+            self.processor.run()
+        except Exception as error:
+            self.failures.append(error)
+
+    def end(self):
+        self.processor.stop(5)
+        self.thread.join(SECONDS)
+        self.reader.close(5)
+
+    def log_end(self):
+        partition = TopicPartition(self.topic, 0)
+        return self.admin.end_offsets([partition])[partition]
+
+    def retention_empties_the_log(self):
+        self.admin.delete_records({TopicPartition(self.topic, 0): self.log_end()})
+
+    def test_a_transactional_topic_that_retention_emptied_is_read_on_with_nothing_lost_and_no_lag(self):
+        self.put_in_a_transaction(b"1", b"2")
+        self.begin()
+        self.wait_until(lambda: self.committed(self.topic) == 3)  # two messages and the marker of their transaction
+        self.end()
+        self.retention_empties_the_log()
+        self.begin()
+        self.wait_until(lambda: self.reader.lag() == {TopicPartition(self.topic, 0): 0})
+        self.put_in_a_transaction(b"3")
+        self.wait_until(lambda: self.committed(self.topic) == self.log_end())
+        self.end()
+        self.assertEqual(([b"1", b"2", b"3"], []), (self.handled, self.failures))
+
+    def test_mutant_that_stays_behind_the_last_message_cannot_go_on(self):
+        self.useFixture(fixtures.MockPatchObject(KafkaConsumer, "take_ends", lambda consumer: {}))
+        self.put_in_a_transaction(b"1", b"2")
+        self.begin()
+        self.wait_until(lambda: self.committed(self.topic) == 2)
+        self.end()
+        self.retention_empties_the_log()
+        self.begin()
+        self.wait_until(lambda: self.failures)
+        self.assertIsInstance(self.failures[0], OffsetOutOfRange)
+
+    def test_the_position_waits_before_a_transaction_that_is_open_and_passes_one_that_was_aborted(self):
+        self.put_in_a_transaction(b"1")
+        self.begin()
+        self.wait_until(lambda: self.committed(self.topic) == 2)
+        try:
+            with self.upstream.transaction() as transaction:
+                transaction.send(self.topic, b"aborted")
+                self.upstream.flush(SECONDS).raise_for_undelivered()
+                threading.Event().wait(2)  # a wrong position would be committed after one
+                self.assertEqual(2, self.committed(self.topic))
+                raise InterruptedError
+        except InterruptedError:
+            pass
+        self.wait_until(lambda: self.committed(self.topic) == 4)
+        self.end()
+        self.assertEqual(([b"1"], []), (self.handled, self.failures))
+
+    def test_a_processor_in_transactions_moves_there_in_one(self):
+        self.put_in_a_transaction(b"1", b"2")
+        self.begin(producer=self.transactional_producer(), transactional=True)
+        self.wait_until(lambda: self.committed(self.topic) == 3)
+        self.end()
+        self.assertEqual([], self.failures)
+
+    def test_the_position_of_a_database_moves_there_before_kafkas_commit(self):
+        claims = []
+
+        def accounted(partition, start, end):
+            claims.append((start, end, self.committed(self.topic)))
+
+        self.put_in_a_transaction(b"1", b"2")
+        self.begin(accounted=accounted)
+        self.wait_until(lambda: self.committed(self.topic) == 3)
+        self.end()
+        ((start, end, committed),) = claims
+        self.assertEqual((2, 3), (start, end))
+        self.assertLess(committed, 3)

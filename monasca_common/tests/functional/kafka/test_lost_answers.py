@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the library is for: answers are lost or late, callers retry, and every message is there once.
+
+Each guarantee is also taken away, and the same check must then fail.
+"""
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.kafka.errors import DeliveryAbandoned, MessageTooLarge
+from monasca_common.tests.functional.kafka import mutants
+from monasca_common.tests.functional.kafka.lost_answers_case import (
+    CALLER_SECONDS,
+    LargeNeighboursCase,
+    LostAnswersCase,
+)
+from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
+
+
+class TestLostAnswers(LostAnswersCase):
+    def test_retried_until_delivered_every_message_is_read_once_and_in_the_log_once(self):
+        aftermath = self.lose_answers()
+        self.check_that_all_was_delivered(aftermath)
+        self.check_that_a_reader_sees_each_once(aftermath)
+        self.check_that_the_log_holds_each_once(aftermath)
+
+    def test_mutant_a_retry_that_makes_new_ids_is_read_twice(self):
+        with mutants.publishes_again():
+            aftermath = self.lose_answers()
+        self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
+
+    def test_mutant_a_retry_that_produces_what_is_queued_doubles_the_log_but_not_what_is_read(self):
+        # No dropped answers: while the client misses one, this mutant writes more than the five batches by which a
+        # broker knows a repetition, and the sequence that is out of order then is the end of the client.
+        with mutants.produces_again_while_queued():
+            aftermath = self.lose_answers(dropped=0)
+        self.check_that_a_reader_sees_each_once(aftermath)
+        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
+
+    def test_mutant_a_client_that_gives_messages_up_by_itself_doubles_the_log_but_not_what_is_read(self):
+        with mutants.short_message_timeout():
+            aftermath = self.lose_answers()
+        self.check_that_a_reader_sees_each_once(aftermath)
+        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
+
+
+class TestLargeNeighbours(LargeNeighboursCase):
+    def test_a_record_too_large_is_not_sent_so_its_neighbours_stay_single(self):
+        log, outcomes = self.publish_beside_large_records()
+        self.assertEqual([MessageTooLarge] * self.rounds, [type(delivery.error) for delivery in outcomes])
+        self.check_that_the_log_holds_each_once(log)
+
+    def test_mutant_a_record_too_large_that_is_sent_doubles_its_neighbours(self):
+        with mutants.no_size_check():
+            log, _ = self.publish_beside_large_records()
+        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, log)
+
+
+class TestAnotherProducer(ProducerCase):
+    """A message that one producer gave up is sent again by another."""
+
+    def close_and_send_again(self):
+        """Written, unanswered, given up by close; then sent by the next. What a reader gets, and what the log holds."""
+        topic = self.fixture.topic()
+        first, second = self.producer(), self.producer()
+        first.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        lost = self.fixture.proxy.add(Fault.drop_answer(ApiKey.PRODUCE))
+        report = first.publish(topic, [b"1", b"2"], timeout=CALLER_SECONDS)
+        self.wait_until(lambda: lost.taken)
+        first.close(0)
+        self.fixture.proxy.clear()
+        again = second.retry(report, timeout=SECONDS)
+        self.assertEqual((2, True), (again.delivered_count, again.ok))
+        return self.read(topic), self.log(topic)
+
+    def check_that_a_reader_sees_each_once(self, read):
+        self.assertEqual([b"1", b"2", b"warm"], sorted(read.values()))
+
+    def test_the_log_holds_it_twice_but_a_reader_sees_it_once(self):
+        read, log = self.close_and_send_again()
+        self.check_that_a_reader_sees_each_once(read)
+        self.assertEqual(2, doubled(log))
+
+    def test_mutant_under_a_new_id_a_reader_sees_it_twice(self):
+        with mutants.a_new_id_on_retry():
+            read, _ = self.close_and_send_again()
+        self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, read)
+
+    def test_what_a_close_gave_up_says_so(self):
+        topic = self.fixture.topic()
+        producer = self.producer()
+        producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        self.fixture.proxy.add(Fault.drop_answer(ApiKey.PRODUCE))
+        producer.send(topic, b"1")
+        [given_up] = producer.close(CALLER_SECONDS).unknown
+        self.assertIsInstance(given_up.error, DeliveryAbandoned)

@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import confluent_kafka
+import fixtures
+
+from monasca_common.kafka import failpoints, plugins
+from monasca_common.kafka.errors import HandlerError, MessageTooLarge, Poison, RetryLater, TransactionError
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.transactions import TransactionalPublisher
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.kafka import processor_program
+from monasca_common.tests.functional.kafka.consumer_case import (
+    CLASSIC,
+    KIP_848,
+    QUICK_GROUPS,
+    ConsumerCase,
+    Recorder,
+)
+
+SECONDS = 40
+MESSAGES = 200
+BAD = {b"bad%d" % number for number in range(3, MESSAGES, 25)}
+GOOD = {b"%d" % number for number in range(MESSAGES) if b"bad%d" % number not in BAD}
+
+
+class ProcessorCase(ConsumerCase):
+    cluster_settings: ClassVar[dict[str, Any]] = {"config": QUICK_GROUPS}
+
+    def log(self, topic, isolation="read_committed"):
+        """(id, value) of every record, read by another client."""
+        options = {
+            **self.cluster.direct_options(),
+            "group.id": "log",
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+        }
+        reader = confluent_kafka.Consumer(options)
+        reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        records = []
+        while (message := reader.poll(SECONDS)) is not None and message.error() is None:
+            records.append((dict(message.headers() or ()).get(MESSAGE_ID_HEADER), message.value()))
+        reader.close()
+        return records
+
+    def committed(self, topic):
+        offsets = self.admin.group_offsets(self.group)
+        return sum(offset for partition, offset in offsets.items() if partition.topic == topic)
+
+    def wait_until(self, condition, seconds=SECONDS):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            time.sleep(0.02)
+
+
+class TestMembership(ProcessorCase):
+    """A group whose members must poll every 2 s, and handlers that take 6."""
+
+    def run_processor(self, handler, **protocol):
+        topic = self.fixture.topic()
+        self.put(topic, 3)
+        listener = Recorder()
+        changes = {"max_poll_interval_seconds": 2.0, **protocol}
+        if "session_timeout_seconds" in changes:
+            changes["session_timeout_seconds"] = 1.5
+        consumer = self.consumer(topic, listener=listener, **changes)
+        processor = Processor(consumer, handler)
+        thread = threading.Thread(target=processor.run, daemon=True)
+        thread.start()
+        self.addCleanup(thread.join, SECONDS)
+        self.addCleanup(processor.stop, 5)
+        self.wait_until(lambda: self.committed(topic) == 3)
+        self.assertEqual(["assigned"], [event for event, _ in listener.events])
+
+    def handle_slowly(self, **protocol):
+        calls = []
+
+        def handler(part):
+            calls.append(part.offsets)
+            time.sleep(6)
+
+        self.run_processor(handler, **protocol)
+        self.assertEqual([0, 1, 2], [offset for offsets in calls for offset in offsets])
+
+    def test_a_handler_slower_than_max_poll_interval_stays_in_a_classic_group(self):
+        self.handle_slowly(**CLASSIC)
+
+    def test_a_handler_slower_than_max_poll_interval_stays_in_a_kip_848_group(self):
+        self.handle_slowly(**KIP_848)
+
+    def test_a_dependency_away_for_longer_than_max_poll_interval_costs_nothing_but_time(self):
+        back = time.monotonic() + 6
+        taken = []
+
+        def handler(part):
+            if time.monotonic() < back:
+                raise RetryLater
+            taken.extend(part.values)
+
+        self.run_processor(handler, **CLASSIC)
+        self.assertEqual([b"0", b"1", b"2"], taken)
+
+
+class TestTransactions(ProcessorCase):
+    def run_processor(self, handler, count, **choices):
+        """Handle ``count`` messages, outputs to ``self.out``, dead letters to ``self.dlq``."""
+        topic, self.out = self.fixture.topic(), self.fixture.topic()
+        self.dlq = f"{topic}.dlq"
+        self.cluster.create_topic(self.dlq, 1)
+        self.put(topic, count)
+        connection = self.settings(topic).connection
+        producer = plugins.kafka_producer(ProducerSettings(connection, transactional_id=self.group))
+        self.addCleanup(producer.close, 1)
+        consumer = self.consumer(topic, batch_size=5)
+        processor = Processor(
+            consumer, handler, producer=producer, transactional=True, dead_letters=DeadLetters(), **choices
+        )
+        thread = threading.Thread(target=processor.run, daemon=True)
+        thread.start()
+        self.addCleanup(thread.join, SECONDS)
+        self.addCleanup(processor.stop, 5)
+        # A transaction's own records take offsets in its output topics, none in the input.
+        self.wait_until(lambda: self.committed(topic) == count)
+
+    def double(self, part):
+        return [(self.out, value * 2) for value in part.values]
+
+    def test_dead_letters_outputs_and_offsets_go_together(self):
+        def handler(part):
+            bad = [index for index, value in enumerate(part.values) if value in (b"3", b"11")]
+            if bad:
+                raise Poison("bad", bad)
+            return self.double(part)
+
+        self.run_processor(handler, 20)
+        good = sorted(b"%d" % number * 2 for number in range(20) if number not in (3, 11))
+        self.assertEqual(good, sorted(value for _, value in self.log(self.out)))
+        self.assertEqual([b"3", b"11"], [value for _, value in self.log(self.dlq)])
+
+    def test_an_aborted_transaction_is_read_and_handled_again_and_seen_once(self):
+        publish, calls = TransactionalPublisher._publish, []
+
+        def aborts_sometimes(outbox, topic, records):
+            publish(outbox, topic, records)
+            calls.append(topic)
+            if len(calls) in (2, 4):
+                raise TransactionError("for the test")
+
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                f"{TransactionalPublisher.__module__}.TransactionalPublisher._publish", aborts_sometimes
+            )
+        )
+        self.run_processor(self.double, 30)
+        self.assertEqual(sorted(b"%d" % number * 2 for number in range(30)), sorted(v for _, v in self.log(self.out)))
+
+    def test_an_output_that_is_too_large_ends_the_run_and_nothing_of_it_is_seen(self):
+        topic, out = self.fixture.topic(), self.fixture.topic()
+        self.put(topic, 1)
+        connection = self.settings(topic).connection
+        with plugins.kafka_producer(ProducerSettings(connection, transactional_id=self.group)) as producer:
+            processor = Processor(
+                self.consumer(topic),
+                lambda part: [(out, b"small"), (out, b"x" * 5_000_000)],
+                producer=producer,
+                transactional=True,
+            )
+            error = self.assertRaises(HandlerError, processor.run)
+        self.assertIsInstance(error.__cause__, MessageTooLarge)
+        self.assertEqual([], self.log(out))
+        self.assertEqual(0, self.committed(topic))
+
+
+class CrashCase(ProcessorCase):
+    bad: ClassVar[set[bytes]] = BAD
+    transactional_id: str | None = None
+
+    def setUp(self):
+        super().setUp()
+        self.topic, self.out = self.fixture.topic(2), self.fixture.topic()
+        self.cluster.create_topic(f"{self.topic}.dlq", 1)
+        connection = self.settings(self.topic).connection
+        self.servers = connection.bootstrap_servers
+        with plugins.kafka_producer(ProducerSettings(connection)) as producer:
+            names = [b"bad%d" % number for number in range(MESSAGES)]
+            values = [bad if bad in self.bad else bad.removeprefix(b"bad") for bad in names]
+            records = [Record(value, partition=number % 2) for number, value in enumerate(values)]
+            producer.publish(self.topic, records, timeout=SECONDS).raise_for_undelivered()
+
+    def spawn(self, *, fail_points="", mutant=None, pace_seconds=0.0):
+        facts = {
+            "servers": self.servers,
+            "topic": self.topic,
+            "out": self.out,
+            "group": self.group,
+            "mutant": mutant,
+            "pace_seconds": pace_seconds,
+            "transactional_id": self.transactional_id and f"{self.transactional_id}-{self.group}",
+        }
+        said = Path(self.useFixture(fixtures.TempDir()).path, "stderr")
+        attach_file(self, f"stderr of {said.parent.name}", said)
+        with said.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", processor_program.__name__, json.dumps(facts)],
+                env={**os.environ, failpoints.ENVIRONMENT_VARIABLE: fail_points},
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        self.addCleanup(process.wait, SECONDS)
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        self.addCleanup(process.stdout.close)
+        self.assertEqual("ready\n", process.stdout.readline())
+        return process
+
+    def crash(self, point, *, mutant=None, pace_seconds=0.001, meanwhile=None):
+        """Run until the fail point kills the process, then run to the end of the log."""
+        process = self.spawn(fail_points=point, mutant=mutant, pace_seconds=pace_seconds)
+        if meanwhile is not None:
+            meanwhile()
+        self.assertEqual(-signal.SIGKILL, process.wait(SECONDS))
+        process = self.spawn(mutant=mutant)
+        self.wait_until(lambda: self.committed(self.topic) == MESSAGES)
+        process.terminate()
+        self.assertEqual(0, process.wait(SECONDS))
+
+    def found(self):
+        """Lost or doubled values, for a reader who takes each message id once; nothing where all is well."""
+        problems: list[tuple[str, object]] = []
+        for name, expected in ((self.out, {value * 2 for value in GOOD}), (f"{self.topic}.dlq", BAD)):
+            by_id = dict(self.log(name))
+            problems += [("lost", value) for value in expected - set(by_id.values())]
+            if len(by_id) > len(expected):
+                problems.append(("doubled", len(by_id) - len(expected)))
+        return problems
+
+
+class TestCrash(CrashCase):
+    """SIGKILL at each fail point, a new start: nothing lost, and every repeat recognised by its id."""
+
+    def take_partition_away(self):
+        """A second member joins once the first has begun, and leaves without having committed anything."""
+        self.wait_until(lambda: self.committed(self.topic) > 0)
+        other = self.consumer(self.topic, session_timeout_seconds=2.0, assignment_strategy=None)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and not other.assignment():
+            other.poll(1, timeout=0.1)
+        other.close(1)
+
+    def test_after_a_poll(self):
+        self.crash("processor.after_poll=kill@4")
+        self.assertEqual([], self.found())
+
+    def test_after_a_poll_mutant_commits_what_it_polled(self):
+        # Ten polls have everything; those after them take 0.2 s each, and there is a commit once a second.
+        self.crash("processor.after_poll=kill@20", mutant="commits_what_it_polled", pace_seconds=0.5)
+        self.assertNotEqual([], self.found())
+
+    def test_after_the_handler_before_its_outputs_are_acknowledged(self):
+        self.crash("processor.after_handle=kill@3")
+        self.assertEqual([], self.found())
+
+    def test_after_the_handler_mutant_commits_first(self):
+        self.crash("processor.after_handle=kill@3", mutant="commits_before_outputs_are_acknowledged")
+        self.assertNotEqual([], self.found())
+
+    def test_after_a_dead_letter_is_acknowledged_before_its_commit(self):
+        self.crash("processor.after_dead_letter=kill@3")
+        self.assertEqual([], self.found())
+
+    def test_after_a_dead_letter_mutant_gives_it_a_new_id(self):
+        self.crash("processor.after_dead_letter=kill@3", mutant="gives_dead_letters_new_ids")
+        self.assertNotEqual([], self.found())
+
+    def test_before_a_commit(self):
+        self.crash("processor.before_commit=kill@1")
+        self.assertEqual([], self.found())
+
+    def test_before_a_commit_mutant_gives_outputs_new_ids(self):
+        self.crash("processor.before_commit=kill@1", mutant="gives_outputs_new_ids")
+        self.assertNotEqual([], self.found())
+
+    def test_during_a_revoke(self):
+        self.crash("processor.during_revoke=kill", pace_seconds=0.02, meanwhile=self.take_partition_away)
+        self.assertEqual([], self.found())
+
+    def test_during_a_revoke_mutant_commits_what_it_has_not_done(self):
+        self.crash(
+            "processor.during_revoke=kill",
+            mutant="commits_everything_on_revoke",
+            pace_seconds=0.02,
+            meanwhile=self.take_partition_away,
+        )
+        self.assertNotEqual([], self.found())
+
+
+class TestCrashInTransaction(CrashCase):
+    """With outputs and offsets in one transaction the log itself has every output once, whatever its id."""
+
+    bad: ClassVar[set[bytes]] = set()
+    transactional_id = "crash"
+
+    def outputs(self):
+        return sorted(value for _, value in self.log(self.out))
+
+    def test_before_the_transaction_is_committed(self):
+        self.crash("processor.in_transaction=kill@4")
+        self.assertEqual(sorted(b"%d" % number * 2 for number in range(MESSAGES)), self.outputs())
+
+    def test_mutant_sends_outputs_outside_of_the_transaction(self):
+        self.crash("processor.in_transaction=kill@4", mutant="sends_outputs_outside_of_the_transaction")
+        self.assertGreater(len(self.outputs()), MESSAGES)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Producers that go on with another client: after a fatal error, after a call that hangs, amid a transaction."""
+
+import threading
+
+from monasca_common.kafka.errors import FatalError, TransactionError
+from monasca_common.tests.functional.kafka.producer_case import SECONDS, doubled
+from monasca_common.tests.functional.kafka.test_hangs_kafka import MESSAGES, HangCase
+from monasca_common.tests.functional.kafka.test_security import SecurityCase
+
+
+class TestReopenedAfterAFatalError(SecurityCase):
+    def test_once_the_right_to_write_is_back_the_same_reports_are_delivered_once(self):
+        self.allow("describe")
+        right = self.allow("write")
+        before = self.producer(user="monasca")
+        before.publish(self.topic, [b"before"], timeout=SECONDS).raise_for_undelivered()
+        self.cluster.admin.revoke(right)
+        # One that is open goes on for other topics: fatal it is for one that is opened now.
+        self.wait_until(lambda: not before.publish(self.topic, [b"before"], timeout=SECONDS).ok)
+        producer = self.producer(user="monasca")
+        reports = []
+
+        def finished():
+            reports.append(producer.publish(self.topic, [b"%d" % len(reports)], timeout=1))
+            return producer.health().finished
+
+        self.wait_until(finished)
+        self.assertFalse(reports[-1].retriable)
+        self.assertFalse(producer.retry(reports[-1], timeout=SECONDS).ok)
+        self.cluster.admin.allow(right)
+
+        def delivered():  # a broker hears of a permission a little later
+            if producer.health().finished:
+                producer.reopen()
+            reports[:] = [producer.retry(report, timeout=SECONDS) for report in reports]
+            return all(report.ok for report in reports)
+
+        self.wait_until(delivered)
+        self.assertFalse(producer.health().finished)
+        log = [record for record in self.log(self.topic) if record.value != b"before"]
+        self.assertEqual((len(reports), 0), (len(log), doubled(log)))
+
+
+class TestReopenedTransactions(HangCase):
+    def setUp(self):
+        super().setUp()
+        self.transactions = self.transactional()
+
+    def move(self, reader):
+        """Read the rest of the source, and write it in transactions."""
+        while self.committed() < MESSAGES:
+            batch = reader.poll(timeout=0.2)
+            if batch.partitions:
+                with self.transactions.transaction() as transaction:
+                    for message in batch:
+                        transaction.send(self.out, message.value)
+                    transaction.commit_offsets(reader, batch)
+
+    def test_after_a_call_that_hangs_everything_is_there_once(self):
+        reader = self.reader()
+        self.wait_until(lambda: reader.poll(max_messages=1, timeout=0.1).partitions)
+        reader.seek_to_beginning()
+        self.cut_off_the_coordinator()
+        self.assertRaises(FatalError, self.move, reader)
+        self.assertTrue(self.transactions.health().poisoned)
+        self.fixture.proxy.clear()
+        self.transactions.reopen()
+        self.assertFalse(self.transactions.health().poisoned)
+        reader.seek_to_committed()
+        self.move(reader)
+        self.assertEqual(list(range(MESSAGES)), self.seen())
+
+    def test_one_that_is_open_is_told_as_aborted_and_the_next_one_works(self):
+        def interrupted():
+            with self.transactions.transaction() as transaction:
+                transaction.send(self.out, b"1")
+                self.assertTrue(self.transactions.flush(SECONDS).ok)
+                reopening = threading.Thread(target=self.transactions.reopen)
+                reopening.start()
+                reopening.join(SECONDS)
+
+        error = self.assertRaises(TransactionError, interrupted)
+        self.assertIn("the producer was reopened", str(error))
+        with self.transactions.transaction() as transaction:
+            transaction.send(self.out, b"2")
+        self.assertEqual([2], self.seen())
+        self.assertEqual([b"1", b"2"], [record.value for record in self.log(self.out) if record.value in (b"1", b"2")])

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a broker with TLS, passwords and ACLs denies: told within a second, as what it is, and without spinning."""
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+
+import fixtures
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    FatalError,
+    MessagingError,
+    RetriableError,
+    TransportError,
+)
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.admin import Permission
+from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
+
+PRINCIPAL = "User:monasca"
+SOON_SECONDS = 1.0
+SEVERAL_SECONDS = 5
+IDLE_SHARE = 0.5  # of one processor: who spins takes all of it
+
+
+class SecurityCase(ProducerCase):
+    cluster_settings = {"tls": True, "sasl": True, "acl": True}  # noqa: RUF012
+
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic()
+
+    def allow(self, operation, name=None, resource="topic"):
+        permission = Permission(PRINCIPAL, operation, resource, name or self.topic)
+        self.cluster.admin.allow(permission)
+        self.addCleanup(self.cluster.admin.revoke, permission)
+        return permission
+
+    @contextmanager
+    def within(self, seconds):
+        begun, used = time.monotonic(), time.process_time()
+        yield
+        elapsed = time.monotonic() - begun
+        self.assertLess(elapsed, seconds + BUSY_SECONDS)
+        self.assertLess(time.process_time() - used, 0.2 + elapsed * IDLE_SHARE)
+
+    def assert_does_not_spin(self, seconds=1.0):
+        used = time.process_time()
+        time.sleep(seconds)  # nothing is to happen in it
+        self.assertLess(time.process_time() - used, seconds * IDLE_SHARE)
+
+
+class TestProducerSecurity(SecurityCase):
+    def as_monasca(self, **changes):
+        return self.producer(user="monasca", **changes)
+
+    def undelivered_at_once(self, producer, topic):
+        """The one delivery of a bulk whose deadline is far away."""
+        with self.within(SOON_SECONDS):
+            report = producer.publish(topic, [b"denied"], timeout=SECONDS)
+        [delivery] = report.failed + report.unknown
+        return delivery
+
+    def test_a_password_over_tls_and_the_right_to_write_are_enough(self):
+        self.allow("write")
+        self.as_monasca().publish(self.topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
+        self.assertEqual(1, len(self.log(self.topic)))
+
+    def test_a_topic_that_may_not_be_written_is_told_while_others_are_served(self):
+        self.allow("write", self.fixture.topic())
+        self.allow("describe")
+        denied = self.undelivered_at_once(self.as_monasca(), self.topic)
+        self.assertIsInstance(denied.error.cause, AuthorizationError)
+        self.assertEqual([], self.log(self.topic))
+
+    def test_no_right_to_write_anything_is_told_at_once_and_not_at_the_deadline(self):
+        self.allow("describe")
+        producer = self.as_monasca()
+        denied = self.undelivered_at_once(producer, self.topic)
+        self.assertIsInstance(denied.error.cause, AuthorizationError | FatalError)
+        again = self.undelivered_at_once(producer, self.topic)
+        self.assertIsInstance(again.error.cause, TransportError)
+        self.assertIsInstance(producer.health().last_error, AuthorizationError | FatalError)
+        with self.within(SOON_SECONDS):
+            producer.flush(SECONDS)
+            producer.close(SECONDS)
+
+    def test_a_right_that_is_taken_back_is_told_by_the_next_message(self):
+        self.allow("write", self.fixture.topic())
+        right = self.allow("write")
+        producer = self.as_monasca()
+        producer.publish(self.topic, [b"1"], timeout=SECONDS).raise_for_undelivered()
+        self.cluster.admin.revoke(right)
+        denied = []
+
+        def told():
+            report = producer.publish(self.topic, [b"2"], timeout=SECONDS)
+            denied.extend(report.failed + report.unknown)
+            return denied
+
+        self.wait_until(told, SOON_SECONDS + BUSY_SECONDS)
+        self.assertIsInstance(denied[0].error.cause, AuthorizationError)
+
+    def test_a_topic_that_may_not_even_be_seen_is_told_as_denied(self):
+        self.allow("write")
+        denied = self.undelivered_at_once(self.as_monasca(), "no-such-topic")
+        self.assertIsInstance(denied.error.cause, AuthorizationError)
+
+    def assert_not_connected(self, **changes):
+        """A producer that cannot connect with these options: health tells why at once, the report at its deadline."""
+        producer = self.producer(connection=self.connection("monasca", **changes))
+        with self.within(SOON_SECONDS):
+            report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
+        self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
+        self.assertIsInstance(producer.health().last_error, AuthenticationError)
+        self.assert_does_not_spin()
+        with self.within(SOON_SECONDS):
+            self.assertEqual(1, len(producer.retry(report, timeout=0).unknown))
+            producer.close(0)
+
+    def test_a_wrong_password_is_told_by_health(self):
+        self.assert_not_connected(**{"sasl.password": "wrong"})
+
+    def test_a_broker_of_another_authority_is_told_by_health(self):
+        self.assert_not_connected(**{"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")})
+
+    def test_no_tls_where_the_broker_wants_it_is_told_by_health(self):
+        # The broker hangs up, and no client can tell why.
+        producer = self.producer(connection=ConnectionSettings(self.cluster.bootstrap_servers))
+        with self.within(SOON_SECONDS):
+            report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
+        self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
+        self.assertIsInstance(producer.health().last_error, RetriableError)
+        self.assert_does_not_spin()
+
+    def test_a_transactional_id_that_is_denied_is_told_as_that(self):
+        self.allow("write")
+        producer = self.as_monasca(transactional_id="not-ours")
+        with self.within(SOON_SECONDS):
+            self.assertRaises(AuthorizationError, producer.transaction)
+            self.assertRaises(MessagingError, producer.transaction)
+
+
+class TestConsumerSecurity(SecurityCase):
+    def assert_denied(self, **changes):
+        """A poll tells of it; polling on neither spins nor raises."""
+        consumer = self.consumer(self.topic, user="monasca", **changes)
+        errors = []
+
+        def told():
+            errors.extend(consumer.poll(timeout=0.1).errors)
+            return any(isinstance(error, AuthorizationError) for error in errors)
+
+        with self.within(SOON_SECONDS):
+            self.wait_until(told)
+        used, polls = time.process_time(), 0
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            consumer.poll(timeout=0.2)
+            polls += 1
+        self.assertLess(time.process_time() - used, IDLE_SHARE)
+        self.assertLess(polls, 50)
+        with self.within(SOON_SECONDS):
+            consumer.close(SOON_SECONDS)
+
+    def test_a_topic_that_may_not_be_read_is_told_by_the_batch(self):
+        group = uuid.uuid4().hex
+        self.allow("describe")
+        self.allow("read", group, "group")
+        self.assert_denied(group=group)
+
+    def test_a_group_that_may_not_be_joined_is_told_by_the_batch(self):
+        self.allow("read")
+        self.assert_denied(group="not-ours")
+
+    def test_a_group_that_may_not_be_joined_is_told_by_the_batch_with_kip_848(self):
+        self.allow("read")
+        self.assert_denied(group="not-ours", group_protocol="consumer")
+
+
+class Connections:
+    """A listener with a broker's certificate that counts who connects."""
+
+    def __init__(self, certificate, key):
+        self.times = []
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate, key)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.times.append(time.monotonic())
+                with contextlib.suppress(OSError), connection:
+                    connection.settimeout(1)
+                    self._context.wrap_socket(connection, server_side=True).close()
+
+    def close(self):
+        self._socket.close()
+
+
+class TestReconnects(SecurityCase):
+    def setUp(self):
+        super().setUp()
+        folder = self.cluster.certificates
+        self.server = Connections(folder / "monasca.pem", folder / "monasca.key")
+        self.addCleanup(self.server.close)
+        security = {"security.protocol": "ssl", "ssl.ca.location": str(folder / "other-ca.pem")}
+        self.log_of_client = self.useFixture(fixtures.FakeLogger("monasca_common.kafka.transport"))
+        self.distrustful = ConnectionSettings(self.server.address, security=security)
+
+    def assert_comes_back_seldom(self, turn):
+        self.wait_until(lambda: turn() or len(self.server.times) > 1)
+        ends_at = time.monotonic() + SEVERAL_SECONDS
+        while time.monotonic() < ends_at:
+            turn()
+        self.assertLess(len(self.server.times), 12 * SEVERAL_SECONDS)  # it is two clients: one that asks about topics
+
+    def test_a_consumer_whose_tls_fails_comes_back_seldom(self):
+        settings = ConsumerSettings(self.distrustful, (self.topic,), "group")
+        consumer = plugins.kafka_consumer(settings)
+        self.addCleanup(consumer.close, 1.0)
+        self.assert_comes_back_seldom(lambda: consumer.poll(timeout=0.1))
+
+    def test_a_producer_whose_tls_fails_comes_back_seldom_and_tells_why(self):
+        producer = self.producer(connection=self.distrustful)
+        producer.send(self.topic, b"1")
+        self.assert_comes_back_seldom(lambda: time.sleep(0.1))
+        error = producer.health().last_error
+        self.assertIsInstance(error, AuthenticationError | RetriableError)  # the last may be: no broker is up
+        self.assertIn("expired", self.log_of_client.output)

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transactions on a real Kafka: all of it is seen, or nothing; the offsets with it; and one producer at a time."""
+
+import uuid
+
+from monasca_common.kafka.errors import ConfigurationError, FencedError, TransactionError
+from monasca_common.kafka.message import Batch, Record, TopicPartition
+from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+
+
+class Interruption(Exception):
+    """What a block is left with."""
+
+
+class TestTransactions(ProducerCase):
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic()
+
+    def transactional(self, transactional_id=None):
+        return self.producer(transactional_id=transactional_id or f"transactional-{uuid.uuid4().hex[:12]}")
+
+    def seen(self):
+        """The values that a reader of committed data gets who reads on to a record that was sent afterwards."""
+        self.producer().publish(self.topic, [b"end"], timeout=SECONDS).raise_for_undelivered()
+        return sorted(set(self.read(self.topic).values()) - {b"end"})
+
+    def source_with(self, *values):
+        """A topic with each value in a partition of its own, a consumer of it, and its first batch: all of them."""
+        source = self.fixture.topic(len(values))
+        records = [Record(value, partition=number) for number, value in enumerate(values)]
+        self.producer().publish(source, records, timeout=SECONDS).raise_for_undelivered()
+        consumer = self.consumer(source)
+        parts = []
+
+        def all_there():
+            parts.extend(consumer.poll(timeout=0.2).partitions)
+            return len(parts) == len(values)
+
+        self.wait_until(all_there)
+        return source, consumer, Batch(tuple(parts))
+
+    def test_what_is_sent_is_seen_only_after_the_block_was_left(self):
+        producer = self.transactional()
+        with producer.transaction() as transaction:
+            transaction.send(self.topic, b"1")
+            producer.flush(SECONDS).raise_for_undelivered()
+            self.assertEqual((1, {}), (len(self.log(self.topic)), self.read(self.topic)))
+        self.assertEqual([b"1"], self.seen())
+
+    def test_what_an_exception_interrupts_is_never_seen(self):
+        producer = self.transactional()
+
+        def interrupted():
+            with producer.transaction() as transaction:
+                transaction.send(self.topic, b"aborted")
+                producer.flush(SECONDS).raise_for_undelivered()
+                raise Interruption
+
+        self.assertRaises(Interruption, interrupted)
+        with producer.transaction() as transaction:
+            transaction.send(self.topic, b"committed")
+        self.assertEqual([b"committed"], self.seen())
+
+    def test_an_undelivered_message_aborts(self):
+        producer = self.transactional()
+
+        def with_a_large_one():
+            with producer.transaction() as transaction:
+                transaction.send(self.topic, b"good")
+                transaction.send(self.topic, b"x" * 2_000_000)
+
+        self.assertRaises(TransactionError, with_a_large_one)
+        with producer.transaction() as transaction:
+            transaction.send(self.topic, b"next")
+        self.assertEqual([b"next"], self.seen())
+
+    def test_the_offsets_are_committed_with_what_was_made_of_them(self):
+        source, consumer, batch = self.source_with(b"1", b"2")
+        with self.transactional().transaction() as transaction:
+            for message in batch:
+                transaction.send(self.topic, message.value)
+            transaction.commit_offsets(consumer, batch)
+        self.assertEqual([b"1", b"2"], self.seen())
+        group = consumer.settings.group_id
+        self.assertEqual(
+            {TopicPartition(source, 0): 1, TopicPartition(source, 1): 1}, self.cluster.admin.group_offsets(group)
+        )
+
+    def test_an_abort_commits_no_offsets_and_reads_the_inputs_again(self):
+        _, consumer, batch = self.source_with(b"1", b"2")
+        before = self.cluster.admin.group_offsets(consumer.settings.group_id)
+
+        def interrupted():
+            with self.transactional().transaction() as transaction:
+                transaction.commit_offsets(consumer, batch)
+                raise Interruption
+
+        self.assertRaises(Interruption, interrupted)
+        self.assertEqual(before, self.cluster.admin.group_offsets(consumer.settings.group_id))
+        again = []
+
+        def read_again():
+            again.extend(message.value for message in consumer.poll(timeout=0.2))
+            return len(again) == 2
+
+        self.wait_until(read_again)
+        self.assertEqual([b"1", b"2"], sorted(again))
+
+    def test_inputs_that_were_taken_away_meanwhile_abort(self):
+        source, consumer, batch = self.source_with(b"1", b"2")
+        other = self.consumer(source, group=consumer.settings.group_id)
+
+        def taken():
+            consumer.poll(timeout=0.1)
+            other.poll(timeout=0.1)
+            return other.assignment() and len(consumer.assignment()) == 1
+
+        def revoked():
+            with self.transactional().transaction() as transaction:
+                transaction.send(self.topic, b"from the old owner")
+                self.wait_until(taken)
+                transaction.commit_offsets(consumer, batch)
+
+        self.assertRaises(TransactionError, revoked)
+        self.assertEqual([], self.seen())
+
+    def test_the_second_of_one_transactional_id_fences_the_first(self):
+        first, second = self.transactional("same"), self.transactional("same")
+        with first.transaction() as transaction:
+            transaction.send(self.topic, b"first")
+        with second.transaction() as transaction:
+            transaction.send(self.topic, b"second")
+
+        def fenced():
+            with first.transaction() as transaction:
+                transaction.send(self.topic, b"fenced")
+
+        self.assertRaises(FencedError, fenced)
+        self.assertEqual([b"first", b"second"], self.seen())
+
+    def test_a_producer_without_a_transactional_id_says_what_is_missing(self):
+        refusal = self.assertRaises(ConfigurationError, self.producer().transaction)
+        self.assertIn("transactional_id", str(refusal))

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the functional tests of the persister share: the command as a process, on a real Kafka and a real database."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any, ClassVar
+
+import confluent_kafka
+import fixtures
+import psutil
+import sqlalchemy as sa
+from oslotest import base
+
+from monasca_common.devbroker import ports
+from monasca_common.devbroker.fixtures import PostgresqlFixture, SharedKafkaCluster, SharedPostgresql
+from monasca_common.kafka import plugins
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.processor.dead_letters import ERROR_TEXT, ORIGIN_OFFSET, ORIGIN_PARTITION
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.checker import Told, check
+from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.persister import persister_program
+from monasca_common.tests.unit.persister import envelopes
+
+SECONDS = 40
+PARTITIONS = 2
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+session_timeout_seconds = 1.5
+linger_ms = 0
+[storage]
+driver = {driver}
+write_timeout_seconds = 2
+[database]
+connection = {url}
+[persister]
+status_port = {port}
+[kafka_metrics]
+topic = {topic}
+group_id = {group}
+batch_size = {batch_size}
+max_wait_time_seconds = 0.01
+{metrics}
+{others}
+"""
+
+NO_ALARMS = "[kafka_alarm_history]\nenabled = false"
+
+# A table in which a row that is written twice is there twice.
+_WITHOUT_KEY = {
+    "sqlite": (
+        "DROP TABLE measurements",
+        "CREATE TABLE measurements (series_id BLOB, time BIGINT, value DOUBLE, value_meta TEXT, version BIGINT)",
+    ),
+    "postgresql": ("ALTER TABLE measurements DROP CONSTRAINT measurements_pkey",),
+}
+
+
+class PersisterProcess:
+    """The running command. ``url``: of its status."""
+
+    def __init__(self, process, port, log):
+        self.process = process
+        self.pid = process.pid
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = log
+
+    def status(self):
+        """What /healthcheck says of each worker; nothing while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=5) as answer:
+                return json.load(answer)["workers"]
+        except urllib.error.HTTPError as error:
+            with error:
+                return json.load(error)["workers"]
+        except OSError:
+            return {}
+
+    def worker(self, name="metrics-0"):
+        return self.status().get(name, {})
+
+    def counter(self, name, **labels):
+        """The sum over all workers; 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError:
+            return 0
+        wanted = [f'{label}="{value}"' for label, value in labels.items()]
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith(f"monasca_persister_{name}{{") and all(each in line for each in wanted)
+        )
+
+    def terminate(self):
+        """The exit status after SIGTERM, and how many seconds that took."""
+        began = time.monotonic()
+        self.process.terminate()
+        return self.process.wait(SECONDS), time.monotonic() - began
+
+    def kill(self):
+        """SIGKILL, its workers included."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait(SECONDS)
+
+
+class PersisterCase(base.BaseTestCase):
+    cluster_settings: ClassVar[dict[str, Any]] = {"config": QUICK_GROUPS}
+    database = "sqlite"
+    own_server = False  # one that the test may kill
+
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(**self.cluster_settings))
+        self.cluster = self.fixture.cluster
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.group = f"group-{uuid.uuid4().hex[:12]}"
+        self.topic = self.fixture.topic(PARTITIONS)
+        self.dlq = f"{self.topic}.dlq"
+        self.cluster.create_topic(self.dlq, 1)
+        self.servers = self.cluster.client_options("admin")["bootstrap.servers"]
+        self.connection = ConnectionSettings(self.servers)
+        self.producer = self.open_producer()
+        self.url = self.prepare_database()
+        # Whole seconds, so that the number of a metric can be read from its time.
+        self.base_ms = (time.time_ns() // 1_000_000_000 - 3600) * 1000
+        self.told = {}
+
+    def open_producer(self):
+        producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
+        self.addCleanup(producer.close, 1)
+        return producer
+
+    # The database
+
+    def prepare_database(self):
+        if self.database == "sqlite":
+            url = f"sqlite:///{self.folder}/monasca.sqlite"
+        elif self.own_server:
+            self.server = self.useFixture(PostgresqlFixture(settings={"fsync": "off"})).server
+            url = self.server.create_database()
+        else:
+            url = self.useFixture(SharedPostgresql()).url
+        open_storage(StorageSettings(self.database, url)).upgrade()
+        self.engine = sa.create_engine(url, poolclass=sa.pool.NullPool)
+        return url
+
+    def drop_key(self):
+        for statement in _WITHOUT_KEY[self.database]:
+            self.execute(statement)
+
+    def execute(self, statement):
+        with self.engine.begin() as connection:
+            return connection.execute(sa.text(statement))
+
+    def rows(self):
+        """The number of each metric that is stored, as often as it is."""
+        with self.engine.connect() as connection:
+            times = connection.execute(sa.text("SELECT time FROM measurements")).scalars()
+            return [time_ms - self.base_ms for time_ms in times]
+
+    # Kafka
+
+    def metric(self, number, **facts):
+        return envelopes.metric(number, time_ms=self.base_ms, creation_time=self.base_ms // 1000, **facts)
+
+    def publish(self, numbers, *, bad=(), partition=None):
+        """Metrics of these numbers, those in ``bad`` spoilt, round the partitions; told in ``self.told``."""
+        records = []
+        for number in numbers:
+            value = b"no metric %d" % number if number in bad else self.metric(number)
+            records.append(Record(value, partition=number % PARTITIONS if partition is None else partition))
+        report = self.producer.publish(self.topic, records, timeout=SECONDS)
+        numbers = list(numbers)
+        for outcome, deliveries in (
+            (Told.ACKED, report.delivered),
+            (Told.FAILED, report.failed),
+            (Told.UNKNOWN, report.unknown),
+        ):
+            self.told |= {numbers[delivery.index]: outcome for delivery in deliveries}
+
+    def dead_letters(self):
+        """(number, cause, origin) of each."""
+        options = {**self.cluster.direct_options(), "group.id": "letters", "enable.partition.eof": True}
+        reader = confluent_kafka.Consumer(options)
+        reader.assign([confluent_kafka.TopicPartition(self.dlq, 0, 0)])
+        letters = []
+        while (message := reader.poll(SECONDS)) is not None and message.error() is None:
+            headers = dict(message.headers())
+            origin = (int(headers[ORIGIN_PARTITION]), int(headers[ORIGIN_OFFSET]))
+            letters.append((int(message.value().split()[-1]), headers[ERROR_TEXT].decode(), origin))
+        reader.close()
+        return letters
+
+    def verdict(self):
+        return check(self.told, self.rows(), [number for number, _, _ in self.dead_letters()])
+
+    # The process
+
+    def start(
+        self,
+        *,
+        fail_points="",
+        mutants=(),
+        crashes=None,
+        owns=False,
+        batch_size=20,
+        metrics="",
+        others=NO_ALARMS,
+        name="persister",
+    ):
+        """The command, as soon as it was started. ``owns``: every partition, whatever the group says. ``metrics``:
+        further options of that group; ``others``: further groups. ``crashes``: a seed, and how many workers die."""
+        (port,) = ports.free_ports(1)
+        configuration = self.folder / f"{name}.conf"
+        configuration.write_text(
+            _CONFIGURATION.format(
+                servers=self.servers,
+                driver=self.database,
+                url=self.url,
+                port=port,
+                topic=self.topic,
+                group=self.group,
+                batch_size=batch_size,
+                metrics=metrics,
+                others=others,
+            )
+        )
+        facts = {"fail_points": fail_points, "mutants": list(mutants)}
+        if crashes is not None:
+            facts["crashes"] = crashes
+        if owns:
+            facts["owns"] = [self.topic, PARTITIONS]
+        return self.spawn(name, configuration, port, facts)
+
+    def spawn(self, name, configuration, port, facts):
+        log = self.folder / f"{name}.log"
+        command = [sys.executable, "-m", persister_program.__name__, json.dumps(facts)]
+        with log.open("a") as output:
+            process = subprocess.Popen(
+                [*command, "persister", "--config-file", str(configuration)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        running = PersisterProcess(process, port, log)
+        self.addCleanup(process.stdin.close)
+        self.addCleanup(running.kill)
+        attach_file(self, name, log)
+        return running
+
+    def workers(self, persister):
+        """The processes that read and store; their number is told by the configuration."""
+        found = []
+        for pid in dict.fromkeys(worker["pid"] for worker in persister.status().values()):
+            if pid:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it ended since it was told of
+                    found.append(psutil.Process(pid))
+        return found
+
+    def wait_until(self, condition, seconds=SECONDS, what="it"):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f"{what} did not come about in time")
+            time.sleep(0.05)
+
+    def wait_for_all(self, seconds=SECONDS, *, dead=0):
+        """Until as many rows (of distinct numbers) are there as can be."""
+        wanted = sum(told is Told.ACKED for told in self.told.values()) - dead
+        self.wait_until(lambda: len(set(self.rows())) >= wanted, seconds, f"{wanted} rows")
+
+    def assert_clean(self):
+        verdict = self.verdict()
+        self.assertTrue(verdict.clean, str(verdict))
+
+    def assert_ends_in_order(self, persister):
+        status, seconds = persister.terminate()
+        self.assertEqual(0, status)
+        self.assertLess(seconds, 20)  # ten are promised, and the machine may be busy

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The persister's command for crash tests: ``python -m … '<json>' persister --config-file F``.
+
+``fail_points`` are armed in the first worker processes and not in those that replace them; ``crashes`` arms every one,
+each at a place drawn by lot, until so many have died. ``mutants`` take guarantees away; since each of them is covered
+by the fence, most are told together with ``no_fence``.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from unittest import mock
+
+import cotyledon
+
+from monasca_common.cli import main as cli
+from monasca_common.kafka import RebalanceListener, failpoints, open_consumer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.persister import handler, member, service
+from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.storage import fence, row_keys
+
+CRASH_POINTS = (
+    "processor.after_poll",
+    "persister.before_write",
+    "storage.in_transaction",
+    "storage.after_commit",
+    "processor.after_handle",
+    "processor.before_commit",
+    "processor.after_dead_letter",
+    "processor.after_accounting",
+    "processor.during_revoke",
+)
+_RARE_POINTS = CRASH_POINTS[-3:]
+_BREATH_SECONDS = 0.05
+
+
+def patch(owner, name, value):
+    """For good: this process is the mutant."""
+    mock.patch.object(owner, name, value).start()
+
+
+def no_fence():
+    """Rows are written whatever the stored offset says."""
+    patch(fence, "first_to_store", lambda claim, rows, stored: 0)
+
+
+def trusts_kafkas_offsets():
+    def assigned(starts, partitions):
+        starts.topic_ids = starts._consumer.topic_ids()
+        return RebalanceListener.assigned(starts, partitions)
+
+    patch(StartOffsets, "assigned", assigned)
+
+
+def commits_to_kafka_first():
+    """Kafka is told before the database."""
+    write = handler.RowsHandler._write
+
+    def written(rows_handler, part, rows):
+        result = rows_handler._starts._consumer.commit({part.topic_partition: part.next_offset}, 5.0)
+        assert all(each.committed for each in result.values())
+        write(rows_handler, part, rows)
+
+    patch(handler.RowsHandler, "_write", written)
+
+
+def drops_a_batch_on_an_error():
+    write = handler.RowsHandler._write
+
+    def written(rows_handler, part, rows):
+        try:
+            write(rows_handler, part, rows)
+        except failpoints.FailPointReached:
+            return
+
+    patch(handler.RowsHandler, "_write", written)
+
+
+def forgets_dead_letters():
+    """The stored offset stays before them."""
+    patch(handler.RowsHandler, "accounted", lambda rows_handler, partition, start, end: None)
+
+
+def keys_rows_by_their_times():
+    patch(row_keys, "by_id", lambda headers, untimed: ())
+
+
+def dies_at_once():
+    patch(service.PersisterWorker, "run", lambda worker: worker._stopping.wait(worker._rest_seconds) or os._exit(1))
+
+
+def owns_everything(topic, partitions):
+    """Believes that every partition is its own, whatever the group says."""
+    everything = [TopicPartition(topic, number) for number in range(partitions)]
+    patch(member, "open_consumer", lambda settings: open_consumer(settings, partitions=everything))
+
+
+def arms_the_first_workers_only(text):
+    made = service.PersisterWorker.__init__
+
+    def making(worker, worker_id, plan, index, respawns):
+        if not any(status.restarts for status in plan.board.statuses()):
+            failpoints.arm_from(text)
+        made(worker, worker_id, plan, index, respawns)
+
+    patch(service.PersisterWorker, "__init__", making)
+
+
+def arms_every_worker(seed, count):
+    """By lot where, and at which of its first passes, each of the first ``count`` workers dies; at once replaced."""
+    patch(service.Respawns, "rest_seconds", lambda respawns, name: 0.0)
+    patch(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", lambda manager: time.sleep(_BREATH_SECONDS))
+    made = service.PersisterWorker.__init__
+
+    def making(worker, worker_id, plan, index, respawns):
+        died = sum(status.restarts for status in plan.board.statuses())
+        if died < count:
+            lot = random.Random(f"{seed}/{died}")
+            point = lot.choice(CRASH_POINTS)
+            rare = point in _RARE_POINTS
+            # Where the place is not come by, as without a rebalance: nobody lives for ever.
+            failpoints.arm("persister.before_write", f"kill@{100 if rare else 30}")
+            failpoints.arm(point, f"kill@{1 if rare else lot.randint(1, 12)}")
+        made(worker, worker_id, plan, index, respawns)
+
+    patch(service.PersisterWorker, "__init__", making)
+
+
+def end_with_the_test():
+    """However the test ends, nothing of this is left."""
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def main(arguments):
+    facts = json.loads(arguments[0])
+    for name in facts.get("mutants", ()):
+        globals()[name]()
+    if "owns" in facts:
+        owns_everything(*facts["owns"])
+    patch(member, "_TELL_SECONDS", 0.2)  # tests look at the status, and should not wait for it
+    if "crashes" in facts:
+        arms_every_worker(*facts["crashes"])
+    else:
+        arms_the_first_workers_only(facts.get("fail_points", ""))
+    threading.Thread(target=end_with_the_test, daemon=True).start()
+    return cli.main(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

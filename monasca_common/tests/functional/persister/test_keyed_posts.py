@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Logs and events without a time of their own, posted again and again under their keys at two hosts whose clocks stand
+on either side of midnight, while answers are lost and workers of the persister die: each is one row."""
+
+import sys
+import tempfile
+import time
+
+import sqlalchemy as sa
+
+from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.functional.api import api_host
+from monasca_common.tests.functional.api.api_case import ApiProcess
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, PersisterCase
+
+_DAY_MS = 86_400_000
+_BULKS = 8
+_OF_A_BULK = 3
+_PATHS = {"logs": "/v2.0/logs", "events": "/v1.0/events"}
+
+
+class KeyedPosts:
+    cluster_settings = {"config": QUICK_GROUPS, "proxied": True}  # noqa: RUF012  # as in its base
+
+    def setUp(self):
+        super().setUp()
+        self.topics = {table: self.fixture.topic(2) for table in _PATHS}
+        for topic in self.topics.values():
+            self.cluster.create_topic(f"{topic}.dlq", 1)
+        midnight_ms = time.time_ns() // 1_000_000 // _DAY_MS * _DAY_MS
+        self.times_ms = {midnight_ms - 1, midnight_ms + 1}
+        self.hosts = [self.start_host(now_ms) for now_ms in sorted(self.times_ms)]
+        for host in self.hosts:
+            host.wait_until_ready()
+
+    def start_host(self, now_ms):
+        lines = [
+            "[kafka]",
+            f"bootstrap_servers = {self.servers}",
+            "producer_options = socket.timeout.ms=1000",
+            "[api]",
+            "port = {port}",
+            "auth_strategy = noauth",
+            "publish_timeout_seconds = 0.5",
+            f"logs_topic = {self.topics['logs']}",
+            f"events_topic = {self.topics['events']}",
+        ]
+        command = [sys.executable, "-m", api_host.__name__, str(now_ms)]
+        host = ApiProcess(tempfile.gettempdir(), "\n".join(lines) + "\n", command=command)
+        self.addCleanup(host.end)
+        return host
+
+    def start_persister(self, *mutants):
+        groups = [NO_ALARMS]
+        for table, topic in self.topics.items():
+            groups.append(f"[kafka_{table}]\nenabled = true\ntopic = {topic}\ngroup_id = {self.group}-{table}")
+        points = "storage.in_transaction=kill@3;storage.after_commit=kill@6"
+        return self.start(others="\n".join(groups), fail_points=points, mutants=mutants)
+
+    def post_everything(self):
+        """Each bulk at the two hosts by turns, until both have answered that it is taken."""
+        for fault in (
+            Fault.cut_answer(ApiKey.PRODUCE, probability=0.2, seed=3, times=6),
+            Fault.drop_answer(ApiKey.PRODUCE, probability=0.1, seed=3, times=2),
+        ):
+            self.fixture.proxy.add(fault)
+        for number in range(_BULKS):
+            for turn in range(2):
+                host = self.hosts[(number + turn) % 2]
+                for table, path in _PATHS.items():
+                    body, key = self.body(table, number), {"Idempotency-Key": f"{table}-{number}"}
+                    self.wait_until(
+                        lambda host=host, body=body, key=key, path=path: host.post(body, key, path)[0] in (200, 204),
+                        what=f"post {number} at host {turn}",
+                    )
+
+    def body(self, table, bulk):
+        numbers = range(bulk * _OF_A_BULK, (bulk + 1) * _OF_A_BULK)
+        if table == "logs":
+            return {"logs": [{"message": str(number)} for number in numbers]}
+        return {"events": [{"event": {"event_type": str(number), "payload": {}}} for number in numbers]}
+
+    def numbers(self, table):
+        column = {"logs": "message", "events": "event_type"}[table]
+        with self.engine.connect() as connection:
+            return sorted(map(int, connection.execute(sa.text(f"SELECT {column} FROM {table}")).scalars()))
+
+    def times_of(self, table):
+        with self.engine.connect() as connection:
+            return set(connection.execute(sa.text(f"SELECT time FROM {table}")).scalars())
+
+    def store_everything(self, *mutants):
+        persister = self.start_persister(*mutants)
+        self.post_everything()
+        self.fixture.proxy.clear()
+        places = [TopicPartition(topic, partition) for topic in self.topics.values() for partition in range(2)]
+        self.ends = self.cluster.admin.end_offsets(places)
+        self.wait_until(self.is_through, what="the end of the topics")
+        self.assert_ends_in_order(persister)
+
+    def is_through(self):
+        """Whether all that is in the topics is accounted for."""
+        with self.engine.connect() as connection:
+            found = connection.execute(sa.text('SELECT topic, partition, "next" FROM kafka_offset')).all()
+        stored = {TopicPartition(topic, partition): next_offset for topic, partition, next_offset in found}
+        return all(stored.get(place, 0) == end for place, end in self.ends.items())
+
+    def test_each_is_one_row(self):
+        self.store_everything()
+        for table in _PATHS:
+            self.assertEqual(list(range(_BULKS * _OF_A_BULK)), self.numbers(table))
+            self.assertLessEqual(self.times_of(table), self.times_ms)
+
+
+class KeyedPostsSqliteTest(KeyedPosts, PersisterCase):
+    def test_mutant_that_keys_rows_by_their_times_doubles_them(self):
+        self.store_everything("keys_rows_by_their_times")
+        for table in _PATHS:
+            self.assertGreater(len(self.numbers(table)), _BULKS * _OF_A_BULK)
+
+
+class KeyedPostsPostgresqlTest(KeyedPosts, PersisterCase):
+    database = "postgresql"

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``monasca-common persister`` as an operator runs it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import sqlalchemy as sa
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, PARTITIONS, SECONDS, PersisterCase
+from monasca_common.tests.unit.persister import envelopes
+
+_COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "persister"]
+
+
+class TestStart(PersisterCase):
+    """What keeps it from starting is one line, and status 1."""
+
+    def refused(self, text):
+        path = self.folder / "refused.conf"
+        path.write_text(text)
+        done = subprocess.run(
+            [*_COMMAND, "--config-file", str(path)], capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        self.assertEqual(1, done.returncode, done.stderr)
+        said = [line for line in done.stderr.splitlines() if line.startswith("monasca-common persister:")]
+        self.assertEqual(1, len(said), done.stderr)
+        return said[0]
+
+    def configuration(self, url=None, **changes):
+        groups = {
+            "kafka": f"bootstrap_servers = {self.servers}",
+            "database": f"connection = {url or self.url}",
+            **changes,
+        }
+        return "\n".join(f"[{name}]\n{text}" for name, text in groups.items())
+
+    def test_a_misspelt_option_is_named(self):
+        self.assertIn("'thread'", self.refused(self.configuration(kafka_metrics="thread = 2")))
+
+    def test_no_brokers_is_named(self):
+        self.assertIn("bootstrap_servers", self.refused(self.configuration(kafka="client_id = x")))
+
+    def test_more_processes_than_sqlite_takes_are_refused(self):
+        text = self.refused(self.configuration(kafka_metrics="num_processors = 2"))
+        self.assertIn("num_processors in group [kafka_metrics] is 2", text)
+
+    def test_a_database_without_tables_is_refused_with_the_remedy(self):
+        text = self.refused(self.configuration(f"sqlite:///{self.folder}/empty.sqlite"))
+        self.assertIn("monasca-common db upgrade", text)
+
+    def test_a_second_one_on_the_same_sqlite_file_is_refused(self):
+        persister = self.start()
+        self.wait_until(lambda: persister.worker().get("state") == "running", what="the first one")
+        self.assertIn("another process", self.refused(self.configuration()))
+        self.assertEqual("running", persister.worker()["state"])
+
+
+class TestRunning(PersisterCase):
+    def test_all_four_kinds_are_stored_by_one_process_on_sqlite(self):
+        names = {"kafka_logs": "logs", "kafka_events": "events", "kafka_alarm_history": "alarm_history"}
+        values = {"logs": envelopes.log, "events": envelopes.event, "alarm_history": envelopes.alarm}
+        extra = []
+        now_ms = self.base_ms
+        for group, table in names.items():
+            topic = self.fixture.topic(1)
+            self.cluster.create_topic(f"{topic}.dlq", 1)
+            extra.append(f"[{group}]\nenabled = true\ntopic = {topic}\ngroup_id = {self.group}-{table}")
+            records = [values[table](number, now_ms=now_ms) for number in range(5)]
+            self.producer.publish(topic, records).raise_for_undelivered()
+        self.publish(range(5))
+        persister = self.start(others="\n".join(extra))
+        for table in ("measurements", *names.values()):
+            self.wait_until(lambda table=table: self.count(table) == 5, what=table)
+        self.assertEqual(1, len(self.workers(persister)))
+        self.assert_ends_in_order(persister)
+
+    def count(self, table):
+        return self.execute_scalar(f"SELECT count(*) FROM {table}")
+
+    def execute_scalar(self, statement):
+        with self.engine.connect() as connection:
+            return connection.execute(sa.text(statement)).scalar()
+
+    def test_a_stop_commits_leaves_the_group_and_ends_with_0_while_messages_come(self):
+        persister = self.start()
+        self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
+        for first in range(0, 2000, 100):
+            self.publish(range(first, first + 100))
+        self.assert_ends_in_order(persister)
+        stored = self.execute_scalar("SELECT sum(next) FROM kafka_offset")
+        committed = self.cluster.admin.group_offsets(self.group)
+        self.assertEqual(stored, sum(committed.values()))
+        again = self.start(name="again")
+        # Its predecessor left: no session has to expire before partitions are given.
+        self.wait_until(lambda: again.worker().get("partitions") == PARTITIONS, 10, what="the assignment")
+        self.wait_for_all()
+        self.assert_ends_in_order(again)
+        self.assert_clean()
+
+    def test_a_healthy_start_and_stop_are_a_line_each(self):
+        self.publish(range(10))
+        persister = self.start()
+        self.wait_for_all()
+        self.assert_ends_in_order(persister)
+        start, stop = persister.log.read_text().splitlines()
+        for part in (self.topic, self.group, self.servers, self.url.partition("@")[2] or self.url, persister.url[7:]):
+            self.assertIn(part, start)
+        self.assertIn("rows stored 10; dead letters 0; restarts 0", stop)
+
+    def test_sighup_replaces_the_workers_and_goes_on(self):
+        self.publish(range(100))
+        persister = self.start()
+        self.wait_for_all()
+        (before,) = self.workers(persister)
+        os.kill(persister.pid, signal.SIGHUP)
+        self.wait_until(lambda: {each.pid for each in self.workers(persister)} - {before.pid}, what="a new worker")
+        self.wait_until(lambda: not before.is_running(), what="the end of the old one")
+        self.publish(range(100, 200))
+        self.wait_for_all()
+        self.assert_ends_in_order(persister)
+        self.assert_clean()
+
+    def test_ctrl_c_ends_it_and_nothing_is_left_running(self):
+        persister = self.start()
+        self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")
+        workers = self.workers(persister)
+        persister.process.send_signal(signal.SIGINT)
+        persister.process.wait(10)
+        self.wait_until(lambda: not any(each.is_running() for each in workers), 5, what="the end of the workers")
+
+    def test_one_percent_poison_costs_that_percent_and_nothing_else(self):
+        numbers = range(100_000)
+        bad = frozenset(range(50, 100_000, 100))
+        self.publish(numbers, bad=bad)
+        persister = self.start(batch_size=10_000)
+        self.wait_for_all(dead=len(bad), seconds=90)
+        self.wait_until(lambda: persister.worker()["lag"] == 0, what="the end of the log")
+        self.assertEqual(len(bad), persister.counter("dead_letters_total"))
+        self.assert_ends_in_order(persister)
+        letters = self.dead_letters()
+        self.assertEqual(
+            {(number, (number % PARTITIONS, number // PARTITIONS)) for number in bad},
+            {(number, origin) for number, _, origin in letters},
+        )
+        self.assertEqual([], [cause for _, cause, _ in letters if not cause])
+        verdict = self.verdict()
+        self.assertTrue(verdict.clean, str(verdict))
+        self.assertEqual((100_000 - len(bad), len(bad)), (verdict.stored, verdict.dead))
+
+    def test_of_the_same_key_with_two_values_the_greater_version_stays_in_either_order(self):
+        now_s = self.base_ms // 1000
+        older, newer = ({"value": 1, "creation_time": now_s}, {"value": 2, "creation_time": now_s + 1})
+        for number, order in enumerate([(older, newer), (newer, older)]):
+            for facts in order:
+                value = envelopes.metric(number, **{"time_ms": self.base_ms, **facts})
+                self.producer.publish(self.topic, [Record(value, partition=0)]).raise_for_undelivered()
+        persister = self.start()
+        self.wait_until(lambda: persister.counter("rows_total", outcome="conflicting") == 2, what="both conflicts")
+        with self.engine.connect() as connection:
+            rows = connection.execute(sa.text("SELECT time, value FROM measurements ORDER BY time")).all()
+        self.assertEqual([(self.base_ms, 2.0), (self.base_ms + 1, 2.0)], [tuple(row) for row in rows])
+        self.assert_ends_in_order(persister)
+
+    def test_memory_does_not_grow_with_a_backlog_that_waits_for_the_database(self):
+        self.publish(range(10))
+        persister = self.start(batch_size=500, metrics="buffer_bytes = 4194304")
+        self.wait_for_all()
+        (worker,) = self.workers(persister)
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            value = envelopes.metric(0, time_ms=self.base_ms, host="x" * 200)
+            # Not compressed, so that a byte of a fetch is a byte of memory.
+            settings = ProducerSettings(self.connection, linger_ms=5, compression="none")
+            with plugins.kafka_producer(settings) as producer:
+
+                def add_to_the_backlog(bulks):
+                    for _ in range(bulks):
+                        producer.publish(self.topic, [value] * 50_000, timeout=SECONDS).raise_for_undelivered()
+
+                # What the buffers hold, ten times over. How large the process is with them full, the allocators decide.
+                add_to_the_backlog(2)
+                self.wait_until(lambda: persister.worker()["state"] == "waiting for the database", what="the wait")
+                full = worker.memory_info().rss
+                add_to_the_backlog(5)
+            grown = worker.memory_info().rss - full
+            connection.exec_driver_sql("ROLLBACK")
+        self.assertGreater(250_000 * len(value), 90_000_000)
+        self.assertLess(grown, 40_000_000)
+        persister.kill()
+
+
+class TestWorkers(PersisterCase):
+    database = "postgresql"
+
+    def test_a_dead_worker_is_replaced_alone(self):
+        topic = self.fixture.topic(1)
+        self.cluster.create_topic(f"{topic}.dlq", 1)
+        events = f"[kafka_events]\nenabled = true\ntopic = {topic}\ngroup_id = {self.group}-events"
+        persister = self.start(others=f"{NO_ALARMS}\n{events}")
+        running = lambda: [each.get("state") for each in persister.status().values()]  # noqa: E731
+        self.wait_until(lambda: running() == ["running", "running"], what="both workers")
+        before = {name: worker["pid"] for name, worker in persister.status().items()}
+        os.kill(before["metrics-0"], signal.SIGKILL)
+        self.wait_until(lambda: persister.worker("metrics-0").get("restarts") == 1, what="the replacement")
+        self.publish(range(50))
+        self.wait_for_all()
+        after = {name: worker["pid"] for name, worker in persister.status().items()}
+        self.assertEqual(before["events-0"], after["events-0"])
+        self.assertNotEqual(before["metrics-0"], after["metrics-0"])
+        self.assert_ends_in_order(persister)
+
+    def test_a_worker_that_keeps_dying_does_not_spin(self):
+        self.publish(range(10))
+        persister = self.start(mutants=("dies_at_once",))
+        self.wait_until(lambda: persister.worker().get("restarts", 0) >= 2, what="two deaths")
+        began, restarts = time.monotonic(), persister.worker()["restarts"]
+        time.sleep(2)
+        made = persister.worker()["restarts"] - restarts
+        self.assertLessEqual(made, 2, f"{made} replacements in {time.monotonic() - began:.1f} s")
+        persister.kill()

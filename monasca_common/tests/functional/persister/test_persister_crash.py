@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGKILL of a worker at each fail point: it is replaced, and every message is one row in the end.
+
+The table has no key here, so that whatever is written twice is there twice. Each guarantee has its mutant.
+"""
+
+import time
+
+import sqlalchemy as sa
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.tests.functional.persister.persister_case import PersisterCase
+
+MESSAGES = 200
+BAD = frozenset(range(3, MESSAGES, 40))
+
+
+class CrashCase(PersisterCase):
+    bad: frozenset[int] = frozenset()
+
+    def crash(self, point, *, mutants=(), meanwhile=None):
+        """Store everything with a worker that dies at ``point`` and another one after it."""
+        self.drop_key()
+        self.publish(range(MESSAGES), bad=BAD)
+        persister = self.start(fail_points=point, mutants=mutants)
+        if meanwhile is not None:
+            meanwhile()
+        self.wait_until(lambda: persister.worker().get("restarts"), what="the crash")
+        self.wait_until(lambda: self.is_through(persister), what="the end of the log")
+        self.assertEqual(1, persister.worker()["restarts"])
+        self.assert_ends_in_order(persister)
+        return self.verdict()
+
+    def is_through(self, persister):
+        worker = persister.worker()
+        return worker.get("state") == "running" and worker["partitions"] == 2 and worker["lag"] == 0
+
+    def assert_exactly_once(self, verdict):
+        self.assertTrue(verdict.clean, str(verdict))
+        self.assertEqual((MESSAGES - len(BAD), len(BAD)), (verdict.stored, verdict.dead))
+
+
+class Points:
+    """Where it hurts."""
+
+    def test_after_a_poll(self):
+        self.assert_exactly_once(self.crash("processor.after_poll=kill@3"))
+
+    def test_within_the_transaction(self):
+        self.assert_exactly_once(self.crash("storage.in_transaction=kill@3"))
+
+    def test_between_the_commit_of_the_database_and_kafkas(self):
+        self.assert_exactly_once(self.crash("storage.after_commit=kill@3"))
+
+    def test_before_a_commit_to_kafka(self):
+        self.assert_exactly_once(self.crash("processor.before_commit=kill"))
+
+    def test_after_a_dead_letter_is_acknowledged(self):
+        self.assert_exactly_once(self.crash("processor.after_dead_letter=kill@2"))
+
+    def only_dead_letters(self, *, mutants=(), fail_points="", starts=5):
+        """How often each of two messages, both bad, is among the dead letters after so many starts."""
+        self.publish(range(2), bad=range(2), partition=0)
+        for number in range(starts):
+            persister = self.start(name=f"start-{number}", fail_points=fail_points, mutants=mutants)
+            fail_points = ""
+            self.wait_until(lambda: self.is_through(persister), what="the end of the log")  # noqa: B023
+            self.wait_until(lambda: len(self.dead_letters()) >= 2, what="the letters")
+            self.assert_ends_in_order(persister)
+        letters = self.dead_letters()
+        return len(letters), {origin for _, _, origin in letters}
+
+    def stored_offsets(self):
+        with self.engine.connect() as connection:
+            return dict(connection.execute(sa.text('SELECT partition, "next" FROM kafka_offset')).all())
+
+    def test_five_starts_over_two_bad_messages_write_two_dead_letters(self):
+        self.assertEqual((2, {(0, 0), (0, 1)}), self.only_dead_letters())
+        self.assertEqual(2, self.stored_offsets()[0])
+
+    def test_a_crash_after_dead_letters_were_accounted_for_repeats_none(self):
+        letters = self.only_dead_letters(fail_points="processor.after_accounting=kill", starts=1)
+        self.assertEqual((2, {(0, 0), (0, 1)}), letters)
+
+    def test_a_crash_before_that_repeats_them_under_their_ids(self):
+        letters = self.only_dead_letters(fail_points="processor.after_dead_letter=kill", starts=1)
+        self.assertEqual((4, {(0, 0), (0, 1)}), letters)
+
+    def test_mutant_that_forgets_dead_letters_writes_them_at_every_start(self):
+        count, origins = self.only_dead_letters(mutants=("forgets_dead_letters",))
+        self.assertEqual({(0, 0), (0, 1)}, origins)
+        self.assertGreater(count, 2)
+
+    def test_while_partitions_are_taken_away(self):
+        verdict = self.crash("processor.during_revoke=kill;persister.before_write=sleep:0.1", meanwhile=self.take_some)
+        self.assert_exactly_once(verdict)
+
+    def take_some(self):
+        """Another member joins the group once the first has begun, and leaves it again."""
+        self.wait_until(self.rows, what="the first row")
+        settings = ConsumerSettings(
+            self.connection, (self.topic,), self.group, session_timeout_seconds=1.5, stop_timeout_seconds=1.0
+        )
+        consumer = plugins.kafka_consumer(settings)
+        deadline = time.monotonic() + 10
+        while not consumer.assignment() and time.monotonic() < deadline:
+            consumer.poll(1, timeout=0.1)
+        consumer.close(1)
+
+    def test_mutant_that_trusts_kafkas_offsets_doubles(self):
+        verdict = self.crash("storage.after_commit=kill@3", mutants=("no_fence", "trusts_kafkas_offsets"))
+        self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
+
+    def test_mutant_that_commits_to_kafka_first_loses(self):
+        mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
+        verdict = self.crash("storage.in_transaction=kill@3", mutants=mutants)
+        self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
+
+    def errors(self, *mutants):
+        """No crash: the third transaction fails."""
+        self.publish(range(MESSAGES))
+        persister = self.start(fail_points="storage.in_transaction=raise@3", mutants=mutants)
+        self.wait_until(lambda: self.is_through(persister), what="the end of the log")
+        self.assert_ends_in_order(persister)
+        return self.verdict()
+
+    def test_an_error_within_the_transaction_loses_nothing(self):
+        verdict = self.errors()
+        self.assertTrue(verdict.clean, str(verdict))
+        self.assertEqual(MESSAGES, verdict.stored)
+
+    def test_mutant_that_drops_a_batch_on_an_error_loses_it(self):
+        verdict = self.errors("no_fence", "drops_a_batch_on_an_error")
+        self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
+
+    def test_a_dropped_batch_is_missed_by_the_fence_and_read_again(self):
+        verdict = self.errors("drops_a_batch_on_an_error")
+        self.assertTrue(verdict.clean, str(verdict))
+
+
+class TestCrashSqlite(Points, CrashCase):
+    database = "sqlite"
+
+
+class TestCrashPostgresql(Points, CrashCase):
+    database = "postgresql"

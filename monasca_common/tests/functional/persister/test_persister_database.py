@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database killed, locked and frozen while messages come: nothing lost, nothing doubled, no spinning."""
+
+import time
+
+from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
+
+_WAITING = "waiting for the database"
+_AWAY_SECONDS = 3
+_BACK_SECONDS = 20
+
+
+class TestPostgresqlAway(PersisterCase):
+    database = "postgresql"
+    own_server = True
+
+    def setUp(self):
+        super().setUp()
+        self.drop_key()
+        self.publish(range(100))
+        self.persister = self.start()
+        self.wait_for_all()
+        (self.worker,) = self.workers(self.persister)
+
+    def through_an_outage(self, begin, end, *, seconds=_AWAY_SECONDS):
+        """Messages before, during and after it; then what must hold of every outage."""
+        self.publish(range(100, 300))
+        begin()
+        self.publish(range(300, 500))
+        self.wait_until(lambda: self.persister.worker().get("state") == _WAITING, what="the wait")
+        log_before, cpu_before = self.persister.log.stat().st_size, sum(self.worker.cpu_times()[:2])
+        time.sleep(seconds)
+        self.assertLess(sum(self.worker.cpu_times()[:2]) - cpu_before, 0.3 * seconds, "it spins")
+        self.assertLess(self.persister.log.stat().st_size - log_before, 3000 * seconds, "it chatters")
+        self.assertEqual(PARTITIONS, self.persister.worker()["partitions"])
+        end()
+        began = time.monotonic()
+        self.publish(range(500, 600))
+        self.wait_for_all()
+        self.assertLess(time.monotonic() - began, _BACK_SECONDS)
+        self.wait_until(lambda: self.persister.worker().get("state") == "running", 10, "running again")
+        self.assertGreater(self.persister.counter("database_unavailable_seconds_total"), seconds * 0.8)
+        self.assertEqual(0, self.persister.counter("dead_letters_total"))
+        self.assertEqual(0, self.persister.worker()["restarts"])
+        self.assert_ends_in_order(self.persister)
+        verdict = self.verdict()
+        self.assertTrue(verdict.clean, str(verdict))
+        self.assertEqual(0, verdict.dead)
+
+    def test_killed_and_started_again(self):
+        self.through_an_outage(self.server.kill, self.server.restart)
+
+    def test_frozen(self):
+        self.through_an_outage(self.server.freeze, self.server.thaw)
+
+    def test_tables_locked_by_somebody_else(self):
+        locker = self.engine.connect()
+        self.addCleanup(locker.close)
+        self.through_an_outage(
+            lambda: locker.exec_driver_sql("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE"), locker.rollback
+        )
+
+    def test_a_stop_while_the_database_is_away_is_in_time_and_in_order(self):
+        self.server.freeze()
+        self.publish(range(100, 200))
+        self.wait_until(lambda: self.persister.worker().get("state") == _WAITING, what="the wait")
+        self.assert_ends_in_order(self.persister)
+        self.server.thaw()
+        again = self.start(name="again")
+        self.wait_for_all()
+        self.assert_ends_in_order(again)
+        self.assert_clean()
+
+    def test_started_while_the_database_is_away_it_waits_for_it(self):
+        self.assert_ends_in_order(self.persister)
+        self.server.kill()
+        self.publish(range(100, 200))
+        again = self.start(name="again")
+        self.wait_until(lambda: again.worker().get("state") == _WAITING, what="the wait")
+        self.server.restart()
+        self.wait_for_all()
+        self.assert_ends_in_order(again)
+        self.assert_clean()
+
+
+class TestSqliteAway(PersisterCase):
+    def test_locked_by_somebody_else(self):
+        self.drop_key()
+        persister = self.start()
+        self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            self.publish(range(100))
+            self.wait_until(lambda: persister.worker()["state"] == _WAITING, what="the wait")
+            connection.exec_driver_sql("ROLLBACK")
+        self.wait_for_all()
+        self.wait_until(lambda: persister.worker()["state"] == "running", 10, "running again")
+        self.assert_ends_in_order(persister)
+        self.assert_clean()
+
+
+class TestKafkaAway(PersisterCase):
+    def test_brokers_that_do_not_answer_are_told_and_come_back(self):
+        persister = self.start()
+        self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
+        for node in self.cluster.nodes:
+            node.freeze()
+        self.wait_until(lambda: persister.worker().get("state") == "waiting for Kafka", 20, "the wait")
+        for node in self.cluster.nodes:
+            node.thaw()
+        self.publish(range(100))
+        self.wait_for_all()
+        self.wait_until(lambda: persister.worker()["state"] == "running", 15, "running again")
+        self.assert_ends_in_order(persister)
+        self.assert_clean()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several writers that believe they own the same partitions: the stored offset lets one of them through."""
+
+import signal
+import time
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.tests.checker import Told
+from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
+
+MESSAGES = 1000
+_TRANSACTION = 40
+_FROZEN_SECONDS = 2.5  # beyond the session time-out of 1.5 s
+
+
+class ZombieCase(PersisterCase):
+    database = "postgresql"
+
+    def setUp(self):
+        super().setUp()
+        self.drop_key()
+
+    def publish_transactions(self):
+        """Every third one is aborted; all of them leave control records among the messages."""
+        settings = ProducerSettings(self.connection, linger_ms=0, transactional_id=self.group)
+        with plugins.kafka_producer(settings) as producer:
+            for first in range(0, MESSAGES, _TRANSACTION):
+                numbers = range(first, first + _TRANSACTION)
+                aborted = first // _TRANSACTION % 3 == 2
+                try:
+                    with producer.transaction() as transaction:
+                        for number in numbers:
+                            transaction.send(self.topic, Record(self.metric(number), partition=number % PARTITIONS))
+                        if aborted:
+                            raise _Aborted
+                except _Aborted:
+                    pass
+                self.told |= dict.fromkeys(numbers, Told.FAILED if aborted else Told.ACKED)
+
+
+class _Aborted(Exception):
+    pass
+
+
+class TestZombies(ZombieCase):
+    def three_owners(self, *mutants):
+        """What became of everything, and how many rows were offered again and skipped."""
+        slow = "persister.before_write=sleep:0.02"
+        persisters = [
+            self.start(name=f"persister-{number}", owns=True, mutants=mutants, fail_points=slow) for number in range(3)
+        ]
+        self.wait_until(lambda: all(persister.worker().get("partitions") for persister in persisters), what="the start")
+        self.publish_transactions()
+        (frozen,) = self.workers(persisters[0])
+        frozen.suspend()
+        time.sleep(_FROZEN_SECONDS)
+        frozen.resume()
+        self.wait_until(lambda: all(self.is_through(each) for each in persisters), what="the end of the log")
+        skipped = sum(persister.counter("rows_total", outcome="skipped") for persister in persisters)
+        for persister in persisters:
+            self.assert_ends_in_order(persister)
+        return self.verdict(), skipped
+
+    def is_through(self, persister):
+        worker = persister.worker()
+        # The last record of each partition is the control record of a transaction, which nobody ever reads.
+        return worker.get("partitions") == PARTITIONS and worker["lag"] <= PARTITIONS
+
+    def test_three_that_all_own_everything_store_each_row_once(self):
+        verdict, skipped = self.three_owners()
+        self.assertTrue(verdict.clean, str(verdict))
+        self.assertGreater(skipped, 0, "they never met")
+
+    def test_mutant_without_the_fence_doubles(self):
+        verdict, _ = self.three_owners("no_fence")
+        self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
+
+    def test_a_member_that_was_frozen_past_its_session_is_fenced_off(self):
+        slow = "persister.before_write=sleep:0.2"
+        self.publish(range(MESSAGES // 2))
+        persister = self.start(fail_points=slow, metrics="num_processors = 2")
+        self.wait_until(lambda: len(self.rows()) > 20, what="the first rows")
+        self.wait_until(lambda: len(self.workers(persister)) == 2, what="both members")
+        self.wait_until(lambda: persister.worker("metrics-0").get("partitions") == 1, what="one partition each")
+        frozen = self.workers(persister)[0]
+        frozen.send_signal(signal.SIGSTOP)
+        self.wait_until(lambda: persister.worker("metrics-1").get("partitions") == 2, what="the other's turn")
+        before = len(self.rows())
+        self.wait_until(lambda: len(self.rows()) > before + 100, what="rows of the other")
+        frozen.send_signal(signal.SIGCONT)
+        self.wait_for_all()
+        self.wait_until(lambda: persister.counter("rows_total", outcome="skipped"), what="the fence")
+        self.assert_ends_in_order(persister)
+        self.assert_clean()

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of archive and replay share: both jobs in this process, and as the command in one of its own."""
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import sqlalchemy as sa
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.message import Record
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.pipeline.archive.batch import Archiving
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.archive.settings import ArchiveSettings
+from monasca_common.pipeline.jobs.job import JobWatcher
+from monasca_common.pipeline.replay import sending
+from monasca_common.pipeline.replay.batch import Replay
+from monasca_common.pipeline.replay.sending import Archive
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark import worker_producer
+from monasca_common.storage import StorageSettings
+from monasca_common.storage.base import Kind
+from monasca_common.storage.reduction import rank
+from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SharedSpark
+from monasca_common.tests.functional.pipeline.pipeline_process_case import ReadOnlyFolder
+from monasca_common.tests.unit.persister import envelopes
+
+HOUR_MS = 3_600_000
+SIX_MS = 1_767_247_200_000  # 2026-01-01 06:00 UTC
+PROCESS_SECONDS = 120
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+[storage]
+driver = {driver}
+retention_days = 36525
+[database]
+connection = {url}
+[spark]
+master = local[2]
+shuffle_partitions = 2
+# A third of the time until the first batch: what lives for one need not be compiled well.
+options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+[pipeline_archive]
+location = {location}
+topic = {topic}
+group_id = {group}
+[pipeline_replay]
+topic = {topic}
+{replay}
+{others}
+"""
+
+
+def metric(number, *, hours=3):
+    """One an hour and a second after the other, round some hours."""
+    time_ms = SIX_MS + number % hours * HOUR_MS + number * 1000
+    return Record(
+        envelopes.metric(0, time_ms=time_ms, value=number, creation_time=SIX_MS // 1000), key=b"key %d" % (number % 5)
+    )
+
+
+class ArchiveCase(KafkaPipelineCase):
+    def setUp(self):
+        super().setUp()
+        self.topic = self.new_topic()
+        self.location = self.folder / "archive"
+        self.spark = self.useFixture(SharedSpark()).session
+
+    def new_topic(self, partitions=2):
+        """One that keeps messages whose own timestamps are long past."""
+        return self.fixture.topic(partitions, config={"retention.ms": "-1"})
+
+    def publish(self, values, *, topic=None):
+        """Values (or records, with all that they have) round the partitions; (value, partition, offset) of each."""
+        records = [value if isinstance(value, Record) else Record(value) for value in values]
+        records = [
+            replace(one, partition=number % self.partitions if one.partition is None else one.partition)
+            for number, one in enumerate(records)
+        ]
+        return super().publish(records, topic=topic)
+
+    # The archive
+
+    def archiving(self, *, clock=None, retention_days=0, columns="raw", **changes):
+        stream = self.stream(**changes)
+        topic = SourceTopic(stream.consumer)
+        self.addCleanup(topic.close)
+        settings = ArchiveSettings((stream,), str(self.location), columns=columns, retention_days=retention_days)
+        return Archiving(self.spark, settings, stream, topic, self.offset_store, clock)
+
+    def archived(self):
+        """The rows that any reader of Parquet finds."""
+        if not self.visible_files():
+            return []
+        return self.spark.read.parquet(str(self.location)).orderBy("topic", "partition", "offset").collect()
+
+    def places(self):
+        return [(row.topic, row.partition, row.offset) for row in self.archived()]
+
+    def visible_files(self):
+        """Relative paths; what begins with ``_`` or ``.`` is passed by."""
+        found = []
+        for folder, folders, names in os.walk(self.location):  # which passes by what vanishes meanwhile
+            folders[:] = [name for name in folders if name[0] not in "_."]
+            found += [
+                os.path.relpath(os.path.join(folder, name), self.location) for name in names if name[0] not in "_."
+            ]
+        return sorted(found)
+
+    def staged_files(self):
+        return sorted(path.name for path in self.location.glob("_staging/**/*.staged"))
+
+    def assert_archived_once(self, sent):
+        """``sent``: what `publish` returned."""
+        self.assertEqual(sorted((self.topic, partition, offset) for _, partition, offset in sent), self.places())
+
+    def manifest(self):
+        with self.offset_store.reading() as connection:
+            return connection.execute(sa.text("SELECT * FROM archive_file ORDER BY hour, name")).all()
+
+    # Replay
+
+    def replay(self, send, *, tasks=2, **changes):
+        return Replay(self.spark, send.archive, send, tasks=tasks, **changes).run(JobWatcher())
+
+    def archive(self, **selection):
+        return Archive(str(self.location), self.topic, Selection(**selection))
+
+    def to_kafka(self, topic, *, publish_timeout_seconds=10.0, **selection):
+        producer = replace(self.stream().producer, publish_timeout_seconds=publish_timeout_seconds)
+        settings = worker_producer.portable(producer)
+        return sending.ToKafka(self.archive(**selection), topic, settings)
+
+    def to_storage(self, url, *, kind=Kind.METRICS, retention_days=36_500, **selection):
+        settings = StorageSettings(self.database, url, default_retention_days=retention_days)
+        return sending.ToStorage(self.archive(**selection), kind, sending.portable(settings))
+
+    def rows_of(self, url):
+        """{(series, time): (value, version)}; fails where a key is there twice."""
+        engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.pool.NullPool)
+        with engine.connect() as connection:
+            rows = connection.execute(sa.text("SELECT series_id, time, value, version FROM measurements")).all()
+        found = {(bytes(series), time_ms): (value, version) for series, time_ms, value, version in rows}
+        self.assertEqual(len(rows), len(found))
+        return found
+
+    # The command
+
+    def configuration(self, *, replay="", others="", url=None, name="pipeline"):
+        path = self.folder / f"{name}.conf"
+        facts = {"servers": self.cluster.bootstrap_servers, "driver": self.database, "location": self.location}
+        facts |= {"url": url or self.url, "topic": self.topic, "group": self.group, "replay": replay, "others": others}
+        path.write_text(_CONFIGURATION.format(**facts))
+        return str(path)
+
+    def run_command(self, configuration, *arguments, fail_points=""):
+        """`monasca-common pipeline run`, in a process of its own."""
+        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "run", "--config-file", configuration]
+        return subprocess.run(
+            [*command, *arguments],
+            cwd=self.useFixture(ReadOnlyFolder()).path,
+            env=os.environ | {failpoints.ENVIRONMENT_VARIABLE: fail_points},
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_SECONDS,
+        )
+
+
+def expected_rows(values):
+    """What a database has of these messages, whatever their order: as `ArchiveCase.rows_of`."""
+    rows = {}
+    for row in MetricDecoder().decode_all(values).rows:
+        key = (row.series.id, row.time_ms)
+        ranked = (*key, row.value, row.value_meta, row.version)
+        if key not in rows or rank(ranked) > rank(rows[key]):
+            rows[key] = ranked
+    return {key: (row[2], row[4]) for key, row in rows.items()}
+
+
+class Watch(threading.Thread):
+    """Opens every file as soon as readers may, over and over: ``faults`` tells of halves and of doubles."""
+
+    def __init__(self, case):
+        super().__init__(daemon=True)
+        self._case = case
+        self._offsets = {}
+        self._stop_now = threading.Event()
+        self.looks = 0
+        self.faults = []
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop_now.set()
+        self.join()
+
+    def run(self):
+        while not self._stop_now.is_set():
+            self.look()
+            self._stop_now.wait(0.01)
+
+    def look(self):
+        found = []
+        for name in self._case.visible_files():
+            if name not in self._offsets:
+                try:
+                    table = pq.read_table(self._case.location / name, partitioning=None)
+                except Exception as error:  # whatever a reader of half a file may raise
+                    self.faults.append(f"{name}: {error}")
+                    continue
+                columns = [table.column(column).to_pylist() for column in ("partition", "offset")]
+                self._offsets[name] = list(zip(*columns, strict=True))
+            found += self._offsets[name]
+        if len(found) != len(set(found)):
+            self.faults.append("records are there twice")
+        self.looks += 1

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the functional tests of the pipeline share: Spark, a real Kafka and a real database; what was published, and
+what the plain reference expects."""
+
+import atexit
+import json
+import logging
+import tempfile
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+import confluent_kafka
+import fixtures
+import sqlalchemy as sa
+
+from monasca_common.devbroker.fixtures import SharedKafkaCluster, SharedPostgresql
+from monasca_common.kafka import plugins
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.pipeline.aggregate.batch import Aggregation
+from monasca_common.pipeline.aggregate.periods import Closing, Outbox
+from monasca_common.pipeline.archive.batch import Archiving
+from monasca_common.pipeline.archive.settings import ArchiveSettings
+from monasca_common.pipeline.backfill.history import History
+from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
+from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.session import open_session
+from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.unit.pipeline import reference
+from monasca_common.tests.unit.pipeline.pipeline_case import (
+    PUBLISHER,
+    PipelineCase,
+    envelope,
+    pre_row,
+    shipped_row,
+    specifications,
+)
+
+PARTITIONS = 2
+NOON_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+MINUTE_MS = 60_000
+CPU_ROWS = [
+    shipped_row("mem_total_all", aggregated_metric_name="cpu_sum", usage_fetch_operation="sum")
+    | {"metric_id": "cpu_sum"},
+    shipped_row("cpu_total_host", aggregated_metric_name="cpu_host", stages=2) | {"metric_id": "cpu_host"},
+]
+CPU_PRE_ROWS = [pre_row("cpu", "cpu_sum", "cpu_host")]
+
+# Of a JVM that lives for a minute the best compiler costs more than it saves.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK = SparkSettings(master="local[2]", shuffle_partitions=2, options={"spark.driver.extraJavaOptions": QUICK_JAVA})
+# What outlives a test takes the folder for temporary files from before it.
+_TEMPORARY = tempfile.gettempdir()
+_sessions: list[Any] = []
+
+
+class SharedSpark(fixtures.Fixture):
+    """One session for all the tests of this process: a start takes as long as ten tests."""
+
+    def _setUp(self):
+        # Each of its calls is worth three lines to it, and every test keeps what is logged.
+        logging.getLogger("py4j").setLevel(logging.INFO)
+        if not _sessions:
+            with fixtures.MonkeyPatch("tempfile.tempdir", _TEMPORARY):
+                _sessions.append(open_session(SPARK, "tests"))
+            atexit.register(_sessions[0].stop)
+        self.session = _sessions[0]
+
+
+class SetClock(SystemClock):
+    """Stands still at ``now_ms``."""
+
+    def __init__(self, now_ms):
+        self.now_ms = now_ms
+
+    def time_ms(self):
+        return self.now_ms
+
+
+class KafkaPipelineCase(PipelineCase):
+    """``self.topic`` is read, and published to, as in a cloud; each test has topics, a group and a database."""
+
+    database = "sqlite"
+    partitions = PARTITIONS
+    cluster_settings: ClassVar[dict[str, Any]] = {}
+
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(**self.cluster_settings))
+        self.cluster = self.fixture.cluster
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.topic = self.fixture.topic(self.partitions)
+        self.dlq = f"{self.topic}.dlq"
+        self.cluster.create_topic(self.dlq, 1)
+        self.group = f"spark-{uuid.uuid4().hex[:12]}"
+        options = dict(self.client_options())
+        self.connection = ConnectionSettings(options.pop("bootstrap.servers"), security=options)
+        self.producer = self.new_producer()
+        self.url = self.new_database()
+        self.offset_store = OffsetStore(self.url)
+
+    def new_database(self):
+        if self.database == "sqlite":
+            url = f"sqlite:///{self.folder}/{uuid.uuid4().hex}.sqlite"
+        else:
+            url = self.useFixture(SharedPostgresql()).url
+        open_storage(StorageSettings(self.database, url)).upgrade()
+        return url
+
+    def archived_history(self):
+        """All that the topic has by now, archived, and how a backfill reads it."""
+        stream = self.stream(group_id=f"archive-{self.group}")
+        spark = self.useFixture(SharedSpark()).session
+        location = str(self.folder / "archive")
+        with SourceTopic(stream.consumer) as topic:
+            Archiving(spark, ArchiveSettings((stream,), location), stream, topic, self.offset_store).step()
+            source = Source(stream.group, stream.topic, topic.topic_id())
+        return History(spark, location, source, self.offset_store, 0)
+
+    # Kafka
+
+    def client_options(self):
+        return self.cluster.client_options()
+
+    def new_producer(self):
+        producer = plugins.kafka_producer(ProducerSettings(self.connection, linger_ms=0))
+        self.addCleanup(producer.close, 1)
+        return producer
+
+    def publish(self, values, *, partition=None, topic=None):
+        """Values (or records) round the partitions; (value, partition, offset) of each."""
+        records = [value if isinstance(value, Record) else Record(value) for value in values]
+        records = [
+            Record(one.value, partition=number % self.partitions if partition is None else partition)
+            if one.partition is None
+            else one
+            for number, one in enumerate(records)
+        ]
+        report = self.producer.publish(topic or self.topic, records, timeout=SECONDS)
+        report.raise_for_undelivered()
+        return [(records[each.index].value, each.partition, each.offset) for each in report.delivered]
+
+    def read(self, topic, partitions=None):
+        """Every message of the topic, by a client of its own."""
+        count = self.partitions if partitions is None else partitions
+        options = {**self.cluster.direct_options(), "group.id": "look", "enable.partition.eof": True}
+        reader = confluent_kafka.Consumer(options | {"fetch.queue.backoff.ms": 10})
+        reader.assign(
+            [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in range(count)]
+        )
+        found, ends, deadline = [], 0, time.monotonic() + SECONDS
+        while ends < count:
+            self.assertLess(time.monotonic(), deadline, "the end of the topic is not reached")
+            for message in reader.consume(500, 0.05):
+                if message.error() is None:
+                    found.append(message)
+                else:
+                    self.assertEqual(confluent_kafka.KafkaError._PARTITION_EOF, message.error().code())
+                    ends += 1
+        reader.close()
+        return found
+
+    def outputs(self, specs, topic=None):
+        """What was published, by version and name (partitions come in any order): (message id, envelope)."""
+        found = [
+            (dict(message.headers())[MESSAGE_ID_HEADER], envelope)
+            for message in self.read(topic or self.topic)
+            if (envelope := _envelope(message.value())) and envelope["metric"]["name"] in specs.outputs
+        ]
+        return sorted(found, key=lambda each: (each[1]["creation_time"], json.dumps(each[1]["metric"])))
+
+    def stored(self, specs, topic=None):
+        """As a database has it that keys by (series, time), and where the greater version wins."""
+        return newest(whole for _, whole in self.outputs(specs, topic))
+
+    # The job
+
+    def stream(self, **changes):
+        consumer = {
+            "connection": self.connection,
+            "topics": (self.topic,),
+            "group_id": self.group,
+        }
+        consumer |= {name: changes.pop(name) for name in ("start", "group_id", "topics") if name in changes}
+        return StreamSettings(
+            ConsumerSettings(**consumer), ProducerSettings(self.connection, linger_ms=0), self.url, **changes
+        )
+
+    def aggregation(self, specs, *, clock=None, emit="update", slack_seconds=0, retention_days=36_500, **changes):
+        lookback = changes.pop("duplicates_lookback", 0)
+        stream = self.stream(**changes)
+        settings = AggregateSettings(
+            stream, specs, self.topic, PUBLISHER, emit, slack_seconds, retention_days, lookback
+        )
+        topic = SourceTopic(stream.consumer)
+        self.addCleanup(topic.close)
+        outbox = Outbox(
+            self.offset_store, self.producer, self.topic, PUBLISHER, Closing(specs, slack_seconds * 1000), emit
+        )
+        spark = self.useFixture(SharedSpark()).session
+        return Aggregation(spark, settings, topic, self.offset_store, outbox, clock)
+
+    def until_quiet(self, aggregation):
+        """Steps until nothing is left and nothing is published; their sum by name."""
+        total = {}
+        while True:
+            report = aggregation.step()
+            for name, count in (report.results() | {"offsets": report.offsets}).items():
+                total[name] = total.get(name, 0) + count
+            if not (report.offsets or report.published.messages):
+                return total
+
+    def wait_until(self, condition, seconds=SECONDS):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
+            time.sleep(0.05)
+
+    # The database
+
+    def double_rows(self):
+        """Keys that ``aggregate_usage`` has more than once; none, if all is well."""
+        key = "job, specification, window_start, group_id"
+        return self.scalars(f"SELECT count(*) FROM aggregate_usage GROUP BY {key} HAVING count(*) > 1")
+
+    def scalars(self, statement):
+        with self.offset_store.reading() as connection:
+            return connection.execute(sa.text(statement)).scalars().all()
+
+    def next_offsets(self):
+        return self.offset_store.next_offsets(Source(self.group, self.topic, None))
+
+
+def cpu(minute, value, host="a", **facts):
+    """At so many minutes after noon."""
+    dimensions = {"hostname": host}
+    return envelope("cpu", NOON_MS + minute * MINUTE_MS, value, dimensions=dimensions, **facts)
+
+
+class CpuCase(KafkaPipelineCase):
+    """Two specifications of ``cpu``, of one stage and of two; it is ten to one unless a test says otherwise."""
+
+    def setUp(self):
+        super().setUp()
+        self.specs = specifications(CPU_PRE_ROWS, CPU_ROWS)
+        self.clock = SetClock(NOON_MS + 50 * MINUTE_MS)
+        self.sent = []
+
+    def job(self, specs=None, **changes):
+        return self.aggregation(specs or self.specs, clock=self.clock, **changes)
+
+    def send(self, *values, **where):
+        self.sent += self.publish(values, **where)
+
+    def assert_exact(self, rows=CPU_ROWS, pre_rows=CPU_PRE_ROWS):
+        self.assertEqual(expected(pre_rows, rows, self.sent), self.stored(specifications(pre_rows, rows)))
+
+
+def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
+    """What the plain reference makes of ``messages`` (with partition and offset), as `newest` has it."""
+    names = {row["metric_id"]: row["aggregation_params_map"]["aggregated_metric_name"] for row in rows}
+    found, _, _ = reference.aggregate(pre_rows, rows, messages, oldest_ms, latest_ms)
+    return {
+        (names[row.metric_id], row.period_ms, *sorted(row.dimensions.items())): (
+            round(float(row.quantity), 6),
+            str(row.count),
+            _utc(row.first_ms),
+            _utc(row.last_ms),
+        )
+        for row in found
+    }
+
+
+def newest(envelopes):
+    """The newest version of each row: {(name, time, *dimensions): (value, count, first, last)}."""
+    rows, versions = {}, {}
+    for whole in envelopes:
+        metric = whole["metric"]
+        key = (metric["name"], metric["timestamp"], *sorted(metric["dimensions"].items()))
+        meta = metric["value_meta"]
+        if whole["creation_time"] > versions.get(key, 0):
+            versions[key] = whole["creation_time"]
+            times = (meta["firstrecord_timestamp_string"], meta["lastrecord_timestamp_string"])
+            rows[key] = (round(metric["value"], 6), meta["record_count"], *times)
+    return rows
+
+
+def _envelope(value):
+    try:
+        whole = json.loads(value)
+        return whole if isinstance(whole["metric"]["name"], str) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _utc(time_ms):
+    return datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job aggregate as a process of its own, on PostgreSQL; and how it is killed."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import fixtures
+from oslo_config import cfg
+
+from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
+from monasca_common.pipeline.status import job_statuses
+from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.pipeline import pipeline_daemon
+from monasca_common.tests.functional.pipeline.pipeline_case import CPU_PRE_ROWS, CPU_ROWS, QUICK_JAVA, CpuCase, cpu
+
+SECONDS = 120
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+linger_ms = 0
+[spark]
+master = {master}
+shuffle_partitions = 2
+options = spark.driver.extraJavaOptions={java}
+options = spark.executor.extraJavaOptions={java}
+options = spark.python.daemon.module={daemon}
+options = spark.executorEnv.{deaths}={folder}
+{spark}
+[pipeline_aggregate]
+topic = {topic}
+output_topic = {topic}
+connection = {url}
+pre_transform_specs = {folder}/../pre.jsonl
+transform_specs = {folder}/../transform.jsonl
+trigger_seconds = 0.2
+slack_seconds = 0
+retention_days = 36500
+tenant = the-tenant
+region = the-region
+"""
+
+
+class ReadOnlyFolder(fixtures.Fixture):
+    """A working directory in which nothing may be made. Root is able to, and is found out at the end."""
+
+    def _setUp(self):
+        self.path = Path(tempfile.mkdtemp())
+        self.path.chmod(0o500)
+        self.addCleanup(self.path.rmdir)
+
+
+class PipelineProcessCase(CpuCase):
+    database = "postgresql"
+    master = "local[2]"
+
+    def setUp(self):
+        super().setUp()
+        self.group = "spark-aggregate"
+        self.deaths = self.folder / "deaths"
+        self.deaths.mkdir()
+        for name, rows in (("pre", CPU_PRE_ROWS), ("transform", CPU_ROWS)):
+            (self.folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        self.configuration = self.folder / "pipeline.conf"
+        self.log = self.folder / "pipeline.log"
+        attach_file(self, "log", self.log)
+        self.configure()
+        self.chunks = self.bad = 0
+
+    def configure(self, spark=""):
+        self.configuration.write_text(
+            _CONFIGURATION.format(
+                servers=self.cluster.bootstrap_servers,
+                master=self.master,
+                java=QUICK_JAVA,
+                daemon=pipeline_daemon.__name__,
+                deaths=pipeline_daemon.DEATHS,
+                folder=self.deaths,
+                topic=self.topic,
+                url=self.url,
+                spark=spark,
+            )
+        )
+
+    def send_some(self, count=40):
+        """Records of one more ten minutes, of two hosts, with one that is none among them."""
+        minute = 10 * (self.chunks % 5)
+        self.chunks += 1
+        self.bad += 1
+        self.send(*(cpu(minute + number / count, number + self.chunks, "ab"[number % 2]) for number in range(count)))
+        self.publish([b"no record %d" % self.bad])
+
+    def start(self, *arguments, verb="run", fail_points=""):
+        """The command, in a group of processes that ends with the test."""
+        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", verb, "aggregate"]
+        environment = {**os.environ, ENVIRONMENT_VARIABLE: fail_points, pipeline_daemon.DEATHS: str(self.deaths)}
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [*command, "--config-file", str(self.configuration), *arguments],
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self.useFixture(ReadOnlyFolder()).path,
+                start_new_session=True,
+            )
+        self.addCleanup(process.wait, SECONDS)
+        self.addCleanup(self.kill_all, process)
+        return process
+
+    def kill_all(self, process):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def run_once(self, **how):
+        """The exit status; negative for a signal."""
+        return self.start("--once", **how).wait(SECONDS)
+
+    def is_through(self):
+        """Whether everything is counted and published."""
+        conf = cfg.ConfigOpts()
+        conf(["--config-file", str(self.configuration)])
+        return all(each.behind == each.due == 0 for each in job_statuses(conf) if each.job == "aggregate")
+
+    def assert_clean(self):
+        """Output and table are those of a plain computation of everything, with no row twice and none beside."""
+        self.assert_exact()
+        self.assertEqual([], self.double_rows())
+        counts = dict.fromkeys((transform.id for transform in self.specs.transforms.values()), len(self.sent))
+        with self.offset_store.reading() as connection:
+            found = connection.exec_driver_sql(
+                "SELECT specification, sum(record_count) FROM aggregate_usage GROUP BY specification"
+            )
+            self.assertEqual(counts, {name: int(count) for name, count in found})
+        letters = {dict(letter.headers())["message-id"]: letter.value() for letter in self.read(self.dlq, 1)}
+        self.assertEqual(self.bad, len(letters))

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archive on a real Kafka and Spark: each record once, in the folder of its own hour, whatever dies or competes."""
+
+import contextlib
+import datetime
+import signal
+import time
+from unittest import mock
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.kafka.message import Record
+from monasca_common.pipeline.archive import batch, manifest
+from monasca_common.pipeline.archive.batch import Archiving
+from monasca_common.pipeline.errors import AlreadyArchived, Fenced, StagingLost
+from monasca_common.pipeline.source import offset_store
+from monasca_common.pipeline.source.offset_store import Source
+from monasca_common.storage.sql.tables import kafka_offset
+from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, Watch, metric
+from monasca_common.tests.functional.pipeline.pipeline_case import SetClock
+from monasca_common.tests.unit.persister import envelopes
+
+FAIL_POINTS = ("archive.after_write", "archive.inside_transaction", "archive.before_rename", "archive.half_renamed")
+DAY = datetime.date(2026, 1, 1)
+
+
+class ArchiveTest(ArchiveCase):
+    def test_each_record_is_kept_as_it_was_in_the_folder_of_its_own_hour(self):
+        headers = (("a", b"1"), ("b", None), ("a", b"\xff"))
+        kafka_ms = SIX_MS + 5 * HOUR_MS + 7
+        values = [
+            envelopes.metric(0, time_ms=SIX_MS + 1),
+            envelopes.alarm(0, now_ms=SIX_MS + HOUR_MS),
+            envelopes.log(0, now_ms=SIX_MS + 2 * HOUR_MS),
+            envelopes.event(0, now_ms=SIX_MS + 3 * HOUR_MS),
+            b"what nobody can read",
+            None,
+        ]
+        records = [
+            Record(
+                value, key=b"\x00key", headers=headers, timestamp_ms=kafka_ms, message_id=b"%d" % number, partition=1
+            )
+            for number, value in enumerate(values)
+        ]
+        self.producer.publish(self.topic, records)
+
+        report = self.archiving().step()
+
+        self.assertEqual((6, 6, 2, 5), (report.offsets, report.records, report.undated, report.files))
+        rows = self.archived()
+        self.assertEqual(values, [row.value and bytes(row.value) for row in rows])
+        self.assertEqual([(DAY, hour) for hour in (6, 7, 8, 9, 11, 11)], [(row.date, row.hour) for row in rows])
+        self.assertEqual([(self.topic, 1, offset) for offset in range(6)], self.places())
+        self.assertEqual({b"\x00key"}, {bytes(row.key) for row in rows})
+        self.assertEqual({kafka_ms}, {_ms(row.timestamp) for row in rows})
+        self.assertEqual([SIX_MS + 1, SIX_MS + HOUR_MS], [_ms(row.event_time) for row in rows[:2]])
+        for number, row in enumerate(rows):
+            kept = [(each.key, each.value and bytes(each.value)) for each in row.headers]
+            self.assertEqual([*headers, ("message-id", b"%d" % number)], kept)
+
+    def test_names_and_manifest_tell_the_offsets_of_each_file(self):
+        sent = self.publish(metric(number) for number in range(40))
+        batch = self.archiving(max_offsets_per_trigger=20)
+        reports = [batch.step(), batch.step(), batch.step()]
+
+        self.assertEqual([(20, 20), (20, 0), (0, 0)], [(report.offsets, report.behind) for report in reports])
+        self.assert_archived_once(sent)
+        rows = self.manifest()
+        self.assertEqual(12, len(rows))  # two batches, two partitions, three hours
+        self.assertEqual({"placed"}, {row.state for row in rows})
+        self.assertEqual(40, sum(row.records for row in rows))
+        for row in rows:
+            beginning = f"p{row.partition:05}-{row.first_offset:018}-{row.last_offset:018}-"
+            self.assertEqual(beginning, row.name.removesuffix(f"{row.batch}.parquet"))
+        named = {f"topic={row.topic}/{_folder(row.hour)}/{row.name}" for row in rows}
+        self.assertEqual(named, set(self.visible_files()))
+        self.assertEqual([], self.staged_files())
+
+    def test_two_topics_share_a_location(self):
+        other = self.new_topic(1)
+        self.publish([metric(1)])
+        self.publish([Record(metric(2).value, partition=0)], topic=other)
+        self.archiving().step()
+        self.archiving(topics=(other,)).step()
+        self.assertEqual(sorted([(self.topic, 0, 0), (other, 0, 0)]), self.places())
+
+    def test_hours_that_are_too_old_are_removed_whole(self):
+        clock = SetClock(SIX_MS + 24 * HOUR_MS + 59 * 60_000)
+        self.publish([metric(number, hours=3) for number in range(12)])
+        batch = self.archiving(clock=clock, retention_days=1)
+        self.assertEqual(0, batch.step().expired)  # the hour of six ends within what is kept
+        clock.now_ms += HOUR_MS
+
+        report = batch.step()
+
+        self.assertEqual(2, report.expired)
+        self.assertEqual({7, 8}, {row.hour for row in self.archived()})
+        self.assertEqual(8, len(self.places()))
+        self.assertFalse((self.location / f"topic={self.topic}" / _folder(SIX_MS)).exists())
+        self.assertEqual(4, len(self.manifest()))
+
+    def test_a_removal_that_dies_is_finished(self):
+        self.publish([metric(number) for number in range(12)])
+        self.archiving().step()
+        dying = self.archiving(clock=SetClock(SIX_MS + 400 * 24 * HOUR_MS), retention_days=1)
+        with mock.patch.object(manifest, "remove", side_effect=FailPointReached):
+            self.assertRaises(FailPointReached, dying.step)
+        self.assertEqual([], self.visible_files())
+        self.archiving().step()
+        self.assertEqual([], self.manifest())
+
+    def test_another_group_may_not_archive_into_the_same_place(self):
+        self.publish([metric(1)])
+        self.archiving().step()
+        error = self.assertRaises(ConfigurationError, self.archiving(group_id="another").step)
+        self.assertIn(repr(self.group), str(error))
+
+    def test_a_position_that_was_put_back_archives_nothing_twice(self):
+        sent = self.publish(metric(number) for number in range(10))
+        self.archiving().step()
+        with self.offset_store.writing() as connection:
+            connection.execute(kafka_offset.update().where(kafka_offset.c.partition == 1).values(next=2))
+        error = self.assertRaises(AlreadyArchived, self.archiving().step)
+        self.assertIn("offsets reset` moves it to 5", str(error))
+        self.assert_archived_once(sent)
+
+
+class TogetherTest(ArchiveCase):
+    """Two that archive the same topic by mistake."""
+
+    def setUp(self):
+        super().setUp()
+        self.sent = self.publish(metric(number) for number in range(30))
+        self.one, self.other = self.archiving(), self.archiving()
+
+    def meanwhile(self, deed, at="archive.after_write"):
+        """``deed`` happens once, while a step is at that point."""
+        waiting = [deed]
+
+        def fail_point(name):
+            if name == at and waiting:
+                waiting.pop()()
+
+        return mock.patch.object(batch, "fail_point", fail_point)
+
+    def test_the_slower_one_is_fenced_and_goes_on_behind_the_other(self):
+        with self.meanwhile(self.other.step):
+            self.assertRaises(Fenced, self.one.step)
+        self.assertEqual(0, self.one.step().records)
+        self.assert_archived_once(self.sent)
+        self.assertEqual([], self.staged_files())
+
+    def test_files_that_the_other_took_for_orphans_are_written_again(self):
+        def starts_and_dies():
+            with failpoints.armed("archive.before_rename", "raise"):
+                source = Source(self.group, self.topic, None)
+                self.other._recover(source)
+
+        with self.meanwhile(starts_and_dies):
+            self.assertRaises(StagingLost, self.one.step)
+        self.assertEqual([], self.manifest())
+        self.assertEqual(30, self.one.step().records)
+        self.assert_archived_once(self.sent)
+
+    def test_what_one_has_committed_the_other_may_put_in_place(self):
+        with self.meanwhile(self.other.step, at="archive.before_rename"):
+            self.assertEqual(30, self.one.step().records)
+        self.assert_archived_once(self.sent)
+        self.assertEqual({"placed"}, {row.state for row in self.manifest()})
+
+    def test_mutant_without_the_fence(self):
+        self.other._is_tidy = True  # it runs since before
+        with (
+            mock.patch.object(offset_store, "_hold", lambda *_: {}),
+            mock.patch.object(manifest, "check_new"),
+            self.meanwhile(self.other.step),
+        ):
+            self.one.step()
+        self.assertEqual(60, len(self.places()))
+
+
+class SharedDatabaseTogetherTest(TogetherTest):
+    database = "postgresql"
+
+
+class CrashTest(ArchiveCase):
+    """The command dies at a fail point, and is run again."""
+
+    def check(self, fail_point):
+        sent = self.publish(metric(number) for number in range(30))
+        configuration = self.configuration()
+        with Watch(self) as watch:
+            died = self.run_command(configuration, "archive", "--once", fail_points=f"{fail_point}=kill")
+            self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
+            self.at_the_crash = self.visible_files(), self.staged_files()
+            sent += self.publish(metric(number) for number in range(30, 40))
+            batch = self.archiving()
+            batch.step()
+            self.assertEqual(0, batch.step().records)
+            watch.look()
+        self.assertEqual([], watch.faults)
+        self.assert_archived_once(sent)
+        self.assertEqual([], self.staged_files())
+        self.assertEqual({"placed"}, {row.state for row in self.manifest()})
+
+    def test_after_the_files_are_written(self):
+        self.check("archive.after_write")
+        self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
+
+    def test_within_the_transaction(self):
+        self.check("archive.inside_transaction")
+        self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
+
+    def test_before_the_files_are_in_place(self):
+        self.check("archive.before_rename")
+        self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
+
+    def test_when_some_files_are_in_place(self):
+        self.check("archive.half_renamed")
+        self.assertEqual((1, 5), tuple(map(len, self.at_the_crash)))
+
+
+class MutantTest(ArchiveCase):
+    """A guarantee taken away, and the checks of `CrashTest` see it. A fail point raises here: what is left is the
+    same as after a kill, for the next step is another object's."""
+
+    def fails(self, fail_point):
+        """What the watch and the end say, after a failure at this point and a run after it."""
+        sent = self.publish(metric(number) for number in range(30))
+        with Watch(self) as watch:
+            with failpoints.armed(fail_point, "raise"), contextlib.suppress(FailPointReached):
+                self.archiving().step()
+            self.archiving().step()
+            watch.look()
+        return watch.faults, sorted(place[1:] for place in self.places()) == sorted(place[1:] for place in sent)
+
+    def test_without_a_mutant_all_is_well(self):
+        for fail_point in FAIL_POINTS:
+            self.location = self.folder / fail_point
+            self.topic = self.new_topic()
+            self.assertEqual(([], True), self.fails(fail_point), fail_point)
+
+    def test_mutant_that_puts_files_in_place_before_the_commit(self):
+        add = manifest.add
+
+        def place_and_add(connection, source, files, now_ms):
+            archiving_store = batch.Store(str(self.location))
+            for file in files:
+                archiving_store.place(file.staged, file.path)
+            add(connection, source, files, now_ms)
+
+        with mock.patch.object(manifest, "add", place_and_add):
+            faults, is_exact = self.fails("archive.inside_transaction")
+        self.assertIn("records are there twice", faults)
+        self.assertFalse(is_exact)
+
+    def test_mutant_that_forgets_what_was_committed(self):
+        def forgets(archiving, source):
+            archiving._store.remove_folder("_staging")
+
+        with mock.patch.object(Archiving, "_recover", forgets):
+            _, is_exact = self.fails("archive.before_rename")
+        self.assertFalse(is_exact)
+
+    def test_mutant_that_writes_where_readers_look(self):
+        self.publish(metric(number) for number in range(30))
+        with (
+            mock.patch.object(batch.layout, "STAGING", "staging"),
+            failpoints.armed("archive.after_write", "raise"),
+        ):
+            self.assertRaises(FailPointReached, self.archiving().step)
+        self.assertNotEqual([], self.visible_files())
+
+    def test_mutant_that_copies_into_place(self):
+        def copies(store, staged, final):
+            source, target = self.location / staged, self.location / final
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as stream:
+                for half in (source.read_bytes()[:1000], source.read_bytes()[1000:]):
+                    stream.write(half)
+                    stream.flush()
+                    time.sleep(0.1)
+
+        with mock.patch.object(batch.Store, "place", copies):
+            faults, _ = self.fails("no.point")
+        self.assertNotEqual([], faults)
+
+
+def _ms(moment):
+    return round(moment.astimezone(datetime.UTC).timestamp() * 1000)
+
+
+def _folder(hour_ms):
+    return datetime.datetime.fromtimestamp(hour_ms / 1000, datetime.UTC).strftime("date=%Y-%m-%d/hour=%-H")

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replay on a real Kafka, Spark and database: what comes back is what was archived, however often and in what order."""
+
+import dataclasses
+import random
+from unittest import mock
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.processor.retry import RetryPolicy
+from monasca_common.pipeline.archive import reading
+from monasca_common.pipeline.errors import ReplayFailed
+from monasca_common.pipeline.patterns import Pattern
+from monasca_common.pipeline.replay import sending
+from monasca_common.pipeline.replay.sending import Counting
+from monasca_common.pipeline.status import job_statuses
+from monasca_common.storage.base import Kind
+from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, expected_rows, metric
+from monasca_common.tests.unit.persister import envelopes
+
+CREATED = SIX_MS // 1000
+
+
+def measured(number, value, *, created=CREATED):
+    """Another value of the same series and time, of a greater version or a smaller one."""
+    return envelopes.metric(number, time_ms=SIX_MS, value=value, creation_time=created)
+
+
+class ReplayToKafkaTest(ArchiveCase):
+    def setUp(self):
+        super().setUp()
+        self.target = self.new_topic(3)
+
+    def replayed(self):
+        return self.read(self.target, partitions=3)
+
+    def test_keys_headers_ids_and_timestamps_are_kept(self):
+        headers = (("a", b"1"), ("b", None), ("a", b"2"))
+        self.publish(
+            Record(
+                metric(number).value if number % 2 else None,
+                key=None if number % 3 else b"k",
+                headers=headers,
+                timestamp_ms=SIX_MS + number,
+            )
+            for number in range(20)
+        )
+        original = sorted(map(facts, self.read(self.topic)))
+        self.archiving().step()
+
+        progress = self.replay(self.to_kafka(self.target))
+
+        self.assertEqual((20, 0, {"sent": 20}), (progress.done, progress.left, progress.results))
+        self.assertEqual(original, sorted(map(facts, self.replayed())))
+        self.assertEqual(1, len({message.partition() for message in self.replayed() if message.key() == b"k"}))
+
+    def test_a_message_without_an_id_gets_the_one_that_readers_gave_it(self):
+        plain = self.producer_without_ids()
+        plain.publish(self.topic, [Record(envelopes.log(1), partition=1)]).raise_for_undelivered()
+        self.archiving().step()
+        self.replay(self.to_kafka(self.target))
+        (message,) = self.replayed()
+        self.assertEqual([("message-id", f"{self.topic}/1/0".encode())], message.headers())
+
+    def producer_without_ids(self):
+        from monasca_common.kafka import plugins
+        from monasca_common.kafka.settings import ProducerSettings
+
+        settings = ProducerSettings(self.connection, topics_without_message_id=frozenset({self.topic}))
+        producer = plugins.kafka_producer(settings)
+        self.addCleanup(producer.close, 1)
+        return producer
+
+    def test_a_range_and_a_filter_choose(self):
+        self.publish([metric(number) for number in range(12)])  # of six, seven and eight o'clock
+        self.publish([b"no json", envelopes.event(0, now_ms=SIX_MS + HOUR_MS + 5)])
+        self.archiving().step()
+        seven = {"from_ms": SIX_MS + HOUR_MS + 4000, "to_ms": SIX_MS + HOUR_MS + 10_000}
+        for selection, count in (
+            (seven, 2),  # those of 4 and 7 seconds after; that of 10 is beyond
+            (seven | {"name": Pattern("cpu.*")}, 2),
+            (seven | {"name": Pattern("cpu")}, 0),
+            ({"name": Pattern("made|cpu.percent"), "tenant": Pattern("t")}, 13),
+            ({"tenant": Pattern("another")}, 0),
+            ({"from_ms": SIX_MS + 100 * HOUR_MS}, 1),  # no json: filed by Kafka's time, which is now
+            ({}, 14),
+        ):
+            progress = self.replay(Counting(self.archive(**selection)))
+            self.assertEqual(count, progress.results.get("matching", 0), selection)
+        self.replay(self.to_kafka(self.target, **seven))
+        self.assertEqual(2, len(self.replayed()))
+
+    def test_a_dry_run_counts_by_hour_and_sends_nothing(self):
+        self.publish([metric(number) for number in range(12)])
+        self.archiving().step()
+        progress = self.replay(Counting(self.archive(from_ms=SIX_MS, to_ms=SIX_MS + 2 * HOUR_MS)))
+        hours = {"2026-01-01T06:00Z": 4, "2026-01-01T07:00Z": 4}
+        self.assertEqual({"matching": 8} | hours, progress.results)
+        self.assertEqual([], self.replayed())
+
+    def test_what_was_not_sent_is_told_and_can_be_repeated(self):
+        self.publish([metric(number) for number in range(12)])
+        self.archiving().step()
+        quickly = RetryPolicy(attempts=2, backoff_seconds=0.01, max_backoff_seconds=0.01)
+        send = self.to_kafka("no-such-topic", publish_timeout_seconds=0.5)
+        error = self.assertRaises(ReplayFailed, self.replay, send, retries=quickly)
+        self.assertIn("run the replay again", str(error))
+
+
+class ReplayToStorageTest(ArchiveCase):
+    def test_an_empty_database_comes_to_equal_the_original_in_any_order(self):
+        chance = random.Random(5)
+        values = [metric(number).value for number in range(60)]
+        # Repeats, corrections and what they correct, at random places of the log.
+        values += chance.sample(values, 10)
+        values += [measured(number, number / 7, created=CREATED + number % 3) for number in range(20)]
+        values += [measured(number, number / 3, created=CREATED + 1) for number in range(20)]
+        chance.shuffle(values)
+        self.publish(values)
+        archiving = self.archiving(max_offsets_per_trigger=30)
+        while archiving.step().behind:
+            pass
+        find_files = reading.find_files
+        for order in (list, lambda paths: chance.sample(paths, len(paths))):
+            url = self.new_database()
+            with mock.patch.object(reading, "find_files", lambda *args, order=order: order(find_files(*args))):
+                results = self.replay(self.to_storage(url)).results
+            self.assertEqual(expected_rows(values), self.rows_of(url))
+            self.assertEqual(110, results["stored"] + results["repeated"] + results["conflicting"])
+            self.assertEqual([], self.offsets(url))
+
+    def offsets(self, url):
+        engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.pool.NullPool)
+        with engine.connect() as connection:
+            where = "consumer_group = 'spark-replay'"
+            return connection.execute(sa.text(f"SELECT * FROM kafka_offset WHERE {where}")).all()
+
+    def test_a_database_that_has_newer_rows_keeps_them(self):
+        old = [measured(number, 1.0) for number in range(10)]
+        new = [measured(number, 2.0, created=CREATED + 60) for number in range(5)]
+        self.publish(old)
+        self.archiving().step()
+        url = self.new_database()
+        self.store(url, new)
+
+        results = self.replay(self.to_storage(url)).results
+
+        self.assertEqual(expected_rows(old + new), self.rows_of(url))
+        self.assertEqual((5, 5), (results["stored"], results["conflicting"]))
+
+    def store(self, url, values):
+        """As a persister would have."""
+        self.topic, topic = self.new_topic(), self.topic
+        self.location, location = self.folder / "other", self.location
+        self.group, group = "other", self.group
+        self.publish(values)
+        self.archiving().step()
+        self.replay(self.to_storage(url))
+        self.topic, self.location, self.group = topic, location, group
+
+    def test_a_replay_that_dies_and_is_repeated_doubles_nothing(self):
+        self.publish([metric(number) for number in range(60)])
+        self.archiving(max_offsets_per_trigger=20).step()
+        archiving = self.archiving(max_offsets_per_trigger=20)
+        while archiving.step().behind:
+            pass
+        url = self.new_database()
+        send = self.to_storage(url)
+        with failpoints.armed("replay.after_some", "raise"):
+            self.assertRaises(FailPointReached, self.replay, send)
+        before = len(self.rows_of(url))
+        self.assertTrue(0 < before < 60)
+
+        results = self.replay(send).results
+
+        self.assertEqual((60 - before, before), (results["stored"], results["repeated"]))
+        self.assertEqual(60, len(self.rows_of(url)))
+
+
+class NewKeys(sending.ToStorage):
+    """Where it works, on the executor, ids are not kept."""
+
+    def __call__(self, path):
+        with mock.patch.object(sending, "_row_key", lambda message: random.randbytes(8)):
+            return super().__call__(path)
+
+
+class ReplayToPostgresqlTest(ReplayToStorageTest):
+    database = "postgresql"
+
+
+class WhatBecomesOfRowsTest(ArchiveCase):
+    def test_what_is_no_row_or_too_old_is_counted_and_the_rest_stored(self):
+        self.publish([metric(1), b"no json", envelopes.metric(0, creation_time=1)])
+        self.archiving().step()
+        url = self.new_database()
+        results = self.replay(self.to_storage(url, retention_days=100)).results
+        self.assertEqual((1, 1), (results["unreadable"], results["refused"]))
+        self.assertEqual(1, len(self.rows_of(url)))
+
+    def test_logs_are_known_by_their_ids(self):
+        self.publish([Record(envelopes.log(number), message_id=b"%d" % number) for number in range(6)])
+        self.archiving().step()
+        url = self.new_database()
+        send = self.to_storage(url, kind=Kind.LOGS)
+        self.assertEqual(6, self.replay(send).results["stored"])
+        self.assertEqual((0, 6), tuple(map(self.replay(send).results.get, ("stored", "repeated"))))
+
+    def test_mutant_that_makes_new_keys(self):
+        self.publish([Record(envelopes.log(number)) for number in range(6)])
+        self.archiving().step()
+        url = self.new_database()
+        kept = self.to_storage(url, kind=Kind.LOGS)
+        send = NewKeys(kept.archive, kept.kind, kept.storage)
+        self.assertEqual([6, 6], [self.replay(send).results["stored"] for _ in range(2)])
+
+
+class CommandTest(ArchiveCase):
+    def test_archive_status_dry_run_and_replay(self):
+        sent = self.publish(metric(number) for number in range(12))
+        archived = self.run_command(self.configuration(), "archive", "--once")
+        self.assertEqual(0, archived.returncode, archived.stderr)
+        self.assertIn("12 offsets done, 0 left", archived.stdout)
+        self.assert_archived_once(sent)
+
+        settings = cfg.ConfigOpts()
+        settings(
+            ["--config-file", self.configuration(name="status", others=f"[pipeline_aggregate]\ntopic = {self.topic}")]
+        )
+        status = job_statuses(settings)[1]
+        self.assertEqual(("archive", self.group, 0, 0), (status.job, status.group, status.behind, status.due))
+        self.assertEqual([(0, 6, 6), (1, 6, 6)], [dataclasses.astuple(each) for each in status.partitions])
+
+        url = self.new_database()
+        configuration = self.configuration(replay="to = storage", url=url, name="replay")
+        arguments = ["replay", "--from", "2026-01-01T06:00:00Z", "--to", "2026-01-01T08:00:00Z"]
+        dry = self.run_command(configuration, *arguments)
+        self.assertEqual(0, dry.returncode, dry.stderr)
+        self.assertIn("2026-01-01T07:00Z", dry.stdout)
+        self.assertIn("nothing was sent", dry.stderr)
+        self.assertEqual({}, self.rows_of(url))
+
+        replayed = self.run_command(configuration, *arguments, "--execute")
+        self.assertEqual(0, replayed.returncode, replayed.stderr)
+        self.assertEqual(8, len(self.rows_of(url)))
+
+        cut = next(self.location.rglob("p*.parquet"))
+        cut.write_bytes(cut.read_bytes()[:-1])
+        damaged = self.run_command(configuration, "replay")
+        self.assertEqual(1, damaged.returncode)
+        told = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
+        self.assertEqual(1, len(told), damaged.stderr)
+        self.assertIn(f"ArchiveDamaged: {cut} is not a whole Parquet file", told[0])
+
+
+def facts(message):
+    """What a replay keeps of a message."""
+    return (
+        dict(message.headers())["message-id"],
+        message.key() or b"",
+        message.value() or b"",
+        message.timestamp()[1],
+        repr(message.headers()),
+    )

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages that are in the topic twice under one id, where the option says that they count once."""
+
+from random import Random
+from unittest import mock
+
+import confluent_kafka
+from confluent_kafka.admin import NewPartitions
+from oslotest import base
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record, TopicPartition
+from monasca_common.pipeline.backfill.batch import Backfill
+from monasca_common.pipeline.errors import Fenced
+from monasca_common.pipeline.source.topic import Extent
+from monasca_common.pipeline.spark import duplicates
+from monasca_common.tests.functional.pipeline.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
+
+HOUR_MS = 60 * MINUTE_MS
+LOOKBACK = 100
+
+
+class DuplicatesCase(CpuCase):
+    def job(self, specs=None, **changes):
+        return super().job(specs, **{"duplicates_lookback": LOOKBACK, **changes})
+
+    def first(self, message_id, partition, minute=1, value=1):
+        """A message that counts."""
+        self.sent += self.publish([self.record(message_id, partition, minute, value)])
+
+    def again(self, message_id, partition, minute=1, value=1):
+        """A copy, which does not."""
+        self.publish([self.record(message_id, partition, minute, value)])
+
+    def record(self, message_id, partition, minute, value):
+        return Record(cpu(minute, value), partition=partition, message_id=message_id)
+
+    def fill(self, partition, count):
+        """Offsets with messages of their own, which nobody aggregates."""
+        self.publish([b'{"metric":{"name":"other","timestamp":1,"value":1}}'] * count, partition=partition)
+
+
+class BatchTest(DuplicatesCase):
+    def test_copies_within_a_batch_count_once_wherever_they_are(self):
+        self.first(b"a", 0, value=1)
+        self.again(b"a", 0, value=1)
+        self.again(b"a", 1, value=1)
+        self.first(b"b", 1, value=4)
+        self.again(b"b", 1, value=4)
+        report = self.job().step()
+        self.assertEqual((3, 5), (report.duplicates, report.offsets))
+        self.assert_exact()
+
+    def test_what_has_no_id_or_an_empty_one_is_no_copy_of_anything(self):
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), "linger.ms": 0})
+        nameless = [None, [], [(MESSAGE_ID_HEADER, b"")], [(MESSAGE_ID_HEADER, None)], [("other", b"a")]]
+        for offset, headers in enumerate(nameless * 2):
+            producer.produce(self.topic, cpu(1, 2), partition=0, headers=headers)
+            self.sent.append((cpu(1, 2), 0, offset))
+        # Of two ids the first that is one counts, as for every reader.
+        for headers in ([(MESSAGE_ID_HEADER, b""), (MESSAGE_ID_HEADER, b"a")], [(MESSAGE_ID_HEADER, b"a")]):
+            producer.produce(self.topic, cpu(1, 2), partition=0, headers=headers)
+        self.sent.append((cpu(1, 2), 0, 10))
+        self.assertEqual(0, producer.flush(10))
+        self.assertEqual(1, self.job().step().duplicates)
+        self.assert_exact()
+
+    def test_what_was_taken_back_is_no_copy(self):
+        options = {**self.cluster.direct_options(), "transactional.id": self.topic, "linger.ms": 0}
+        producer = confluent_kafka.Producer(options)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce(self.topic, cpu(1, 1), partition=0, headers=[(MESSAGE_ID_HEADER, b"a")])
+        producer.flush()
+        producer.abort_transaction()
+        job = self.job()
+        job.step()
+        self.first(b"a", 0)
+        self.assertEqual(0, job.step().duplicates)
+        self.assert_exact()
+
+
+class BatchesTest(DuplicatesCase):
+    def test_copies_of_what_earlier_batches_have_counted_do_not_count(self):
+        job = self.job()
+        self.first(b"a", 0, value=1)
+        self.first(b"b", 1, value=2)
+        job.step()
+        self.again(b"a", 0, value=1)
+        self.assertEqual(1, job.step().duplicates)
+        self.first(b"c", 0, value=4)
+        self.again(b"b", 0, value=2)  # while its own partition has nothing new
+        self.assertEqual(1, self.job().step().duplicates)
+        self.assert_exact()
+
+    def test_a_copy_that_is_farther_away_counts(self):
+        job = self.job(duplicates_lookback=10)
+        self.first(b"a", 0)
+        self.fill(0, 9)
+        job.step()
+        self.again(b"a", 1)
+        self.assertEqual(1, job.step().duplicates)
+        self.fill(0, 20)
+        self.fill(1, 20)
+        job.step()
+        self.first(b"a", 1)
+        self.assertEqual(0, job.step().duplicates)
+        self.assert_exact()
+
+    def test_what_retention_has_removed_is_not_looked_for(self):
+        job = self.job()
+        self.first(b"a", 0)
+        self.fill(0, 5)
+        job.step()
+        self.cluster.admin.delete_records({TopicPartition(self.topic, 0): 4})
+        self.first(b"a", 0)
+        self.assertEqual(0, job.step().duplicates)
+        self.assert_exact()
+
+    def test_a_partition_that_is_added_has_copies_of_what_others_had(self):
+        job = self.job()
+        self.first(b"a", 0)
+        job.step()
+        admin = confluent_kafka.admin.AdminClient(self.cluster.direct_options())
+        admin.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(10)
+        self.partitions = 3
+        self.wait_until(lambda: self.cluster.admin.partition_count(self.topic) == 3)
+        self.producer = self.new_producer()
+        self.again(b"a", 2)
+        self.first(b"b", 2, value=2)
+        job.step()
+        self.again(b"b", 1, value=2)
+        self.assertEqual(1, job.step().duplicates)
+        self.assert_exact()
+
+
+class CrashTest(DuplicatesCase):
+    def test_a_batch_that_failed_and_is_longer_when_it_is_repeated_counts_each_once(self):
+        self.first(b"a", 0)
+        self.job().step()
+        self.again(b"a", 1)
+        for number, point in enumerate(("after_staging", "inside_transaction")):
+            name = b"b%d" % number
+            self.again(name, 1, minute=2, value=2 + number)
+            with failpoints.armed(f"pipeline.{point}", "raise"):
+                self.assertRaises(failpoints.FailPointReached, self.job().step)
+            # Whoever repeats the batch has this one first, and leaves out the one that the batch had kept.
+            self.first(name, 0, minute=2, value=2 + number)
+        self.assertEqual(3, self.job().step().duplicates)
+        self.assert_exact()
+
+    def test_a_batch_that_died_after_it_was_committed_is_looked_back_on(self):
+        self.first(b"a", 0)
+        with failpoints.armed("pipeline.after_commit", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.job().step)
+        self.again(b"a", 1)
+        self.assertEqual(1, self.job().step().duplicates)
+        self.assert_exact()
+
+    def test_another_process_that_has_counted_a_copy_elsewhere_is_noticed(self):
+        first, second = self.job(), self.job()
+        self.fill(0, 1)
+        first.step()
+        self.again(b"a", 0)
+        stage = first._computing.stage
+
+        def overtaken(*arguments):
+            staged = stage(*arguments)
+            self.first(b"a", 1)
+            # It looked at the topic before the first copy came.
+            with mock.patch.object(second._topic, "extents", lambda: {0: Extent(0, 1), 1: Extent(0, 1)}):
+                self.assertEqual(1, second.step().records // 2)
+            return staged
+
+        with mock.patch.object(first._computing, "stage", overtaken):
+            self.assertRaises(Fenced, first.step)
+        self.assertEqual(1, first.step().duplicates)
+        self.assert_exact()
+
+
+class BackfillTest(DuplicatesCase):
+    """The stream counts every copy, and the option comes later."""
+
+    def setUp(self):
+        super().setUp()
+        self.stream_job = self.job(duplicates_lookback=0)
+
+    def backfill(self, history=None, **changes):
+        job = self.job(**changes)
+        spark = self.useFixture(SharedSpark()).session
+        backfill = Backfill(spark, job._settings, job._topic, self.offset_store, 86_400_000, history)
+        report = backfill.run(NOON_MS, NOON_MS + HOUR_MS)
+        self.stream_job.step()
+        return report.duplicates
+
+    def test_a_backfill_counts_once_what_was_counted_twice(self):
+        self.first(b"a", 0, value=1)
+        self.first(b"b", 1, value=2)
+        self.fill(0, 3)
+        self.again(b"a", 0, value=1)
+        self.again(b"b", 0, value=2)
+        self.stream_job.step()
+        self.assertEqual(2, self.backfill(max_offsets_per_trigger=3))
+        self.assert_exact()
+
+    def test_so_does_one_from_the_archive_up_to_where_kafka_takes_over_and_beyond(self):
+        self.first(b"a", 0, value=1)
+        self.again(b"a", 1, value=1)
+        self.first(b"b", 1, value=2)
+        history = self.archived_history()
+        self.again(b"b", 0, value=2)
+        self.first(b"c", 0, value=4)
+        self.stream_job.step()
+        self.assertEqual(2, self.backfill(history))
+        self.assert_exact()
+
+
+class RandomTest(base.BaseTestCase):
+    """Frames alone, without Kafka: batch after batch of a random log, beside a plain reckoning of the same."""
+
+    def setUp(self):
+        super().setUp()
+        self.spark = self.useFixture(SharedSpark()).session
+
+    def test_what_is_left_out_is_what_a_plain_reckoning_leaves_out(self):
+        random = Random(7)
+        log = {partition: random.choices([None, *range(40)], k=60) for partition in range(3)}
+        at, left_out = dict.fromkeys(log, 0), set()
+        while any(at[partition] < 60 for partition in log):
+            ends = {partition: min(60, start + random.choice([0, 7, 25])) for partition, start in at.items()}
+            known, new = self.places({p: max(0, end - 12) for p, end in at.items()}, at), self.places(at, ends)
+            seen, wanted = {log[p][o] for p, o in known}, set()
+            for partition, offset in new:
+                if log[partition][offset] in seen - {None}:
+                    wanted.add((partition, offset))
+                seen.add(log[partition][offset])
+            found = duplicates.repeated(self.frame(log, new), self.frame(log, known)).collect()
+            self.assertEqual(sorted(wanted), sorted(map(tuple, found)))
+            left_out |= wanted
+            at = ends
+        self.assertGreater(len(left_out), 50)
+
+    def places(self, begins, ends):
+        """In order."""
+        return [
+            (partition, offset) for partition in sorted(ends) for offset in range(begins[partition], ends[partition])
+        ]
+
+    def frame(self, log, places):
+        rows = [(*place, _headers(log[place[0]][place[1]])) for place in places]
+        return self.spark.createDataFrame(
+            rows, "partition int, offset long, headers array<struct<key string, value binary>>"
+        )
+
+
+def _headers(number):
+    return None if number is None else [("other", b"x"), (MESSAGE_ID_HEADER, b"%d" % number)]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job's sessions on a real PostgreSQL: no driver, frozen or slow, keeps another one out indefinitely."""
+
+import time
+
+import sqlalchemy as sa
+import testtools
+
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+
+SOURCE = Source("aggregate", "metrics", "an-id")
+RANGES = [OffsetRange(0, 0, 5)]
+BOUNDS = Bounds(statement_seconds=20.0, lock_seconds=10.0, idle_seconds=1.0)
+
+
+class SessionsTest(PostgresqlTestCase):
+    def setUp(self):
+        super().setUp()
+        self.url = self.database.settings.connection
+        OffsetStore(self.url).begin(SOURCE, {0: 0})
+
+    def test_a_driver_that_is_frozen_within_its_transaction_loses_it_to_its_successor(self):
+        frozen, successor = OffsetStore(self.url, BOUNDS), OffsetStore(self.url, BOUNDS)
+        transaction = frozen.advance(SOURCE, RANGES)
+        transaction.__enter__()  # and says nothing further: to the server it is frozen
+        with successor.advance(SOURCE, RANGES):
+            pass
+        self.assertRaises(StorageUnavailable, transaction.__exit__, None, None, None)
+        self.assertEqual({0: 5}, successor.next_offsets(SOURCE))
+
+    def test_who_waits_for_a_lock_is_told_in_time(self):
+        impatient = OffsetStore(self.url, Bounds(statement_seconds=20.0, lock_seconds=0.2, idle_seconds=20.0))
+        with OffsetStore(self.url).advance(SOURCE, RANGES):
+            began = time.monotonic()
+            with testtools.ExpectedException(StorageUnavailable, ".*lock timeout.*"), impatient.advance(SOURCE, RANGES):
+                pass
+            self.assertLess(time.monotonic() - began, 10)
+
+    def test_a_statement_ends_with_its_time(self):
+        slow = OffsetStore(self.url, Bounds(statement_seconds=0.2, lock_seconds=10.0, idle_seconds=20.0))
+        with (
+            testtools.ExpectedException(StorageUnavailable, ".*statement timeout.*"),
+            slow.writing() as connection,
+        ):
+            connection.execute(sa.text("SELECT pg_sleep(30)"))
+
+    def test_without_being_asked_a_job_has_all_of_them(self):
+        with OffsetStore(self.url).writing() as connection:
+            names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+            found = {name: connection.scalar(sa.text(f"SHOW {name}")) for name in names}
+        self.assertEqual(dict(zip(names, ("10min", "3min", "2min"), strict=True)), found)

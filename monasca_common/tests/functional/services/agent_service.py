@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forwarder of monasca-agent 10.0.0, unmodified, as a process of its own."""
+
+import http.client
+import json
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from monasca_common.tests.functional.api.api_case import free_port
+from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.services.environments import environment
+
+BATCH = 200  # measurements that the forwarder sends within a second; it waits for three more where it has fewer
+
+
+class Forwarder:
+    """Takes measurements on its port and posts them to the API at ``url``, with a token of the Keystone given."""
+
+    def __init__(self, folder, url, keystone_url, *, user, password, project, **api):
+        self.folder = Path(folder)
+        self.port = free_port()
+        self.log = self.folder / "forwarder.log"
+        domain = {"user_domain_id": "default", "project_domain_id": "default"}
+        account = {"username": user, "password": password, "project_name": project, "keystone_url": keystone_url}
+        configuration = {
+            "Main": {"hostname": "a-host", "listen_port": self.port},
+            "Api": {"url": url, **account, **domain, **api},
+            "Logging": {"disable_file_logging": True, "log_level": "INFO"},
+        }
+        (self.folder / "agent.yaml").write_text(json.dumps(configuration))  # which is YAML
+        self.process = None
+
+    def start(self):
+        command = [environment("monasca-agent").program("monasca-forwarder"), f"--config-file={self.folder}/agent.yaml"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        deadline = time.monotonic() + SECONDS
+        while not _accepts(self.port):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the forwarder does not start:\n{self.text()}")
+            time.sleep(0.05)
+        return self
+
+    def post(self, measurements, tenant=None):
+        """The status of its answer: 200 when they are in its memory."""
+        connection = http.client.HTTPConnection("localhost", self.port, timeout=SECONDS)
+        try:
+            envelopes = [{"measurement": each, "tenant_id": tenant} for each in measurements]
+            connection.request("POST", "/intake", json.dumps(envelopes), {"Content-Type": "application/json"})
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def kill(self):
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(SECONDS)
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+
+def _accepts(port):
+    try:
+        socket.create_connection(("localhost", port), 1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published services, unmodified from PyPI, each in an environment of its own with this checkout's monasca-common.
+
+`environment` is all that a test needs::
+
+    persister = environment("monasca-persister")
+    subprocess.Popen([persister.program("monasca-persister"), "--config-file", path])
+    subprocess.run([persister.python, "-c", "import monasca_persister"])
+
+What PyPI gives is installed once, and kept in the user's cache under its versions: pip resolves the service together
+with a wheel of the checkout. Over it lies a thin environment for each state of the checkout, which has that wheel
+alone; a test never runs the code of another checkout, or of an earlier state. ``python -m`` this module makes them all,
+or those that it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+SERVICES = {
+    "monasca-persister": "monasca-persister[influxdb]==9.0.0",
+    "monasca-notification": "monasca-notification==9.0.0",
+    "monasca-api": "monasca-api[influxdb]==11.0.0",
+    "monasca-agent": "monasca-agent==10.0.0",
+}
+# What a service imports and does not declare: it came with monasca-common 3.8.0, or is the operator's choice.
+_UNDECLARED = {
+    "monasca-notification": ["Jinja2", "PyMySQL", "psycopg2-binary"],
+    "monasca-api": ["PyMySQL", "gunicorn"],
+}
+_CHECKOUT = Path(__file__).parents[4]
+_PACKAGED = ("monasca_common", "LICENSE", "README.rst", "pyproject.toml", "requirements.txt", "setup.cfg", "setup.py")
+_OURS = "monasca-common"
+_OLD = "monasca-common==3.8.0"
+_HOME = Path.home()  # oslotest gives every test an empty one
+_SECONDS = 600  # for one installation; twice that for whoever waits for another's
+_DAY_SECONDS = 24 * 3600
+_KEEP_SECONDS = {
+    "wheel": _DAY_SECONDS,
+    "over": _DAY_SECONDS,
+    "packages": 30 * _DAY_SECONDS,
+    "old": 30 * _DAY_SECONDS,
+}  # after the last use
+
+
+@dataclass(frozen=True)
+class Environment:
+    """``folder`` is a virtual environment without pip, over ``below``."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def program(self, name: str) -> Path:
+        """A program by its name, such as ``monasca-persister``. Raises `FileNotFoundError` for an unknown one."""
+        found = self.folder / "bin" / name
+        if not found.exists():
+            known = sorted(each.name for each in found.parent.iterdir())
+            raise FileNotFoundError(f"no program {name!r} in {self.folder}, only {', '.join(known)}")
+        return found
+
+    @property
+    def below(self) -> Path:
+        """The environment with all packages but ours; it has pip."""
+        link = self.folder / "below"
+        return link.readlink() if link.is_symlink() else self.folder
+
+    def pip_check(self) -> str:
+        """What ``pip check`` objects to; empty if nothing."""
+        pip: list[str | Path] = [self.below / "bin" / "python", "-m", "pip", "--python", self.python, "check"]
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=_SECONDS)
+        return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def environment(service: str) -> Environment:
+    """The environment of one of `SERVICES`, which is made if it is missing: a minute; later calls take no time.
+
+    Raises `subprocess.CalledProcessError` when it cannot be made, and `TimeoutError` when another process, that is
+    making it, does not end.
+    """
+    wheel = _wheel()
+    with _locked(service):
+        below = _packages_of(service, wheel)
+        # Both keys: what lies below, and the wheel that lies over it.
+        folder = _cache() / "-".join(["over", _after_dash(below.name), _after_dash(wheel.parent.name)])
+        if not (folder / "complete").exists():
+            _lay_over(folder, below, wheel)
+        for kind, used in (("packages", below), ("over", folder)):
+            os.utime(used)
+            _forget_old(kind, f"{service}-*")
+    return Environment(folder)
+
+
+def environment_of_old(service: str) -> Environment:
+    """The environment of one of `SERVICES` with the monasca-common that it was published for, and nothing of ours."""
+    pins, requirement = _pins(), SERVICES[service]
+    needed = [requirement, _OLD, *_UNDECLARED.get(service, [])]
+    folder = _cache() / f"old-{service}-{_digest(pins, *needed, platform.python_version())}"
+    with _locked(service):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            _run(sys.executable, "-m", "venv", folder)
+            constraints = folder / "constraints.txt"
+            constraints.write_text(pins, encoding="utf-8")
+            pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+            _run(*pip, "install", "-c", constraints, *needed)
+            (folder / "complete").touch()
+        os.utime(folder)
+        _forget_old("old", f"{service}-*")
+    return Environment(folder)
+
+
+def _packages_of(service: str, wheel: Path) -> Path:
+    """The environment that has all of a service's packages but ours."""
+    pins = _pins()
+    requirement = SERVICES[service]
+    needed = (_CHECKOUT / "requirements.txt").read_text(encoding="utf-8")
+    key = _digest(pins, needed, requirement, *_UNDECLARED.get(service, []), platform.python_version())
+    folder = _cache() / f"packages-{service}-{key}"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _run(sys.executable, "-m", "venv", folder)
+        constraints = folder / "constraints.txt"
+        constraints.write_text(pins, encoding="utf-8")
+        pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+        _run(*pip, "install", "-c", constraints, requirement, *_UNDECLARED.get(service, []), wheel)
+        _run(*pip, "uninstall", "--yes", _OURS)
+        (folder / "complete").touch()
+    return folder
+
+
+def _wheel() -> Path:
+    """A wheel of the checkout, as it stands now and under the version that the tests run with."""
+    folder = _cache() / f"wheel-{_key_of_checkout()}"
+    with _locked("wheel"):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            with tempfile.TemporaryDirectory() as source:
+                for name in _PACKAGED:
+                    found = _CHECKOUT / name
+                    if found.is_dir():
+                        shutil.copytree(found, Path(source, name), ignore=shutil.ignore_patterns("__pycache__"))
+                    else:
+                        shutil.copy(found, source)
+                # pbr packs what git knows, in a repository that no other process writes to.
+                _run("git", "init", "--quiet", source)
+                _run("git", "-C", source, "add", "--all")
+                named = {"PBR_VERSION": metadata.version(_OURS), "SKIP_WRITE_GIT_CHANGELOG": "1"}
+                pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
+                _run(*pip, "-w", folder, source, SKIP_GENERATE_AUTHORS="1", **named)
+            (folder / "complete").touch()
+        os.utime(folder)
+        _forget_old("wheel", "*")
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def _lay_over(folder: Path, below: Path, wheel: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(sys.executable, "-m", "venv", "--without-pip", folder)
+    [packages] = (folder / "lib").glob("*/site-packages")
+    packages.joinpath("below.pth").write_text(f"{below / packages.relative_to(folder)}\n", encoding="utf-8")
+    (folder / "below").symlink_to(below)
+    python = folder / "bin" / "python"
+    pip = (below / "bin" / "python", "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check")
+    _run(*pip, "install", "--no-deps", "--no-index", wheel)
+    for program in filter(Path.is_file, (below / "bin").iterdir()):
+        # Of programs pip writes the interpreter into the first line; python is a link, and activate no program.
+        text = program.read_bytes()
+        if bytes(below / "bin" / "python") in text.partition(b"import")[0] and not program.name.startswith("pip"):
+            target = folder / "bin" / program.name
+            target.write_bytes(text.replace(bytes(below), bytes(folder)))
+            target.chmod(0o755)
+    (folder / "complete").touch()
+
+
+def _after_dash(name: str) -> str:
+    return name.partition("-")[2]
+
+
+def _forget_old(kind: str, pattern: str) -> None:
+    for folder in _cache().glob(f"{kind}-{pattern}"):
+        if time.time() - folder.stat().st_mtime > _KEEP_SECONDS[kind]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pins() -> str:
+    """The versions of upper-constraints.txt, where constraints.txt beside this file names no other."""
+    own = Path(__file__).with_name("constraints.txt").read_text(encoding="utf-8").splitlines()
+    named = {_name(line) for line in own}
+    common = (_CHECKOUT / "upper-constraints.txt").read_text(encoding="utf-8").splitlines()
+    return "\n".join([line for line in common if _name(line) not in named] + own)
+
+
+def _name(line: str) -> str:
+    return line.partition("==")[0].strip().lower().replace("_", "-").replace(".", "-")
+
+
+def _key_of_checkout() -> str:
+    files = [Path(folder, name) for top in _PACKAGED for folder, _, names in os.walk(_CHECKOUT / top) for name in names]
+    files += [_CHECKOUT / name for name in _PACKAGED]
+    kept = sorted(path for path in files if path.is_file() and path.parent.name != "__pycache__")
+    contents = [each for path in kept for each in (str(path.relative_to(_CHECKOUT)), path.read_bytes())]
+    return _digest(*contents, metadata.version(_OURS), platform.python_version())
+
+
+def _digest(*parts: str | bytes) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        encoded = part.encode() if isinstance(part, str) else part
+        found.update(len(encoded).to_bytes(8) + encoded)
+    return found.hexdigest()[:12]
+
+
+def _cache() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or _HOME / ".cache"
+    return Path(root, "monasca-common", "services")
+
+
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Alone among processes, and threads, in making what ``name`` says."""
+    lock_file = _cache() / f"{name}.lock"
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + 2 * _SECONDS
+    with lock_file.open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"another process holds {lock_file} and does not end") from None
+                time.sleep(0.1)
+        yield
+
+
+def _run(*command: str | Path, **variables: str) -> None:
+    environ = {**os.environ, **variables}
+    environ.pop("PYTHONPATH", None)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=environ)
+    if done.returncode:
+        print(done.stdout, done.stderr, file=sys.stderr)  # noqa: T201 - the error says only that it failed
+        done.check_returncode()
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:] or SERVICES:
+        print(environment(each).folder)  # noqa: T201 - a command

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of published services share: a service as a process on a real Kafka, killed and started again."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import confluent_kafka
+import confluent_kafka.admin
+import fixtures
+import psutil
+from oslotest import base
+
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka import client_factory
+from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.services.environments import environment
+
+SECONDS = 90  # a bound, not a measure: a member that was killed keeps its partitions for ten seconds
+
+
+class ServiceProcess:
+    """A running service with the processes that it forks."""
+
+    def __init__(self, process, log):
+        self.process = process
+        self.log = log
+        self.may_end = False
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def kill(self):
+        """SIGKILL for all of its processes."""
+        self.may_end = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(SECONDS)
+
+    def terminate(self):
+        """The exit status after SIGTERM."""
+        self.process.terminate()
+        return self.wait_for_end()
+
+    def wait_for_end(self):
+        """The exit status of one that ends by itself."""
+        self.may_end = True
+        return self.process.wait(SECONDS)
+
+    def children(self):
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+class ServiceCase(base.BaseTestCase):
+    service = ""  # a name of `environments.SERVICES`
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.environment = environment(cls.service)
+
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(config=QUICK_GROUPS))
+        self.cluster = self.fixture.cluster
+        self.servers = self.cluster.client_options("admin")["bootstrap.servers"]
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.running = []
+        self.group = f"group-{uuid.uuid4().hex[:12]}"
+        self.producer = client_factory.get_kafka_producer(self.servers.split(","))
+        self.addCleanup(self.producer.close, 5)
+        # They ask about the group, and never join it.
+        self._admin = confluent_kafka.admin.AdminClient(self.cluster.direct_options())
+        self._reader = confluent_kafka.Consumer({**self.cluster.direct_options(), "group.id": self.group})
+        self.addCleanup(self._reader.close)
+
+    def publish(self, topic, messages):
+        """All of them, acknowledged."""
+        self.assertEqual(0, self.producer.publish(topic, list(messages), timeout=SECONDS))
+
+    def ends(self, topic):
+        """Where each partition's log ends."""
+        return {
+            one.partition: self._reader.get_watermark_offsets(one, timeout=SECONDS)[1]
+            for one in self._partitions(topic)
+        }
+
+    def is_read(self, topic):
+        """Whether the group has committed all that there is, and was when the commits were asked for."""
+        committed = self._reader.committed(self._partitions(topic), timeout=SECONDS)
+        return self.ends(topic) == {one.partition: max(0, one.offset) for one in committed}
+
+    def has_settled(self, members):
+        """Whether the group has so many members, and each knows what it is to read."""
+        [asked] = self._admin.describe_consumer_groups([self.group], request_timeout=SECONDS).values()
+        group = asked.result(SECONDS)
+        return group.state is confluent_kafka.ConsumerGroupState.STABLE and len(group.members) == members
+
+    def _partitions(self, topic):
+        numbers = self._reader.list_topics(topic, timeout=SECONDS).topics[topic].partitions
+        return [confluent_kafka.TopicPartition(topic, number) for number in numbers]
+
+    def start(self, program, configuration, name):
+        """The program with a file of this configuration; ``name`` is its log's."""
+        path = self.folder / f"{name}.conf"
+        path.write_text(configuration, encoding="utf-8")
+        log = self.folder / f"{name}.log"
+        with log.open("a") as output:
+            process = subprocess.Popen(
+                [self.environment.program(program), "--config-file", path],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=self.folder, start_new_session=True,
+            )  # fmt: skip
+        running = ServiceProcess(process, log)
+        self.running.append(running)
+        self.addCleanup(running.kill)
+        attach_file(self, name, log)
+        return running
+
+    def wait_until(self, condition, what):
+        """Fails as soon as a service has ended that nobody has ended."""
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            ended = [each.log.name for each in self.running if not each.may_end and each.process.poll() is not None]
+            self.assertEqual([], ended, f"ended by themselves, before it came about: {what}")
+            self.assertLess(time.monotonic(), deadline, f"in time did not come about: {what}")
+            time.sleep(0.05)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The environments that published services are tested in are what somebody gets who installs ours beside a service."""
+
+import subprocess
+from importlib import metadata
+
+from oslotest import base
+
+from monasca_common.tests.functional.services import environments
+
+_WHAT_IS_INSTALLED = """
+from importlib import metadata
+import monasca_common
+print(metadata.version("monasca-common"), monasca_common.__file__)
+"""
+
+
+class EnvironmentTest(base.BaseTestCase):
+    def assert_pip_agrees(self, service):
+        self.assertEqual("", environments.environment(service).pip_check())
+
+    def test_pip_has_no_objection_to_the_persister_and_ours(self):
+        self.assert_pip_agrees("monasca-persister")
+
+    def test_pip_has_no_objection_to_the_notification_service_and_ours(self):
+        self.assert_pip_agrees("monasca-notification")
+
+    def test_pip_has_no_objection_to_the_api_and_ours(self):
+        self.assert_pip_agrees("monasca-api")
+
+    def test_pip_has_no_objection_to_the_agent_and_ours(self):
+        self.assert_pip_agrees("monasca-agent")
+
+    def test_pip_objects_when_ours_is_missing(self):
+        persister = environments.environment("monasca-persister")
+        below = environments.Environment(persister.below)
+        self.assertIn("monasca-common, which is not installed", below.pip_check())
+
+    def test_the_extra_for_services_has_what_the_notification_service_imports_and_does_not_name(self):
+        extra = {
+            each.partition(">")[0] for each in metadata.requires("monasca-common") if 'extra == "services"' in each
+        }
+        self.assertEqual({"Jinja2", "PyMySQL"}, extra)
+        below = environments.environment("monasca-notification").below
+        named = metadata.Distribution.at(next(below.glob("lib/*/site-packages/monasca_notification-*.dist-info")))
+        always = [each for each in named.requires or () if "extra ==" not in each]
+        self.assertFalse([each for each in always if each.startswith(("Jinja2", "PyMySQL"))])
+        subprocess.run([below / "bin" / "python", "-c", "import jinja2, pymysql"], timeout=60, check=True)
+
+    def test_a_service_runs_on_this_checkout(self):
+        persister = environments.environment("monasca-persister")
+        shown = subprocess.run(
+            [persister.python, "-c", _WHAT_IS_INSTALLED],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            cwd="/",
+        )
+        version, path = shown.stdout.split()
+        self.assertEqual(metadata.version("monasca-common"), version)
+        self.assertTrue(path.startswith(str(persister.folder)), path)
+
+    def test_an_unknown_program_is_refused_with_those_that_there_are(self):
+        persister = environments.environment("monasca-persister")
+        error = self.assertRaises(FileNotFoundError, persister.program, "monasca-perister")
+        self.assertIn("monasca-persister", str(error))

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a published service imports of monasca-common is there: read from the installed packages, not from a list.
+
+Their own tests are left out: no service runs them.
+"""
+
+import ast
+import json
+import subprocess
+
+from oslotest import base
+
+from monasca_common.tests.functional.services import environments
+
+_SECONDS = 120
+
+# In the service's environment: {name: what is wrong with it}.
+_RESOLVE = """
+import importlib, importlib.metadata, json, sys
+
+def problem(name):
+    module, _, attribute = name.partition(":")
+    try:
+        found = importlib.import_module(module)
+        if attribute and not hasattr(found, attribute):
+            importlib.import_module(f"{module}.{attribute}")
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+problems = {name: problem(name) for name in json.loads(sys.argv[1])}
+print(json.dumps({name: text for name, text in problems.items() if text}))
+"""
+
+
+def imported_names(source):
+    """Of monasca_common, as ``module`` or ``module:name``; within functions and ``try`` too, and attributes of modules
+    that are imported under a name, such as ``client.KafkaUnavailableError``."""
+    tree = ast.parse(source)
+    found, modules = set(), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and is_ours(node.module):
+            found |= {f"{node.module}:{alias.name}" for alias in node.names}
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if is_ours(alias.name)}
+            modules |= {alias.asname: alias.name for alias in node.names if is_ours(alias.name) and alias.asname}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            found.add(f"{modules[node.value.id]}:{node.attr}")
+    return found
+
+
+def is_ours(module):
+    return module is not None and module.partition(".")[0] == "monasca_common"
+
+
+_SAMPLE = """
+from monasca_common.kafka_lib import client as kafka
+try:
+    import monasca_common.kafka_lib.nowhere as nowhere
+except ImportError:
+    from monasca_common.simport import simport, simport2
+print(kafka.KafkaClient, kafka.KafkaServer, simport.load)
+"""
+_MISSING = {
+    "monasca_common.kafka_lib.nowhere",
+    "monasca_common.simport:simport2",
+    "monasca_common.kafka_lib.client:KafkaServer",
+}
+
+
+class ImportsTest(base.BaseTestCase):
+    def problems(self, environment, names):
+        done = subprocess.run(
+            [environment.python, "-c", _RESOLVE, json.dumps(sorted(names))],
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            cwd="/",
+        )
+        self.assertEqual(0, done.returncode, done.stderr)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def assert_imports_resolve(self, service, *packages):
+        environment = environments.environment(service)
+        [installed] = (environment.below / "lib").glob("*/site-packages")
+        paths = [path for package in packages for path in (installed / package).rglob("*.py")]
+        names = set().union(*(imported_names(path.read_text()) for path in paths if "tests" not in path.parts))
+        self.assertNotEqual(set(), names, f"no import is found in {len(paths)} files")
+        self.assertEqual({}, self.problems(environment, names))
+
+    def test_what_is_not_there_would_be_found(self):
+        found = imported_names(_SAMPLE)
+        self.assertEqual(_MISSING, self.problems(environments.environment("monasca-persister"), found).keys())
+
+    def test_all_that_the_persister_imports_is_there(self):
+        self.assert_imports_resolve("monasca-persister", "monasca_persister")
+
+    def test_all_that_the_notification_service_imports_is_there(self):
+        self.assert_imports_resolve("monasca-notification", "monasca_notification")
+
+    def test_all_that_the_api_imports_is_there(self):
+        self.assert_imports_resolve("monasca-api", "monasca_api")
+
+    def test_all_that_the_agent_imports_is_there(self):
+        self.assert_imports_resolve("monasca-agent", "monasca_agent", "monasca_setup")

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""monasca-api 11.0.0 from PyPI over this library: what it answers, against what a real Kafka and InfluxDB have."""
+
+import http.client
+import itertools
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.parse
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import fixtures
+
+from monasca_common.api.query import iso
+from monasca_common.devbroker import ports
+from monasca_common.tests.functional.api.api_case import METRICS
+from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.services.api_service import IDENTITY, PROJECT, PublishedApiCase
+from monasca_common.tests.functional.storage import influxdb_case
+
+_PROMISED_AFTER_SECONDS = 1.9  # a publish waits 2 s; then the API answers 204 for what is still on its way
+
+_PERSISTER = """\
+[kafka]
+bootstrap_servers = {servers}
+[database]
+connection = {url}
+[storage]
+driver = influxdb
+[persister]
+status_port = {port}
+[kafka_metrics]
+topic = metrics
+group_id = {group}
+dead_letter_topic = {dead_letters}
+max_wait_time_seconds = 0.05
+[kafka_alarm_history]
+enabled = false
+"""
+
+
+def _metric(name, **changes):
+    return {
+        "name": name,
+        "dimensions": {"hostname": "a", "zone": "1"},
+        "timestamp": 1_700_000_000_000,
+        "value": 1.5,
+        "value_meta": None,
+        **changes,
+    }
+
+
+class TestPosting(PublishedApiCase):
+    def setUp(self):
+        super().setUp()
+        self.served = self.published_api()
+        self.name = f"t{uuid.uuid4().hex[:8]}"
+
+    def post(self, body):
+        return self.served.post(body, IDENTITY)[0]
+
+    def test_what_is_answered_204_is_in_the_log_as_it_was_posted(self):
+        bulk = [
+            _metric(f"{self.name}.a"),
+            _metric(f"{self.name}.b", dimensions={"名": "é"}, value=-0.1, value_meta={"why": "日本", "code": "7"}),
+        ]
+        one = _metric(f"{self.name}.c", timestamp=1_700_000_000_001.0)
+        began = time.time()
+        self.assertEqual((204, 204), (self.post(bulk), self.post(one)))
+        logged = {envelope["metric"]["name"]: envelope for envelope in self.logged(self.name)}
+        self.assertEqual([*bulk, one], [logged[f"{self.name}.{letter}"]["metric"] for letter in "abc"])
+        for envelope in logged.values():
+            self.assertEqual({"tenantId": PROJECT, "region": "RegionOne"}, envelope["meta"])
+            self.assertTrue(began - 1 <= envelope["creation_time"] <= time.time() + 1)
+
+    def test_an_empty_bulk_is_answered_and_one_larger_than_its_queue_arrives_once(self):
+        self.assertEqual(204, self.post([]))
+        names = [f"{self.name}.{number}" for number in range(2500)]  # it sends 1000 at a time
+        self.assertEqual(204, self.post([_metric(name) for name in names]))
+        self.assertEqual(Counter(names), Counter(envelope["metric"]["name"] for envelope in self.logged(self.name)))
+
+    def test_bulks_posted_at_the_same_time_share_the_queue(self):
+        statuses = []
+
+        def post(client):
+            statuses.append(self.post([_metric(f"{self.name}.{client}.{number}") for number in range(1000)]))
+
+        clients = [threading.Thread(target=post, args=(client,)) for client in range(4)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join(SECONDS)
+        self.assertEqual([204] * 4, statuses)
+        counted = Counter(envelope["metric"]["name"] for envelope in self.logged(self.name))
+        self.assertEqual((4000, {1}), (len(counted), set(counted.values())))
+
+    def test_what_breaks_a_rule_is_refused_whole_as_before(self):
+        name = self.name
+        for bad in (
+            _metric("n" * 256),
+            _metric(""),
+            _metric(f"{name}<"),
+            _metric(f"{name}.a", value="many"),
+            _metric(f"{name}.a", dimensions={"_hidden": "1"}),
+            _metric(f"{name}.a", dimensions={"d" * 256: "1"}),
+            _metric(f"{name}.a", dimensions={"d": ""}),
+            _metric(f"{name}.a", timestamp="soon"),
+            _metric(f"{name}.a", value_meta={"m": "x" * 2049}),
+            {"name": f"{name}.a"},
+        ):
+            with self.subTest(bad=bad):
+                self.assertEqual(422, self.post(bad))
+                self.assertEqual(422, self.post([_metric(f"{name}.good"), bad]))
+        self.assertEqual(400, self.post(b"no json"))
+        self.assertEqual(401, self.served.post(_metric(name), {**IDENTITY, "X-Roles": "nobody"})[0])
+        self.assertEqual([], self.logged(name))
+
+
+class TestHealthCheck(PublishedApiCase):
+    def setUp(self):
+        super().setUp()
+        self.influx_port = influxdb_case.server().http_port
+
+    def test_the_health_check_reads_the_topics(self):
+        served = self.published_api(influxdb_port=self.influx_port)
+        status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
+        self.assertEqual(
+            (200, {"kafka": "OK", "alarms_database": "OK", "metrics_database": "OK"}), (status, told), served.text()
+        )
+        self.cluster.nodes[0].kill()
+        status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
+        self.assertEqual((503, "Could not connect to Kafka"), (status, told["kafka"][:26]))
+        self.cluster.nodes[0].restart()
+        self.wait_until(lambda: served.request("GET", "/healthcheck", headers=IDENTITY)[0] == 200)
+
+    def test_a_topic_that_is_missing_is_named(self):
+        served = self.published_api(influxdb_port=self.influx_port, events="no-such-topic")
+        status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
+        self.assertEqual((503, "Kafka: Topic b'no-such-topic' not found"), (status, told["kafka"]))
+
+
+class TestBrokerGone(PublishedApiCase):
+    """While Kafka is gone it answers 204 for as much as its queue takes, and delivers that when Kafka is back."""
+
+    def test_a_broker_that_is_gone_at_its_start_and_during_posts_is_survived(self):
+        name = f"t{uuid.uuid4().hex[:8]}"
+        (node,) = self.cluster.nodes
+        node.kill()
+        served = self.published_api(more="[kafka]\nqueue_buffering_max_messages = 50")
+        (worker,), numbers, answered = served.workers(), itertools.count(), []
+
+        def post():
+            names = [f"{name}.{next(numbers)}" for _ in range(50)]
+            status = served.post([_metric(each) for each in names], IDENTITY)[0]
+            answered.extend(names if status == 204 else ())
+            return status
+
+        self.wait_until(lambda: post() == 503)
+        node.restart()
+        self.wait_until(lambda: post() == 204)
+        node.kill()
+        self.wait_until(lambda: post() == 503)
+        node.restart()
+        self.wait_until(lambda: post() == 204)
+        self.assertEqual([worker], served.workers(), served.text())
+        self.wait_until(lambda: set(answered) <= {envelope["metric"]["name"] for envelope in self.logged(name)})
+
+
+class TestKilled(PublishedApiCase):
+    def test_what_two_processes_answered_is_in_the_log_after_one_is_killed(self):
+        name = f"t{uuid.uuid4().hex[:8]}"
+        killed, other = self.start_published_api(), self.start_published_api()
+        answered, enough = {killed: [], other: []}, {killed: threading.Event(), other: threading.Event()}
+        ended = threading.Event()
+
+        def post(served, client):
+            for number in itertools.count():
+                if ended.is_set():
+                    return
+                names = [f"{name}.{client}.{number}.{part}" for part in range(20)]
+                began = time.monotonic()
+                try:
+                    status = served.post([_metric(each) for each in names], IDENTITY)[0]
+                except (OSError, http.client.HTTPException):
+                    return  # killed
+                if status == 204 and time.monotonic() - began < _PROMISED_AFTER_SECONDS:
+                    answered[served].extend(names)
+                    if len(answered[served]) > 1000:
+                        enough[served].set()
+
+        clients = [
+            threading.Thread(target=post, args=(served.wait_until_ready(), client))
+            for client, served in enumerate((killed, other, killed, other))
+        ]
+        self.addCleanup(ended.set)
+        for client in clients:
+            client.start()
+        self.assertTrue(enough[killed].wait(SECONDS))
+        killed.kill()
+        enough[other].clear()
+        self.assertTrue(enough[other].wait(SECONDS))
+        ended.set()
+        for client in clients:
+            client.join(SECONDS)
+        counted = Counter(envelope["metric"]["name"] for envelope in self.logged(name))
+        lost = set(answered[killed] + answered[other]) - set(counted)
+        self.assertEqual((set(), {1}), (lost, set(counted.values())))
+
+
+class TestReadingFromInfluxdb(PublishedApiCase):
+    # Another cluster than that of the tests above, which post thousands of names.
+    cluster_settings = {"proxied": True, "config": QUICK_GROUPS}  # noqa: RUF012
+
+    def test_measurements_come_back_from_influxdb(self):
+        name, base_ms = f"t{uuid.uuid4().hex[:8]}", time.time_ns() // 1_000_000_000 * 1000 - 600_000
+        influxdb = influxdb_case.InfluxDatabase(self.addCleanup)
+        influxdb.prepare()
+        self.start_persister(influxdb.settings.connection)
+        served = self.published_api(influxdb_port=influxdb_case.server().http_port, database=influxdb.name)
+        rows = [
+            _metric(
+                f"{name}.cpu", timestamp=base_ms + 1000 * number, value=float(number), value_meta={"n": str(number)}
+            )
+            for number in range(5)
+        ]
+        self.assertEqual(204, served.post(rows, IDENTITY)[0])
+
+        def get(path, **asked):
+            query = urllib.parse.urlencode({"name": f"{name}.cpu", "start_time": iso(base_ms), **asked})
+            status, _, body = served.request("GET", f"{METRICS}{path}?{query}", headers=IDENTITY)
+            self.assertEqual(200, status, body)
+            return body["elements"]
+
+        self.wait_until(lambda: [len(each["measurements"]) for each in get("/measurements")] == [5])
+        (measured,) = get("/measurements")
+        self.assertEqual(
+            [[iso(row["timestamp"]), row["value"], row["value_meta"]] for row in rows], measured["measurements"]
+        )
+        (listed,) = get("")
+        self.assertEqual((f"{name}.cpu", rows[0]["dimensions"]), (listed["name"], listed["dimensions"]))
+        (summed,) = get("/statistics", statistics="sum,count", period=3600)
+        self.assertEqual([10.0, 5.0], summed["statistics"][0][1:])
+
+    def start_persister(self, url):
+        folder = Path(self.useFixture(fixtures.TempDir(tempfile.gettempdir())).path)
+        configuration, log = folder / "persister.conf", folder / "persister.log"
+        (port,) = ports.free_ports(1)
+        values = {"servers": self.cluster.bootstrap_servers, "url": url, "port": port}
+        topics = {"group": folder.name, "dead_letters": self.fixture.topic()}
+        configuration.write_text(_PERSISTER.format(**values, **topics))
+        command = [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
+        attach_file(self, "persister", log)
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        self.addCleanup(process.wait, SECONDS)
+        self.addCleanup(process.kill)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""monasca-notification 9.0.0, as published, notifies of what comes through this library, whoever is killed.
+
+It posts, writes that it has posted to a topic, and then commits: killed in between it posts once more, and never
+otherwise. What could not be posted goes to a topic of its own, and is tried again half a minute later.
+"""
+
+import time
+from collections import Counter
+
+from sqlalchemy.engine import make_url
+
+from monasca_common.devbroker.fixtures import SharedPostgresql
+from monasca_common.tests.functional.services.service_case import ServiceCase
+from monasca_common.tests.functional.services.webhook_receiver import WebhookReceiver
+from monasca_common.tests.unit.persister import envelopes
+
+_CONFIGURATION = """\
+[kafka]
+url = {servers}
+group = {group}
+alarm_topic = {topic}
+notification_topic = {topic}-sent
+notification_retry_topic = {topic}-retry
+periodic = 1:{topic}-periodic
+[zookeeper]
+periodic_path = 1:/notification/1_second
+[notification_processor]
+number = {processors}
+[notification_types]
+enabled = webhook
+[webhook_notifier]
+timeout = 60
+[database]
+repo_driver = postgresql
+[postgresql]
+host = {host}
+port = {port}
+user = {user}
+database = {database}
+[statsd]
+enable = false
+"""
+
+# What the service reads of monasca-api's database; whoever hears of all alarms here, and an alarm that stands. Its
+# driver for PostgreSQL gives an id where psycopg2 wants a list of parameters: ids of one character are both. (The one
+# for SQLAlchemy does not start, and MySQL's needs a MySQL.)
+_STATEMENTS = (
+    "CREATE TABLE notification_method_type (name text PRIMARY KEY)",
+    "CREATE TABLE notification_method (id text PRIMARY KEY, type text, name text, address text, period integer)",
+    "CREATE TABLE alarm_action (action_id text, alarm_definition_id text, alarm_state text)",
+    "CREATE TABLE alarm (id text PRIMARY KEY, state text)",
+    "INSERT INTO notification_method_type VALUES ('WEBHOOK')",
+    "INSERT INTO notification_method VALUES ('m', 'WEBHOOK', 'receiver', '{address}', {period})",
+    "INSERT INTO alarm_action VALUES ('m', 'definition', 'ALARM')",
+    "INSERT INTO alarm VALUES ('a', 'ALARM')",
+)
+
+
+class MonascaNotificationTest(ServiceCase):
+    service = "monasca-notification"
+
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic(4)
+        for kind in ("sent", "retry"):
+            self.cluster.create_topic(f"{self.topic}-{kind}", 1)
+        self.published = 0
+        self.server = self.useFixture(SharedPostgresql()).server
+        self.databases = {}
+        self.receivers = []
+        self.receiver = self.add_receiver()
+
+    def add_receiver(self):
+        receiver = WebhookReceiver()
+        self.addCleanup(receiver.close)
+        self.receivers.append(receiver)
+        return receiver
+
+    def database(self, receiver, period):
+        """One from which a service knows of this receiver, that it posts to again after ``period`` seconds."""
+        if receiver not in self.databases:
+            name = make_url(self.server.create_database()).database
+            self.addCleanup(self.server.execute, f'DROP DATABASE "{name}" WITH (FORCE)')
+            for statement in _STATEMENTS:
+                self.server.execute(statement.format(address=receiver.url, period=period), database=name)
+            self.databases[receiver] = name
+        return self.databases[receiver]
+
+    def start_service(self, receiver=None, *, processors=1, period=0):
+        receiver = receiver or self.receiver
+        database = self.database(receiver, period)
+        where = make_url(self.server.url(database))
+        configuration = _CONFIGURATION.format(
+            servers=self.servers,
+            group=self.group,
+            topic=self.topic,
+            processors=processors,
+            host=where.host,
+            port=where.port,
+            user=where.username,
+            database=database,
+        )
+        return self.start("monasca-notification", configuration, f"notification-{self.receivers.index(receiver)}")
+
+    def publish_alarms(self, numbers):
+        now_ms = time.time_ns() // 1_000_000
+        self.publish(self.topic, [envelopes.alarm(number, now_ms=now_ms) for number in numbers])
+
+    # Whoever waits for a silent receiver keeps a rebalance waiting. So a receiver falls silent only in a group that has
+    # settled: the processors, and of each service the engine that retries; the periodic one joins when it has a topic.
+
+    def flow_until(self, condition, what):
+        """More and more alarms, until it comes about."""
+
+        def flowing():
+            self.publish_alarms(range(self.published, self.published + 8))
+            self.published += 8
+            return condition()
+
+        self.wait_until(flowing, what)
+
+    def alarms(self, status):
+        """How often each was answered with this status, by whichever receiver."""
+        return sum((receiver.alarms(status) for receiver in self.receivers), Counter())
+
+    def wait_for(self, numbers):
+        """Until each was answered with success, and all is committed."""
+        wanted = {f"alarm-{number}" for number in numbers}
+        self.wait_until(lambda: self.alarms(200).keys() == wanted, f"{len(wanted)} notifications")
+        self.wait_until(lambda: self.is_read(self.topic), "the commit of all")
+
+    def sent(self):
+        return sum(self.ends(f"{self.topic}-sent").values())
+
+    def test_each_alarm_is_notified_once_while_the_periodic_topic_is_missing(self):
+        self.publish_alarms(range(100))
+        service = self.start_service(processors=2)
+        self.wait_for(range(100))
+        self.assertEqual({1}, set(self.receiver.alarms(200).values()))
+        self.assertEqual(100, self.sent())
+        self.assertEqual(0, service.terminate())
+
+    def test_killed_between_post_and_commit_it_posts_these_again_and_loses_nothing(self):
+        service = self.start_service(processors=2)
+        self.wait_until(lambda: self.has_settled(2 + 1), "the processors' and the retry engine's place in the group")
+        self.flow_until(lambda: len(self.receiver.posts) >= 20, "twenty notifications")
+        self.receiver.is_silent = True
+        self.flow_until(lambda: len(self.receiver.alarms(None)) == 2, "a post of each processor without an answer")
+        service.kill()
+        self.receiver.is_silent = False
+        self.start_service(processors=2)
+        self.wait_for(range(self.published))
+        self.assertEqual({1}, set(self.receiver.alarms(200).values()))
+        self.assertEqual(2, self.receiver.alarms(None).total())
+
+    def test_of_two_members_one_is_killed_and_one_is_added(self):
+        second, third = self.add_receiver(), self.add_receiver()
+        first_service = self.start_service(self.receiver)
+        self.start_service(second)
+        self.wait_until(lambda: self.has_settled(2 * (1 + 1)), "the place in the group of all that read")
+        self.flow_until(lambda: all(each.alarms(200) for each in (self.receiver, second)), "posts of both")
+        self.receiver.is_silent = True
+        self.flow_until(lambda: self.receiver.alarms(None), "a post without an answer")
+        first_service.kill()
+        self.start_service(third)
+        self.flow_until(lambda: third.alarms(200), "posts of the new one")
+        self.wait_for(range(self.published))
+        self.assertEqual({1}, set(self.alarms(200).values()))
+        self.assertEqual(1, self.alarms(None).total())
+
+    def test_what_a_failing_receiver_refused_comes_later_whoever_was_killed_meanwhile(self):
+        self.receiver.status = 500
+        self.publish_alarms(range(30))
+        service = self.start_service()
+        self.wait_until(lambda: sum(self.ends(f"{self.topic}-retry").values()) == 30, "30 refused notifications")
+        self.wait_until(lambda: self.is_read(self.topic), "the commit of all")
+        service.kill()
+        self.receiver.status = 200
+        self.start_service()
+        self.wait_for(range(30))
+        self.wait_until(lambda: self.is_read(f"{self.topic}-retry"), "the commit of the retried")
+        self.assertEqual({1}, set(self.receiver.alarms(200).values()))
+        self.assertEqual(self.receiver.alarms(200).keys(), self.receiver.alarms(500).keys())
+
+    def test_a_receiver_slower_than_the_session_costs_no_partition(self):
+        self.receiver.slow_seconds = {"alarm-0": 12}  # a session is ten
+        self.publish_alarms(range(20))
+        self.start_service()
+        self.wait_for(range(20))
+        self.assertEqual({1}, set(self.receiver.alarms(200).values()))
+
+    def test_a_periodic_notification_is_repeated_until_the_alarm_is_over(self):
+        self.cluster.create_topic(f"{self.topic}-periodic", 1)
+        alarm = envelopes.alarm(0, now_ms=time.time_ns() // 1_000_000).replace(b"alarm-0", b"a")
+        self.publish(self.topic, [alarm])
+        self.start_service(period=1)
+        self.wait_until(lambda: self.receiver.alarms(200).total() >= 4, "repeated notifications")
+        self.server.execute("UPDATE alarm SET state = 'OK'", database=self.databases[self.receiver])
+        # While the alarm stands, there is always one that is not committed; of the last one nobody hears.
+        self.wait_until(lambda: self.is_read(f"{self.topic}-periodic"), "the end of the notifications")
+        self.assertEqual(self.receiver.alarms(200).total(), sum(self.ends(f"{self.topic}-periodic").values()))
+
+    def test_a_broker_that_is_away_at_its_start_is_waited_for(self):
+        self.publish_alarms(range(10))
+        [node] = self.cluster.nodes
+        node.kill()
+        service = self.start_service()
+        self.wait_until(lambda: "Connection refused" in service.text(), "its word on a broker that is away")
+        node.restart()
+        self.wait_for(range(10))

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""monasca-persister 9.0.0, as published, stores in InfluxDB what comes through this library, whoever is killed.
+
+It writes a batch, and then commits it: a point is written again when it was killed in between, and never otherwise.
+"""
+
+import shutil
+import sys
+import time
+import uuid
+from collections import Counter
+
+from monasca_common.tests.functional.services.environments import environment_of_old
+from monasca_common.tests.functional.services.influxdb_relay import InfluxRelay
+from monasca_common.tests.functional.services.service_case import ServiceCase
+from monasca_common.tests.functional.storage import influxdb_case
+from monasca_common.tests.unit.persister import envelopes
+
+_MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
+_BATCH = 50
+
+_CONFIGURATION = """\
+[kafka]
+num_processors = 1
+max_wait_time_seconds = 1
+[kafka_metrics]
+uri = {servers}
+topic = {metrics}
+group_id = {group}
+batch_size = {batch}
+[kafka_alarm_history]
+enabled = {has_alarms}
+uri = {servers}
+topic = {alarms}
+group_id = {group}-alarms
+batch_size = {batch}
+[kafka_events]
+enabled = false
+[influxdb]
+ip_address = 127.0.0.1
+port = {port}
+database_name = {database}
+user = somebody
+password = something
+[repositories]
+ignore_parse_point_error = false
+"""
+
+
+class PersisterServiceCase(ServiceCase):
+    service = "monasca-persister"
+
+    def setUp(self):
+        super().setUp()
+        if shutil.which("influxd") is None:
+            print(_MISSING, file=sys.stderr)  # noqa: T201 - a skip without a word hides what was not tested
+            self.skipTest(_MISSING)
+        self.topic = self.fixture.topic(2)
+        self.alarm_topic = f"{self.topic}-alarms"
+        self.database = f"published_{uuid.uuid4().hex[:12]}"
+        self.addCleanup(influxdb_case.server().query, f'DROP DATABASE "{self.database}"')
+        self.published = 0
+        self.base_ms = time.time_ns() // 1_000_000 - 3_600_000
+
+    def relay(self):
+        relay = InfluxRelay()
+        self.addCleanup(relay.close)
+        return relay
+
+    def start_persister(self, relay, name="persister", *, has_alarms=False, environment=None):
+        configuration = _CONFIGURATION.format(
+            servers=self.servers,
+            metrics=self.topic,
+            alarms=self.alarm_topic,
+            has_alarms=has_alarms,
+            group=self.group,
+            batch=_BATCH,
+            port=relay.port,
+            database=self.database,
+        )
+        self.environment = environment or type(self).environment
+        return self.start("monasca-persister", configuration, name)
+
+    def publish_metrics(self, numbers):
+        self.publish(self.topic, [envelopes.metric(number, time_ms=self.base_ms) for number in numbers])
+
+    def stored(self, series="cpu.percent"):
+        """The numbers of the points that InfluxDB has."""
+        try:
+            found = influxdb_case.server().query(f'SELECT * FROM "{series}"', self.database)
+        except RuntimeError as error:
+            self.assertIn("database not found", str(error))
+            return []
+        return sorted(values[0] - self.base_ms for each in found for values in each["values"])
+
+    def wait_for(self, numbers, series="cpu.percent"):
+        wanted = sorted(numbers)
+        self.wait_until(lambda: self.stored(series) == wanted, f"{len(wanted)} points of {series}")
+
+    def flow_until(self, condition, what):
+        """More and more metrics, until it comes about."""
+
+        def flowing():
+            self.publish_metrics(range(self.published, self.published + 60))
+            self.published += 60
+            return condition()
+
+        self.wait_until(flowing, what)
+
+
+class MonascaPersisterTest(PersisterServiceCase):
+    def test_what_is_published_is_stored_once(self):
+        self.cluster.create_topic(self.alarm_topic, 1)
+        relay = self.relay()
+        self.publish_metrics(range(2000))
+        self.publish(self.alarm_topic, [envelopes.alarm(number, now_ms=self.base_ms) for number in range(70)])
+        persister = self.start_persister(relay, has_alarms=True)
+        self.wait_for(range(2000))
+        self.wait_for(range(70), "alarm_state_history")
+        self.assertEqual({1}, set(relay.lines().values()))
+        self.assertEqual(2070, len(relay.lines()))
+        self.assertEqual(0, persister.terminate())
+
+    def test_killed_between_write_and_commit_it_writes_that_batch_again_and_loses_nothing(self):
+        relay = self.relay()
+        persister = self.start_persister(relay)
+        self.flow_until(lambda: len(relay.writes) >= 2, "two batches")
+        relay.withhold_answers()
+        self.flow_until(relay.has_withheld, "a batch that is written and not committed")
+        persister.kill()
+        relay.answer()
+        uncommitted = relay.writes[-1]
+        self.start_persister(relay)
+        self.wait_for(range(self.published))
+        doubles = {line for line, times in relay.lines().items() if times > 1}
+        self.assertEqual(set(uncommitted), doubles)
+
+    def test_a_database_that_fails_ends_it_and_costs_nothing(self):
+        relay = self.relay()
+        relay.refuse()
+        self.publish_metrics(range(120))
+        persister = self.start_persister(relay)
+        self.assertNotEqual(0, persister.wait_for_end())
+        self.assertIn("Error writing to database", persister.text())
+        relay.refuse(refuse=False)
+        self.start_persister(relay)
+        self.wait_for(range(120))
+        self.assertEqual({1}, set(relay.lines().values()))
+
+    def test_of_three_members_one_is_killed_and_one_is_added(self):
+        self.topic = self.fixture.topic(6)
+        relays = [self.relay() for _ in range(4)]
+        members = [self.start_persister(relay, f"member-{number}") for number, relay in enumerate(relays[:3])]
+        self.flow_until(lambda: all(relay.writes for relay in relays[:3]), "a batch of each member")
+        relays[0].withhold_answers()
+        self.flow_until(relays[0].has_withheld, "a batch that is written and not committed")
+        members[0].kill()
+        uncommitted = set(relays[0].writes[-1])
+        self.start_persister(relays[3], "member-3")
+        self.flow_until(lambda: relays[3].writes, "a batch of the new member")
+        self.wait_for(range(self.published))
+        doubles = {line for line, times in sum((each.lines() for each in relays), Counter()).items() if times > 1}
+        self.assertEqual(uncommitted, doubles)
+
+    def test_a_broker_that_is_away_at_its_start_is_waited_for(self):
+        relay = self.relay()
+        self.publish_metrics(range(60))
+        [node] = self.cluster.nodes
+        node.kill()
+        persister = self.start_persister(relay)
+        self.wait_until(
+            lambda: "Connection refused" in persister.text(), "the persister's word on a broker that is away"
+        )
+        node.restart()
+        self.wait_for(range(60))
+
+    def test_a_topic_that_is_missing_keeps_no_other_back(self):
+        relay = self.relay()
+        self.publish_metrics(range(60))
+        self.start_persister(relay, has_alarms=True)
+        self.wait_for(range(60))
+        self.cluster.create_topic(self.alarm_topic, 1)
+        self.publish(self.alarm_topic, [envelopes.alarm(number, now_ms=self.base_ms) for number in range(20)])
+        self.wait_for(range(20), "alarm_state_history")
+
+
+class GoingOverAndBackTest(PersisterServiceCase):
+    def test_it_goes_over_from_the_old_library_and_back_again(self):
+        relay, old = self.relay(), environment_of_old(self.service)
+        for number, environment in enumerate((old, None, old)):
+            self.publish_metrics(range(number * 300, number * 300 + 300))
+            persister = self.start_persister(relay, f"persister-{number}", environment=environment)
+            self.wait_for(range(number * 300 + 300))
+            persister.terminate()
+        self.assertEqual(900, len(relay.lines()))
+
+    def test_members_with_the_old_library_and_with_ours_share_a_group(self):
+        relays, old = [self.relay() for _ in range(3)], environment_of_old(self.service)
+        first = self.start_persister(relays[0], "old", environment=old)
+        ours = self.start_persister(relays[1], "ours")
+        self.flow_until(lambda: all(relay.writes for relay in relays[:2]), "a batch of each member")
+        first.terminate()
+        self.start_persister(relays[2], "old-again", environment=old)
+        self.flow_until(lambda: relays[2].writes, "a batch of the one that went back")
+        ours.terminate()
+        self.publish_metrics(range(self.published, self.published + 300))
+        self.wait_for(range(self.published + 300))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A writer as a process of its own, for crash tests: ``python -m … '<json>'``.
+
+It writes a log of lines, one of measurements and one of events, from where its file ``progress`` says that it got to,
+which is what Kafka's commits would say: behind what is stored, after a crash. Its message ids are its own, so that only
+offsets can tell a repeat. Only those of events stay: each comes again in a second partition, at another time.
+``mutant`` takes one guarantee away; the environment arms fail points.
+"""
+
+import json
+import os
+import sys
+import uuid
+from pathlib import Path
+from unittest import mock
+
+from monasca_common.storage import fence
+from monasca_common.storage.base import Claim, Kind, Rows
+from monasca_common.storage.plugins import open_storage
+from monasca_common.storage.postgresql import staging
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sqlite import statements
+from monasca_common.storage.testing.database import NOW_MS, FixedClock
+from monasca_common.storage.testing.scenario import GROUP, TOPIC_ID, row
+
+KINDS = (Kind.LOGS, Kind.METRICS, Kind.EVENTS)
+_NIGHT_MS = 12 * 3_600_000
+
+
+def compares_no_offsets(_writer):
+    mock.patch.object(fence, "first_to_store", lambda *_: 0).start()
+
+
+def stores_the_offset_in_a_transaction_of_its_own(writer):
+    store = type(writer)._store
+
+    def store_and_commit(self, connection, *arguments, **named):
+        stored = store(self, connection, *arguments, **named)
+        connection.execute("COMMIT")
+        connection.execute("BEGIN")
+        return stored
+
+    mock.patch.object(type(writer), "_store", store_and_commit).start()
+
+
+def stores_by_id_as_if_every_row_were_new(_writer):
+    mock.patch.object(staging, "note_ids", lambda connection, table, rows: list(rows)).start()
+    mock.patch.dict(statements.INSERT_BY_ID, statements.INSERT_KEYED).start()
+
+
+def notes_ids_in_a_transaction_of_its_own(_writer):
+    note_ids = staging.note_ids
+
+    def note_and_commit(connection, table, rows):
+        noted = note_ids(connection, table, rows)
+        connection.execute("COMMIT")
+        connection.execute("BEGIN")
+        return noted
+
+    mock.patch.object(staging, "note_ids", note_and_commit).start()
+
+
+def waits_to_be_killed(writer):
+    """Not a mutant: a writer that stays."""
+    say("open")
+    sys.stdin.read()
+
+
+def say(text):
+    print(text, flush=True)  # noqa: T201
+
+
+def write_events(writer, start, end):
+    """Each event in one partition, and in the next by another attempt to send it, half a day later."""
+    for partition in range(2):
+        rows = [row(Kind.EVENTS, n, time_ms=NOW_MS + partition * _NIGHT_MS) for n in range(start, end)]
+        claim = Claim(GROUP, str(Kind.EVENTS), partition, TOPIC_ID, start, end)
+        ids = [b"event-%d" % n for n in range(start, end)]
+        writer.write(claim, Rows(Kind.EVENTS, rows, range(start, end), ids, [True] * len(rows)))
+
+
+def main(facts):
+    settings = StorageSettings(facts["driver"], facts["connection"])
+    progress = Path(facts["progress"])
+    begun = json.loads(progress.read_text()) if progress.exists() else dict.fromkeys(KINDS, 0)
+    with open_storage(settings, clock=FixedClock()).open_writer() as writer:
+        if facts["mutant"]:
+            globals()[facts["mutant"]](writer)
+        for start in range(min(begun.values()), facts["length"], facts["batch"]):
+            for kind in KINDS:
+                end = start + facts["batch"]
+                if kind is Kind.EVENTS:
+                    write_events(writer, start, end)
+                else:
+                    rows = [row(kind, offset) for offset in range(start, end)]
+                    ids = [uuid.uuid4().bytes for _ in rows]
+                    claim = Claim(GROUP, str(kind), 0, TOPIC_ID, start, end)
+                    writer.write(claim, Rows(kind, rows, range(start, end), ids))
+                begun[kind] = end
+                new = progress.with_suffix(".new")
+                new.write_text(json.dumps(begun))
+                os.replace(new, progress)
+    say("done")
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

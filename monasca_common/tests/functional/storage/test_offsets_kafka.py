@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common offsets`` as an operator runs it, when a service has stopped because its position means nothing."""
+
+import io
+import json
+from unittest import mock
+
+from monasca_common.cli.main import main
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.tests.functional.kafka.consumer_case import PROTOCOLS
+from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
+
+
+class OffsetsCase(PersisterCase):
+    def offsets(self, *arguments):
+        """The exit status, and what --json printed. Standard error: ``self.said``."""
+        out, err = io.StringIO(), io.StringIO()
+        where = ["--config-file", str(self.folder / "persister.conf"), "--group", self.group, "--json"]
+        with mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
+            status = main(["offsets", *arguments, *where])
+        self.said = err.getvalue()
+        text = out.getvalue()
+        return status, json.loads(text) if text else None
+
+    def make_topic_again(self, partitions):
+        """Back when the broker serves the new one, with a producer that never wrote to the old one: with another, now
+        and then, the first message was acknowledged and not in the log."""
+        self.cluster.admin.delete_topic(self.topic)
+        self.cluster.create_topic(self.topic, partitions)
+        everything = [TopicPartition(self.topic, number) for number in range(partitions)]
+
+        def is_served():
+            try:
+                return set(self.cluster.admin.end_offsets(everything).values()) == {0}
+            except RetriableError:
+                return False
+
+        self.wait_until(is_served, what="the new topic")
+        self.producer = self.open_producer()
+
+    def wait_for_failure(self, persister):
+        self.wait_until(lambda: persister.worker().get("state") == "failed", what="the stop")
+        reason = persister.worker()["reason"]
+        self.assertIn("monasca-common offsets reset", reason)
+        return reason
+
+    def wait_for_rows(self, numbers):
+        self.wait_until(lambda: set(self.rows()) >= set(numbers), what="the rows")
+
+
+class TestWithSqlite(OffsetsCase):
+    def test_a_topic_made_again_is_stored_on_after_a_reset(self):
+        self.publish(range(100))
+        persister = self.start()
+        self.wait_for_all()
+        self.assert_ends_in_order(persister)
+        self.make_topic_again(PARTITIONS)
+        self.publish(range(100, 120))
+        persister = self.start()
+        self.assertIn("was deleted and recreated", self.wait_for_failure(persister))
+        self.assertEqual(set(range(100)), set(self.rows()))
+        self.assertEqual(1, self.offsets("show")[0])
+        persister.terminate()
+        status, told = self.offsets("reset", "--to-earliest", "--execute")
+        self.assertEqual((0, True), (status, told["executed"]), self.said)
+        self.assertEqual(0, self.offsets("show")[0])
+        persister = self.start()
+        self.wait_for_rows(range(120))
+        self.assert_ends_in_order(persister)
+        self.assert_clean()
+
+    def test_a_position_that_retention_has_passed_is_reset_and_what_was_lost_is_counted(self):
+        self.publish(range(100))
+        persister = self.start()
+        self.wait_for_all()
+        self.assert_ends_in_order(persister)
+        self.publish(range(100, 120))
+        # Offsets 50 to 54 of each partition, which nobody has read, are deleted.
+        first = {TopicPartition(self.topic, number): 55 for number in range(PARTITIONS)}
+        self.cluster.admin.delete_records(first)
+        persister = self.start()
+        self.assertIn("is not in the log", self.wait_for_failure(persister))
+        persister.terminate()
+        status, told = self.offsets("reset", "--to-earliest", "--execute")
+        self.assertEqual((0, [5, 5]), (status, [each["gone"] for each in told["partitions"]]), self.said)
+        persister = self.start()
+        self.wait_for_rows(range(110, 120))
+        self.assert_ends_in_order(persister)
+        self.assertEqual(sorted([*range(100), *range(110, 120)]), sorted(self.rows()))
+
+    def test_what_is_read_again_is_stored_once(self):
+        self.publish(range(100))
+        persister = self.start()
+        self.wait_for_all()
+        status, told = self.offsets("reset", "--to-earliest", "--execute")
+        self.assertEqual((1, False), (status, told["executed"]))
+        self.assertIn("1 member", self.said)
+        self.assert_ends_in_order(persister)
+        status, told = self.offsets("reset", "--to-earliest", "--execute")
+        self.assertEqual((0, [50, 50]), (status, [each["read_again"] for each in told["partitions"]]), self.said)
+        persister = self.start()
+        self.wait_until(lambda: persister.counter("rows_total", outcome="repeated") == 100, what="the second reading")
+        self.assert_ends_in_order(persister)
+        self.assert_clean()
+
+
+class TestWithPostgresql(OffsetsCase):
+    database = "postgresql"
+
+    def test_a_topic_made_again_is_stored_on_after_a_reset_without_a_restart(self):
+        self.publish(range(100))
+        persister = self.start()
+        self.wait_for_all()
+        self.make_topic_again(1)
+        self.publish(range(100, 120), partition=0)
+        self.wait_until(lambda: self.offsets("show")[0] == 1, what="the new topic")
+        # A failed worker tries again, and is a member meanwhile: between two tries the command gets its turn.
+        self.wait_until(lambda: self.offsets("reset", "--to-earliest", "--execute")[0] == 0, what="the reset")
+        self.wait_for_rows(range(120))
+        self.assert_ends_in_order(persister)
+        self.assert_clean()
+
+
+class TestGroupsInKafka(OffsetsCase):
+    def test_a_group_without_a_database_is_reset_in_kafka_once_its_members_have_left(self):
+        self.publish(range(100))
+        configuration = f"[kafka]\nbootstrap_servers = {self.servers}\n"
+        for protocol, facts in PROTOCOLS.items():
+            self.group = f"{self.topic}-{protocol}"
+            text = f"{configuration}[kafka_metrics]\ntopic = {self.topic}\ngroup_id = {self.group}\n"
+            (self.folder / "persister.conf").write_text(text)
+            settings = ConsumerSettings(self.connection, (self.topic,), self.group, **facts)
+            with plugins.kafka_consumer(settings) as consumer:
+                self.read(consumer, 100)
+                self.assertEqual(1, self.offsets("reset", "--to-offset", "40", "--execute")[0], protocol)
+                self.assertIn("1 member", self.said)
+            status, told = self.offsets("reset", "--to-offset", "40", "--execute")
+            self.assertEqual((0, "kafka"), (status, told["kept_in"]), self.said)
+            with plugins.kafka_consumer(settings) as consumer:
+                self.assertEqual({40, 49}, {*self.ends(self.read(consumer, 20))})
+
+    def read(self, consumer, count):
+        """The offsets of so many messages, committed."""
+        offsets = []
+        while len(offsets) < count:
+            batch = consumer.poll(timeout=1.0)
+            self.assertEqual((), batch.errors)
+            offsets += [offset for part in batch.partitions for offset in part.offsets]
+            consumer.commit(batch)
+        return offsets
+
+    def ends(self, offsets):
+        return min(offsets), max(offsets)

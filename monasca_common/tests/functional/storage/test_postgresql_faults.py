@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL killed, frozen, locked, full, or cut off at COMMIT: nothing lost, nothing doubled, no foreign error."""
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from types import MappingProxyType
+
+from monasca_common.devbroker.fixtures import PostgresqlFixture
+from monasca_common.kafka import failpoints
+from monasca_common.storage.base import Kind, Written
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.functional.storage.cutting_proxy import CuttingProxy
+from monasca_common.tests.functional.storage.postgresql_case import (
+    OwnServerTestCase,
+    PostgresqlTestCase,
+    batch,
+    write_until_stored,
+)
+
+SIZE = 200
+BATCHES = 100
+KILLS = 3
+IMMEDIATELY = 3.0  # seconds, on a busy machine; the time-out of a write is one
+
+
+class KilledServerTest(OwnServerTestCase):
+    def test_a_server_killed_within_a_transaction_keeps_nothing_of_it(self):
+        writer = self.database.writer()
+        its_claim, rows = batch(0, SIZE)
+        errors = []
+
+        def write():
+            try:
+                writer.write(its_claim, rows)
+            except StorageUnavailable as error:
+                errors.append(error)
+
+        with failpoints.armed("storage.in_transaction", "sleep:1"):
+            writing = threading.Thread(target=write)
+            writing.start()
+            time.sleep(0.5)
+            self.server.kill()
+            writing.join()
+        self.assertEqual(1, len(errors))
+        self.assertRaises(StorageUnavailable, writer.write, its_claim, rows)
+        self.server.restart()
+        self.assertEqual([], self.database.rows(Kind.METRICS))
+        self.assertEqual(Written(stored=SIZE), writer.write(its_claim, rows))
+
+    def test_kills_under_load_lose_and_double_nothing(self):
+        done = threading.Event()
+        outcome = []
+
+        def load():
+            batches = (batch(number, SIZE) for number in range(BATCHES))
+            try:
+                outcome.append(write_until_stored(self.database, batches))
+            finally:
+                done.set()
+
+        with failpoints.armed("storage.in_transaction", "sleep:0.02"):  # long enough to be killed within
+            loading = threading.Thread(target=load)
+            loading.start()
+            for _ in range(KILLS):
+                time.sleep(0.5)
+                self.assertFalse(done.is_set(), "too short to be killed in")
+                self.server.kill()
+                self.server.restart()
+            loading.join()
+        self.assertGreaterEqual(outcome[0], KILLS)
+        values = [each.value for each in self.database.rows(Kind.METRICS)]
+        self.assertEqual(list(map(float, range(BATCHES * SIZE))), sorted(values))
+
+
+class FrozenServerTest(OwnServerTestCase):
+    def test_a_frozen_server_holds_a_write_up_no_longer_than_the_time_out(self):
+        writer = self.database.writer()
+        writer.write(*batch(0, SIZE))
+        self.server.freeze()
+        try:
+            for _ in range(2):  # on the connection that was there, and on a new one
+                began = time.monotonic()
+                self.assertRaises(StorageUnavailable, writer.write, *batch(1, SIZE))
+                self.assertLess(time.monotonic() - began, 1.0 + 1.0 + IMMEDIATELY)
+        finally:
+            self.server.thaw()
+        write_until_stored(self.database, [batch(1, SIZE)])
+        self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
+
+
+class CutCommitTest(PostgresqlTestCase):
+    """Between the writer and the server stands a proxy that cuts the connection at COMMIT."""
+
+    def setUp(self):
+        super().setUp()
+        url = self.database.settings.connection
+        host, _, port = url.partition("@")[2].partition("/")[0].partition(":")
+        self.proxy = CuttingProxy((host, int(port)))
+        self.addCleanup(self.proxy.close)
+        behind = SqlDatabase(
+            self.addCleanup, StorageSettings("postgresql", url.replace(f":{port}/", f":{self.proxy.port}/"))
+        )
+        self.writer = behind.writer()
+        self.writer.write(*batch(0, SIZE))
+
+    def test_a_commit_whose_answer_is_cut_off_is_unknown_and_the_same_call_finds_it_stored(self):
+        self.proxy.cut(b"COMMIT", answer=True)
+        self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+        self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
+        self.assertEqual(Written(skipped=SIZE), self.writer.write(*batch(1, SIZE)))
+        self.assertEqual(Written(stored=SIZE), self.writer.write(*batch(2, SIZE)))
+
+    def test_a_commit_that_is_cut_off_is_unknown_and_the_same_call_stores_it(self):
+        self.proxy.cut(b"COMMIT", answer=False)
+        self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+        self.assertEqual(Written(stored=SIZE), self.writer.write(*batch(1, SIZE)))
+        self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
+
+    def test_series_whose_commit_is_unknown_are_made_again(self):
+        self.proxy.cut(b"COMMIT", answer=False)
+        self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+        self.writer.write(*batch(1, SIZE))
+        self.assertNotIn(None, {each.series.name for each in self.database.rows(Kind.METRICS)})
+
+
+class BusyServerTest(OwnServerTestCase):
+    settings = MappingProxyType({"superuser_reserved_connections": "0", "max_connections": "12", "autovacuum": "off"})
+
+    def setUp(self):
+        super().setUp()
+        self.writer = self.database.writer()
+        self.writer.write(*batch(0, SIZE))
+
+    def check_that_it_recovers(self):
+        self.assertEqual(Written(stored=SIZE), self.writer.write(*batch(1, SIZE)))
+
+    def test_a_table_that_somebody_locks_is_unavailable_until_it_is_released(self):
+        other = self.session()
+        with other.transaction():
+            other.execute("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE")
+            began = time.monotonic()
+            error = self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+            self.assertLess(time.monotonic() - began, IMMEDIATELY)
+        self.assertIn("lock timeout", str(error))
+        self.check_that_it_recovers()
+
+    def test_an_offset_that_another_writer_holds_is_unavailable_until_it_is_released(self):
+        other = self.session()
+        with other.transaction():
+            other.execute("SELECT next FROM kafka_offset FOR UPDATE")
+            self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+        self.check_that_it_recovers()
+
+    def test_a_session_that_an_operator_ends_is_opened_again(self):
+        self.session().execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'monasca-common writer'"
+        )
+        self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+        self.check_that_it_recovers()
+
+    def test_a_database_that_takes_no_writes_now_is_unavailable(self):
+        name = self.database.settings.connection.rpartition("/")[2]
+        self.server.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        self.writer.close()
+        self.writer = self.database.writer()
+        error = self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
+        self.assertIn("read-only", str(error))
+        self.server.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        self.check_that_it_recovers()
+
+    def test_a_server_without_a_free_connection_is_unavailable(self):
+        sessions = []
+        with self.assertRaisesRegex(Exception, "too many"):
+            while True:
+                sessions.append(self.session())
+        error = self.assertRaises(StorageUnavailable, self.database.writer)
+        self.assertIn("too many", str(error))
+        for session in sessions:
+            session.close()
+        self.check_that_it_recovers()
+
+
+class StatusTest(PostgresqlTestCase):
+    def test_a_table_that_somebody_locks_keeps_nobody_waiting_who_asks_for_the_status(self):
+        self.database = self.empty_database(read_timeout_seconds=0.5)
+        self.database.prepare()
+        other = self.session()
+        with other.transaction():
+            other.execute("LOCK TABLE kafka_offset IN ACCESS EXCLUSIVE MODE")
+            error = self.assertRaises(StorageUnavailable, self.database.storage().status)
+            self.assertIn("timeout", str(error))
+        self.assertTrue(self.database.storage().status().usable)
+
+
+class FullDiskTest(OwnServerTestCase):
+    """Partitions lie in a tablespace of a few megabytes; the server's log of writes lies elsewhere."""
+
+    def setUp(self):
+        super().setUp()
+        data = os.stat(self.server.folder)
+        folder = tempfile.mkdtemp(dir=self.server.folder)
+        options = f"size=2m,mode=700,uid={data.st_uid},gid={data.st_gid}"
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=False)
+        if mounted.returncode != 0:
+            self.skipTest("a file system of a few megabytes needs root")
+        self.addCleanup(os.rmdir, folder)
+        self.addCleanup(subprocess.run, ["umount", "-l", folder], check=True)
+        self.folder = folder
+        name = self.database.settings.connection.rpartition("/")[2]
+        self.server.execute(f"CREATE TABLESPACE small LOCATION '{folder}'")
+        self.server.execute(f'ALTER DATABASE "{name}" SET default_tablespace = small')
+
+    def test_a_full_disk_is_unavailable_until_there_is_room(self):
+        writer = self.database.writer()
+        number = 0
+        with self.assertRaisesRegex(StorageUnavailable, "No space left on device|53100"):
+            for number in range(BATCHES):
+                writer.write(*batch(number, SIZE))
+        self.assertRaises(StorageUnavailable, writer.write, *batch(number, SIZE))
+        subprocess.run(["mount", "-o", "remount,size=200m", self.folder], check=True)
+        for later in range(number, BATCHES):
+            self.assertEqual(Written(stored=SIZE), writer.write(*batch(later, SIZE)))
+        values = [each.value for each in self.database.rows(Kind.METRICS)]
+        self.assertEqual(list(map(float, range(BATCHES * SIZE))), sorted(values))
+
+
+class AbsentServerTest(OwnServerTestCase):
+    def test_a_server_that_is_not_there_is_unavailable_and_its_password_untold(self):
+        self.server.kill()
+        url = self.database.settings.connection.replace("monasca@", "monasca:open-sesame@")
+        database = SqlDatabase(self.addCleanup, StorageSettings("postgresql", url))
+        for call in (database.writer, database.storage().status, database.storage().upgrade):
+            error = self.assertRaises(StorageUnavailable, call)
+            self.assertNotIn("sesame", str(error))
+        self.server.restart()
+        database.writer()
+
+
+class NothingLeftTest(PostgresqlTestCase):
+    def test_a_server_ends_with_the_process_that_started_it(self):
+        self.assert_ends_with_its_owner("")
+
+    def test_a_frozen_server_ends_with_the_process_that_started_it_sessions_included(self):
+        self.assert_ends_with_its_owner("server.freeze()\n")
+
+    def assert_ends_with_its_owner(self, before_the_end):
+        program = (
+            "import os, signal\n"
+            "from monasca_common.devbroker.postgresql import PostgresqlServer\n"
+            "server = PostgresqlServer(); server.start()\n"
+            f"{before_the_end}"
+            "print(server.pid, *server._children(), flush=True)\n"
+            "os.kill(os.getpid(), signal.SIGKILL)\n"
+        )
+        from monasca_common.devbroker import fixtures
+
+        environment = {**os.environ, "TMPDIR": fixtures._TEMPORARY}
+        done = subprocess.run(
+            [os.sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False, timeout=60
+        )
+        pids = [int(pid) for pid in done.stdout.split()]
+        self.assertGreater(len(pids), 3)  # the checkpointer, the writers, …
+        deadline = time.monotonic() + 10
+        while (left := [pid for pid in pids if _runs(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.assertEqual([], left)
+
+    def test_two_servers_run_beside_each_other(self):
+        first, second = (self.useFixture(PostgresqlFixture()).server for _ in range(2))
+        self.assertNotEqual(first.url(), second.url())
+        first.kill()
+        second.create_database()
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

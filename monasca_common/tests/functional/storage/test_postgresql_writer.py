@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What only PostgreSQL's writer has: two ways into a table, a fence that many may run into, refusals of its own."""
+
+import dataclasses
+import random
+import threading
+import time
+from unittest import mock
+
+from fixtures import MonkeyPatch
+
+from monasca_common.storage import positions
+from monasca_common.storage.base import Kind, Rows, Written
+from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageUnavailable
+from monasca_common.storage.postgresql import encoding, staging
+from monasca_common.storage.postgresql import writer as postgresql_writer
+from monasca_common.storage.testing.database import NOW_MS
+from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id, row
+from monasca_common.tests.functional.storage.postgresql_case import (
+    RECOVERY_SECONDS,
+    RETRY_SECONDS,
+    PostgresqlTestCase,
+    batch,
+)
+
+SIZE = 50
+LOG_LENGTH = 400
+WRITERS = 3
+
+
+class TwoWaysTest(PostgresqlTestCase):
+    def setUp(self):
+        super().setUp()
+        self.writer = self.database.writer()
+        self.copied = []
+        real = staging.copy
+
+        def copy(connection, table, *arguments, **keywords):
+            self.copied.append(table)
+            return real(connection, table, *arguments, **keywords)
+
+        self.useFixture(MonkeyPatch("monasca_common.storage.postgresql.staging.copy", copy))
+
+    def write(self, values, partition, kind=Kind.METRICS):
+        """Each partition begins at 0, so that only keys tell that rows are there."""
+        ids = tuple(map(message_id, range(len(values))))
+        rows = Rows(kind, values, range(len(values)), ids)
+        return self.writer.write(claim(0, len(values), partition=partition, topic=str(kind)), rows)
+
+    def test_new_rows_are_copied_straight_into_their_table(self):
+        for kind, table in ((Kind.METRICS, "measurements"), (Kind.LOGS, "logs")):
+            self.copied.clear()
+            self.write([row(kind, n) for n in range(3)], 0, kind)
+            self.assertEqual([table], self.copied)
+
+    def test_repeated_batches_go_through_the_temporary_table_until_one_is_new(self):
+        old, new = ([measurement(n, time_ms=NOW_MS + t) for n in range(3)] for t in (0, 1))
+        self.write(old, 0)
+        self.copied.clear()
+        self.assertEqual(Written(repeated=3), self.write(old, 1))
+        self.assertEqual(["measurements", "pg_temp.staged"], self.copied)
+        self.copied.clear()
+        self.assertEqual(Written(repeated=3), self.write(old, 2))
+        self.assertEqual(Written(stored=3), self.write(new, 3))
+        self.assertEqual(["pg_temp.staged", "pg_temp.staged"], self.copied)
+        self.copied.clear()
+        self.write([measurement(n, time_ms=NOW_MS + 2) for n in range(3)], 4)
+        self.assertEqual(["measurements"], self.copied)
+
+    def test_after_repeated_batches_one_that_is_new_in_part_is_counted_and_stored(self):
+        old = [measurement(n) for n in range(3)]
+        self.write(old, 0)
+        for partition in (1, 2):
+            self.assertEqual(Written(repeated=3), self.write(old, partition))
+        greater = old[1]._replace(version=NOW_MS + 1, value=7.5)
+        mixed = [old[0], greater, measurement(8), old[2]._replace(version=NOW_MS - 1, value=9.5)]
+        self.assertEqual(Written(stored=1, repeated=1, conflicting=2), self.write(mixed, 3))
+        self.assertEqual([0.0, 2.0, 7.5, 8.0], sorted(each.value for each in self.database.rows(Kind.METRICS)))
+        self.assertEqual(Written(repeated=1, conflicting=1), self.write([old[1], old[2]], 4))
+
+    def test_equal_versions_and_values_are_decided_by_value_meta_alike_within_a_call_and_between_calls(self):
+        # As text the first is the smaller, as jsonb (shorter keys first) the greater: it must not matter how they meet.
+        metas = ['{"aa": "1", "b": "2"}', '{"b": "2", "aa": "0"}', '{"b":"2","aa":"1"}', None, '{"ü": "\\u00e4"}']
+        outcomes = set()
+        for partition in range(40):
+            shuffled = random.Random(partition).sample(metas, len(metas))
+            series = make_series(host=f"host-{partition}")
+            values = [measurement(1, series=series, value_meta=meta) for meta in shuffled]
+            cut = partition % len(values)
+            with mock.patch.dict(self.writer.__dict__, _merging={Kind.METRICS}):
+                self.write(values[:cut], 2 * partition)
+            self.write(values[cut:], 2 * partition + 1)
+            [stored] = [each for each in self.database.rows(Kind.METRICS) if each.series.id == series.id]
+            outcomes.add(stored.value_meta)
+        self.assertEqual(1, len(outcomes), outcomes)
+
+    def test_the_text_of_a_jsonb_is_the_one_that_the_server_makes(self):
+        session = self.session()
+        for text in (
+            '{"b":"1","aa":"2","a":"3"}',
+            '{"\\u00fc": "\\u2028\\u0001\\b\\f\\n\\r\\t\\"\\\\/", "": "\\ud83c\\udf21"}',
+            '{"a": {"z": [1, true, null, "x"], "y": {}}, "a": {"y": []}}',
+            "{}",
+        ):
+            [theirs] = session.execute("SELECT %s::jsonb::text", [text]).fetchone()
+            self.assertEqual(theirs, encoding.jsonb_text(text))
+
+
+class RaceTest(PostgresqlTestCase):
+    def race(self):
+        """All of one log by several writers, under ids of their own: only offsets can tell what is stored."""
+        writers = [self.database.storage().open_writer() for _ in range(WRITERS)]
+        barrier = threading.Barrier(WRITERS)
+        threads = [
+            threading.Thread(target=_write_the_log, args=(writer, number, barrier))
+            for number, writer in enumerate(writers)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+            self.addCleanup(writers.pop().close)
+        return sorted(int(entry.message.split()[1]) for _, entry in self.database.rows(Kind.LOGS))
+
+    def no_lock(self):
+        unlocked = dataclasses.replace(positions.POSTGRESQL, lock="")
+        return mock.patch.object(postgresql_writer, "POSTGRESQL", unlocked)
+
+    def test_writers_that_race_for_one_partition_store_each_row_once(self):
+        self.assertEqual(list(range(LOG_LENGTH)), self.race())
+
+    def test_without_the_lock_and_the_comparison_rows_are_doubled(self):
+        with self.no_lock(), mock.patch.object(positions, "COMPARE", ""):
+            self.assertGreater(len(self.race()), LOG_LENGTH)
+
+    def test_without_the_lock_the_comparison_alone_keeps_rows_single(self):
+        with self.no_lock():
+            self.assertEqual(list(range(LOG_LENGTH)), self.race())
+
+    def test_a_row_by_id_waits_for_the_writer_that_stores_the_same_id_and_is_stored_if_that_one_gives_up(self):
+        for ending, expected in (("COMMIT", Written(repeated=1)), ("ROLLBACK", Written(stored=1))):
+            other, watching, own_id = self.session(), self.session(), ending.encode()
+            other.execute("BEGIN")
+            other.execute("INSERT INTO logs_by_id (message_id, time) VALUES (%s, 5)", [own_id])
+            written = []
+            rows = Rows(Kind.LOGS, [row(Kind.LOGS)], [0], [own_id], [True])
+            writer = self.database.writer()
+            its_claim = claim(0, 1, topic=ending)
+            thread = threading.Thread(target=lambda: written.append(writer.write(its_claim, rows)))  # noqa: B023
+            thread.start()
+            self.wait_until(lambda: self.waits_for_another(watching))  # noqa: B023
+            self.assertEqual([], written)
+            other.execute(ending)
+            thread.join()
+            self.assertEqual([expected], written)
+
+    def waits_for_another(self, session):
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+        return session.execute(waiting).fetchone()[0] > 0
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(RETRY_SECONDS)
+
+    def test_writers_of_the_same_ids_in_any_order_do_not_deadlock(self):
+        barrier = threading.Barrier(WRITERS)
+        outcomes = []
+
+        def run(number):
+            with self.database.storage().open_writer() as writer:
+                barrier.wait()
+                for turn in range(20):
+                    order = random.Random(number + WRITERS * turn).sample(range(SIZE), SIZE)
+                    rows = [row(Kind.LOGS, n, time_ms=NOW_MS + number) for n in order]
+                    ids = [message_id(turn * SIZE + n) for n in order]
+                    its_claim = claim(turn * SIZE, (turn + 1) * SIZE, partition=number)
+                    offsets = range(its_claim.start, its_claim.end)
+                    outcomes.append(writer.write(its_claim, Rows(Kind.LOGS, rows, offsets, ids, [True] * SIZE)))
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(WRITERS * 20, len(outcomes))
+        self.assertEqual(20 * SIZE, sum(each.stored for each in outcomes))
+        self.assertEqual(20 * SIZE, len(self.database.rows(Kind.LOGS)))
+
+    def test_writers_of_the_same_series_and_keys_in_any_order_do_not_deadlock(self):
+        barrier = threading.Barrier(WRITERS)
+        outcomes = []
+
+        def run(number):
+            shuffle = random.Random(number).sample
+            with self.database.storage().open_writer() as writer:
+                for start in range(0, 10 * SIZE, SIZE):
+                    its_claim, rows = batch(start // SIZE, SIZE)
+                    values = shuffle(rows.values, SIZE)
+                    barrier.wait()
+                    try:
+                        writer.write(
+                            claim(its_claim.start, its_claim.end, partition=number),
+                            Rows(Kind.METRICS, values, rows.offsets),
+                        )
+                    except Exception as error:
+                        outcomes.append(error)
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(WRITERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], outcomes)
+        self.assertEqual(10 * SIZE, len(self.database.rows(Kind.METRICS)))
+
+
+class RefusalTest(PostgresqlTestCase):
+    def test_what_an_index_cannot_hold_is_refused_alone(self):
+        noise = random.Random(0)
+        endless = "".join(chr(noise.randrange(0x4E00, 0x9FFF)) for _ in range(4000))
+        bad = measurement(series=make_series(endless))
+        rows = [measurement(n) for n in range(20)]
+        rows.insert(7, bad)
+        refused = self.assertRaises(
+            RowsRefused, self.database.writer().write, claim(0, 21), Rows(Kind.METRICS, rows, range(21))
+        )
+        self.assertEqual({7}, set(refused.reasons))
+        self.assertIn("index row", refused.reasons[7])
+
+    def test_a_nul_in_a_text_is_refused_alone(self):
+        rows = [row(Kind.LOGS, n) for n in range(20)]
+        rows[3] = rows[3]._replace(message="a\0b")
+        rows[4] = rows[4]._replace(fields='{"a": "\\u0000"}')
+        refused = self.assertRaises(
+            RowsRefused,
+            self.database.writer().write,
+            claim(0, 20),
+            Rows(Kind.LOGS, rows, range(20), tuple(map(message_id, range(20)))),
+        )
+        self.assertEqual({3, 4}, set(refused.reasons))
+
+
+def _write_the_log(writer, number, barrier):
+    position, step = 0, 7 + 4 * number
+    barrier.wait()
+    while position < LOG_LENGTH:
+        places = range(position, min(position + step, LOG_LENGTH))
+        rows = [row(Kind.LOGS, offset) for offset in places]
+        ids = tuple(b"%d of %d" % (offset, number) for offset in places)
+        try:
+            writer.write(claim(position, places.stop), Rows(Kind.LOGS, rows, places, ids))
+            position = places.stop
+        except RangeBeyondNext as error:
+            position = error.next_offset
+        except StorageUnavailable:
+            continue

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+
+import threading
+import uuid
+
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from monasca_common.storage.base import StorageStatus
+from monasca_common.storage.errors import StorageError, StorageUnavailable
+from monasca_common.storage.plugins import open_storage
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema, tables
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.unit.storage.sql.test_rolling_upgrade import RollingUpgrade
+
+
+class PostgresqlSchemaTest(PostgresqlTestCase):
+    def test_the_steps_come_to_the_tables_that_queries_are_made_of(self):
+        def ours(_object, name, kind, _reflected, _compared):
+            return kind != "table" or name in tables.metadata.tables
+
+        with schema.engine(self.database.settings.connection).connect() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True, "include_object": ours})
+            self.assertEqual([], compare_metadata(context, tables.metadata))
+            partitioned = connection.scalars(sa.text("SELECT relname FROM pg_class WHERE relkind = 'p'"))
+            self.assertEqual({"measurements", "alarm_history", "logs", "events"}, set(partitioned))
+            ordered_by_bytes = connection.scalars(
+                sa.text(
+                    "SELECT column_name FROM information_schema.columns WHERE collation_name = 'C'"
+                    " AND table_name = 'series'"
+                )
+            )
+            self.assertEqual({"tenant", "region", "name"}, set(ordered_by_bytes))
+
+    def test_a_database_that_the_server_does_not_have_is_made(self):
+        url, name = self.url_of_no_database()
+        storage = open_storage(StorageSettings("postgresql", url))
+
+        self.assertEqual(StorageStatus(None, schema.REVISION), storage.status())
+        storage.upgrade()
+
+        self.addCleanup(self.execute, f'DROP DATABASE "{name}" WITH (FORCE)')
+        self.assertEqual(schema.REVISION, storage.status().found)
+        storage.upgrade()
+
+    def test_who_may_not_make_it_learns_what_an_administrator_has_to_do(self):
+        url, name = self.url_of_no_database()
+        user = f"poor_{name}"
+        self.execute(f'CREATE ROLE "{user}" LOGIN')
+        self.addCleanup(self.execute, f'DROP ROLE "{user}"')
+        poor = sa.make_url(url).set(username=user).render_as_string(hide_password=False)
+        error = self.assertRaises(StorageError, open_storage(StorageSettings("postgresql", poor)).upgrade)
+        self.assertIn(f'run CREATE DATABASE "{name}" OWNER "{user}"', str(error))
+
+    def test_a_server_that_does_not_answer_is_unavailable_and_not_without_a_database(self):
+        storage = open_storage(StorageSettings("postgresql", "postgresql://nobody@127.0.0.1:1/monasca"))
+        self.assertRaises(StorageUnavailable, storage.status)
+        self.assertRaises(StorageUnavailable, storage.upgrade)
+
+    def url_of_no_database(self):
+        """A URL of the shared server, and the name in it."""
+        name = f"test-{uuid.uuid4().hex[:12]}"
+        return sa.make_url(self.new_url()).set(database=name).render_as_string(hide_password=False), name
+
+    def execute(self, statement):
+        self.session().execute(statement)
+
+    def test_programs_that_upgrade_at_once_do_it_one_after_the_other(self):
+        database = self.empty_database()
+        failures = []
+
+        def upgrade():
+            try:
+                database.prepare()
+            except Exception as failure:
+                failures.append(failure)
+
+        threads = [threading.Thread(target=upgrade) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([], failures)
+        self.assertEqual(schema.REVISION, database.storage().status().found)
+
+
+class PostgresqlRollingUpgradeTest(RollingUpgrade, PostgresqlTestCase):
+    pass

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of reads share: an application over a real SQLite file."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from urllib.parse import parse_qsl, urlsplit
+
+from falcon import testing
+
+from monasca_common.api.app import make_app
+from monasca_common.api.query import iso
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.storage.base import Kind, Rows
+from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+BASE_MS = 1_790_000_000_000
+START = iso(BASE_MS)
+PAGE_LIMIT = 50
+
+
+class Reads:
+    """Mixed into a case with ``self.database``: an application over it, and requests to it."""
+
+    settings: Mapping[str, object] = MappingProxyType({})
+
+    def setUp(self):
+        super().setUp()
+        self._next = 0
+        reader = self.database.storage().open_reader()
+        self.addCleanup(reader.close)
+        self.client = self.application(reader, **self.settings)
+
+    def application(self, reader, **changes):
+        settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", "page_limit": PAGE_LIMIT, **changes})
+        return testing.TestClient(make_app(settings, self.useFixture(MemoryKafka()).producer(), reader))
+
+    def store(self, *rows, kind=Kind.METRICS):
+        offsets = range(self._next, self._next + len(rows))
+        self._next = offsets.stop
+        with self.database.storage().open_writer() as writer:
+            writer.write(claim(offsets.start, offsets.stop), Rows(kind, rows, offsets, tuple(map(message_id, offsets))))
+
+    def result(self, path, expected=200, *, client=None, tenant="tenant", **parameters):
+        client, headers = client or self.client, {"X-Project-Id": tenant}
+        result = client.simulate_get(path, params=parameters, params_csv=True, headers=headers)
+        if expected is not None:
+            self.assertEqual(expected, result.status_code, result.text)
+        self.assertEqual("application/json", result.headers["content-type"])
+        return result
+
+    def get(self, path, expected=200, **parameters):
+        return self.result(path, expected, **parameters).json
+
+    def elements(self, path, **parameters):
+        return self.get(path, **parameters)["elements"]
+
+    def results(self, path, **parameters):
+        """Of every page the result, following the links named next."""
+        while parameters is not None:
+            result = self.result(path, **parameters)
+            yield result
+            parameters = following(result.json)
+
+    def pages(self, path, **parameters):
+        """Of every page its elements."""
+        return [result.json["elements"] for result in self.results(path, **parameters)]
+
+
+def following(body):
+    """The parameters of the next page; ``None``: there is none."""
+    found = [link["href"] for link in body["links"] if link["rel"] == "next"]
+    return dict(parse_qsl(urlsplit(found[0]).query)) if found else None
+
+
+class ReadsCase(Reads, SqliteTestCase):
+    """cpu has three series of four rows, at the same four times; mem has one."""
+
+    def setUp(self):
+        super().setUp()
+        self.cpu = [make_series("cpu", host=host, zone=zone) for host, zone in (("a", "1"), ("b", "1"), ("c", "2"))]
+        self.mem = make_series("mem", host="a", bank="0")
+        self.store(
+            *(
+                measurement(series=one, value=float(10 * n + t), time_ms=BASE_MS + 1000 * t)
+                for n, one in enumerate(self.cpu)
+                for t in range(4)
+            ),
+            measurement(series=self.mem, value=7, value_meta='{"why": "é"}', time_ms=BASE_MS),
+        )

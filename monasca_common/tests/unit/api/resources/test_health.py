@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+import falcon
+from falcon import testing
+from oslotest import base
+
+from monasca_common.api.resources import health
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka.transport.memory.injection import Fail
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
+
+
+class Database:
+    """Answers nothing, or that it is away."""
+
+    away = False
+    asked = 0
+
+    def series(self, which, page):
+        self.asked += 1
+        if self.away:
+            raise StorageUnavailable("away")
+        return []
+
+
+class TestHealth(ApiCase):
+    def setUp(self):
+        super().setUp()
+        self.database = Database()
+        self.client = self.new_client(reader=self.database, stalled_after_seconds=SECONDS)
+
+    def health(self, query=""):
+        answer = self.client.simulate_get("/healthcheck" + query)
+        return answer.status_code, answer.json
+
+    def test_everything_works(self):
+        code, body = self.health()
+        self.assertEqual(
+            (200, "ok", "ok", "ok"), (code, body["status"], body["producer"]["status"], body["storage"]["status"])
+        )
+
+    def test_a_database_that_is_away_is_told_and_the_producers_part_is_well(self):
+        self.database.away = True
+        code, body = self.health()
+        self.assertEqual((503, "ok", "failing"), (code, body["producer"]["status"], body["storage"]["status"]))
+        self.assertEqual(200, self.health("?part=producer")[0])
+        self.assertEqual(503, self.health("?part=storage")[0])
+
+    def test_posts_work_while_the_database_is_away(self):
+        self.database.away = True
+        self.assertEqual(204, self.post("/v2.0/metrics", metric()).status_code)
+
+    def test_a_kafka_that_acknowledges_nothing_is_told(self):
+        self.post("/v2.0/metrics", metric())
+        self.kafka.broker.disconnect()
+        client = self.new_client(publish_timeout_seconds=2 * SECONDS)
+        self.post("/v2.0/metrics", metric(), client=client)
+        code, body = self.health()
+        self.assertEqual(
+            (503, "failing", 1), (code, body["producer"]["status"], body["producer"]["outstanding_messages"])
+        )
+
+    def test_a_client_that_kafka_refuses_is_told(self):
+        self.kafka.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"))
+        self.post("/v2.0/metrics", metric(), client=self.new_client(publish_timeout_seconds=SECONDS))
+        self.assertEqual(503, self.health()[0])
+
+    def test_a_part_that_there_is_not_is_a_bad_request(self):
+        self.assertEqual(400, self.health("?part=moon")[0])
+
+
+class TestChecks(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.now = 0.0
+        self.calls = 0
+        app = falcon.App()
+        app.add_route("/healthcheck", health.Health({"part": self.check}, monotonic=lambda: self.now))
+        self.client = testing.TestClient(app)
+
+    def check(self):
+        self.calls += 1
+        return health.CheckResult(self.calls == 1, {})
+
+    def test_what_was_found_is_kept_for_a_moment(self):
+        codes = [self.client.simulate_get("/healthcheck").status_code for _ in range(3)]
+        self.assertEqual(([200] * 3, 1), (codes, self.calls))
+
+    def test_and_looked_for_again_after_it(self):
+        self.client.simulate_get("/healthcheck")
+        self.now = 60.0
+        self.assertEqual(503, self.client.simulate_get("/healthcheck").status_code)
+
+
+class TestProbe(ApiCase):
+    def test_an_idle_producer_whose_brokers_do_not_answer_is_not_well(self):
+        def probe():
+            raise TimeoutError("nobody there")
+
+        self.assertFalse(health.producer_check(self.producer, ApiSettings(), probe)().ok)
+        self.assertTrue(health.producer_check(self.producer, ApiSettings(), lambda: None)().ok)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import logging
+import os
+import re
+import tempfile
+import threading
+
+import fixtures
+from falcon import testing
+from oslo_config import cfg
+from oslo_context import context
+from oslo_log import formatters, log
+from oslotest import base
+
+from monasca_common.api import access
+from monasca_common.api.access import Access, Served
+from monasca_common.api.notes import MessageCounts, Reason, note_delivered, note_reason, note_tenant
+from monasca_common.api.problems import unavailable
+from monasca_common.api.routes import Routes
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
+
+REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+ROUTES = ("/v2.0/metrics", "/v2.0/alarms/{alarm_id}/state-history")
+
+
+class Written(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record.getMessage())
+
+    @property
+    def lines(self):
+        return [json.loads(line) for record in self.records for line in record.splitlines()]
+
+
+class AccessCase(base.BaseTestCase):
+    """``self.get`` asks an application that ``self.serve`` is, and returns its answer and its line."""
+
+    def setUp(self):
+        super().setUp()
+        self.written, self.counted = Written(), []
+        self.access = self.new_access()
+        self.client = testing.TestClient(self.access)
+
+    def new_access(self):
+        def count(served, in_flight):
+            self.counted.append((list(served), in_flight))
+            return False
+
+        new = Access(self.answer, Routes(ROUTES), count, self.written, now=lambda: 1_700_000_000.25)
+        new._due = True  # as if a flush were due: none comes between those of the test
+        return new
+
+    def answer(self, environ, start_response):
+        self.serve(environ)
+        start_response("200 OK", [("Content-Type", "text/plain")])
+        return [b"abc", b"de"]
+
+    def serve(self, environ):
+        pass
+
+    def get(self, path="/v2.0/metrics", **more):
+        before = len(self.written.lines)
+        answer = self.client.simulate_get(path, **more)
+        self.access.flush()
+        return answer, *self.written.lines[before:]
+
+
+class TestLine(AccessCase):
+    def test_it_tells_what_was_asked_for_by_whom_and_what_came_of_it(self):
+        def serve(environ):
+            note_tenant(environ, "t1")
+            note_delivered(environ, 3, 1)
+
+        self.serve = serve
+        answer, line = self.get(params={"name": "a-secret"}, extras={"REMOTE_ADDR": "10.0.0.7"})
+
+        self.assertGreaterEqual(line.pop("ms"), 0)
+        self.assertEqual(
+            {
+                "time": "2023-11-14T22:13:20.250Z",
+                "request_id": answer.headers["x-openstack-request-id"],
+                "client": "10.0.0.7",
+                "tenant": "t1",
+                "method": "GET",
+                "route": "/v2.0/metrics",
+                "status": 200,
+                "bytes": 5,
+                "delivered": 3,
+                "rejected": 1,
+            },
+            line,
+        )
+
+    def test_no_value_of_a_path_or_query_is_in_it(self):
+        for path in ("/v2.0/alarms/a-secret/state-history?b=a-secret", "/a-secret", "/v2.0/metrics/?a-secret"):
+            _, line = self.get(path)
+            self.assertNotIn("a-secret", json.dumps(line))
+        self.assertEqual(
+            ["/v2.0/alarms/{alarm_id}/state-history", "other", "/v2.0/metrics"],
+            [line["route"] for line in self.written.lines],
+        )
+
+    def test_what_fails_is_answered_in_json_and_has_its_line(self):
+        def serve(environ):
+            note_delivered(environ, 3, 0)
+            raise RuntimeError("a fault")
+
+        self.serve = serve
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
+        answer, line = self.get()
+        self.assertEqual((500, 500, "failed"), (answer.status_code, line["status"], line["reason"]))
+        self.assertEqual(500, answer.json["error"]["code"])
+        self.assertRegex(answer.headers["x-openstack-request-id"], REQUEST_ID)
+        self.assertNotIn("delivered", line)
+        self.assertIn("a fault", logged.output)
+
+    def test_a_reason_that_was_noted_counts_of_what_is_refused_alone(self):
+        self.serve = lambda environ: note_reason(environ, Reason.KAFKA)
+        self.assertNotIn("reason", self.get()[1])
+
+    def test_what_its_server_refuses_has_a_line_and_an_id(self):
+        request_id = self.access.refused("10.0.0.7", 408, Reason.HEADER_TOO_SLOW)
+        self.access.flush()
+        (line,) = self.written.lines
+        self.assertRegex(request_id, REQUEST_ID)
+        self.assertEqual(
+            [request_id, "10.0.0.7", "other", "other", 408, "header_too_slow"],
+            [line[name] for name in ("request_id", "client", "method", "route", "status", "reason")],
+        )
+
+    def test_a_body_that_is_no_list_is_measured_and_closed(self):
+        class Body:
+            closed = False
+
+            def __iter__(self):
+                return iter([b"abc"])
+
+            def close(self):
+                self.closed = True
+
+        body = Body()
+
+        def answer(_environ, start_response):
+            start_response("200 OK", [("Content-Type", "text/plain")])
+            return body
+
+        self.answer = answer
+        self.access = self.new_access()
+        self.client = testing.TestClient(self.access)
+        self.assertEqual((3, True), (self.get()[1]["bytes"], body.closed))
+
+
+class TestRequestId(AccessCase):
+    def test_each_request_has_its_own(self):
+        ids = {self.get()[0].headers["x-openstack-request-id"] for _ in range(3)}
+        self.assertEqual(3, len(ids))
+        self.assertTrue(all(map(REQUEST_ID.fullmatch, ids)))
+
+    def test_a_callers_id_is_told_beside_it_if_it_is_one(self):
+        given = access.new_request_id()
+        for sent, told in ((given, given), ("req-x\n", None), ("x" * 5000, None)):
+            _, line = self.get(headers={"X-Openstack-Request-Id": sent})
+            self.assertEqual(told, line.get("global_request_id"))
+
+    def test_what_is_logged_meanwhile_has_id_and_tenant_and_what_is_logged_later_has_none(self):
+        conf = cfg.ConfigOpts()
+        log.register_options(conf)
+        conf([], default_config_files=[], default_config_dirs=[])
+        logger, handler = logging.getLogger("monasca_common.tests.access"), Written()
+        handler.setFormatter(formatters.ContextFormatter(config=conf))
+        handler.emit = lambda record: handler.records.append(handler.format(record))
+        logger.addHandler(handler)
+        self.addCleanup(logger.removeHandler, handler)
+
+        def serve(environ):
+            note_tenant(environ, "t1")
+            logger.error("within")
+
+        self.serve = serve
+        answer, _ = self.get()
+        logger.error("later")
+        within, later = handler.records
+        self.assertIn(f"{answer.headers['x-openstack-request-id']} - t1", within)
+        self.assertNotIn("req-", later)
+        self.assertIsNone(context.get_current().request_id)
+
+
+class TestFlush(AccessCase):
+    def test_lines_are_written_many_at_a_time_and_counted_with_what_is_in_flight(self):
+        for _ in range(3):
+            self.client.simulate_get("/v2.0/metrics")
+        self.serve = lambda _environ: self.access.flush()
+        self.client.simulate_get("/v2.0/metrics")
+        self.assertEqual([3], [record.count("\n") + 1 for record in self.written.records])
+        served, in_flight = self.counted[-1]
+        self.assertEqual((3, 1), (len(served), in_flight))
+        self.assertIsInstance(served[0], Served)
+
+    def test_it_happens_by_itself(self):
+        done = threading.Event()
+        self.written.emit = lambda _record: done.set()
+        self.access._due = False
+        self.client.simulate_get("/v2.0/metrics")
+        self.assertTrue(done.wait(60))
+
+    def test_where_nothing_is_written_the_requests_are_counted_all_the_same(self):
+        self.written = None
+        self.client = testing.TestClient(quiet := self.new_access())
+        self.client.simulate_get("/v2.0/metrics")
+        quiet.flush()
+        self.assertEqual(1, len(self.counted[-1][0]))
+
+    def test_while_a_write_hangs_counting_goes_on_and_lines_that_are_too_many_are_counted_alone(self):
+        self.addCleanup(setattr, access, "_MAX_WAITING_LINES", access._MAX_WAITING_LINES)
+        access._MAX_WAITING_LINES = 2
+        entered, opened = threading.Event(), threading.Event()
+        self.addCleanup(opened.set)
+        emit = self.written.emit
+
+        def hang(record):
+            entered.set()
+            opened.wait(60)
+            emit(record)
+
+        self.written.emit = hang
+        self.client.simulate_get("/v2.0/metrics")
+        thread = threading.Thread(target=self.access.flush, daemon=True)
+        thread.start()
+        self.assertTrue(entered.wait(60))
+        for _ in range(5):
+            self.client.simulate_get("/v2.0/metrics")
+        self.access.flush()
+        self.assertEqual(6, sum(len(served) for served, _ in self.counted))
+        opened.set()
+        thread.join(60)
+        self.access.flush()
+        self.assertEqual(3, sum("request_id" in line for line in self.written.lines))
+        self.assertEqual([3], [line["lost_lines"] for line in self.written.lines if "lost_lines" in line])
+
+
+class TestHandler(base.BaseTestCase):
+    def test_a_file_that_is_moved_away_is_opened_again(self):
+        path = os.path.join(tempfile.mkdtemp(), "access.log")
+        handler = access.log_handler(path)
+        self.addCleanup(handler.close)
+        for text in ("first", "second"):
+            handler.handle(logging.makeLogRecord({"msg": text}))
+            with open(path) as file:
+                self.assertEqual(f"{text}\n", file.read())
+            os.rename(path, f"{path}.1")
+
+    def test_a_file_that_cannot_be_written_is_refused_by_name(self):
+        said = self.assertRaises(ConfigurationError, access.log_handler, "/no/such/folder/access.log")
+        self.assertIn("access_log in group [api] is /no/such/folder/access.log", str(said))
+
+    def test_it_may_be_standard_error_or_nothing(self):
+        self.assertIsInstance(access.log_handler("stderr"), logging.StreamHandler)
+        self.assertIsNone(access.log_handler("off"))
+
+
+class TestApplication(ApiCase):
+    """What the layers note of a request."""
+
+    def setUp(self):
+        super().setUp()
+        self.written = Written()
+        self.follow(self.client)
+
+    def follow(self, client):
+        self.client = client
+        client.app._handler, client.app._due = self.written, True
+
+    def line(self, status, *arguments, **named):
+        before = len(self.written.lines)
+        answer = self.post(*arguments, **named)
+        self.client.app.flush()
+        (line,) = self.written.lines[before:]
+        self.assertEqual((status, status), (answer.status_code, line["status"]))
+        self.assertEqual(answer.headers["x-openstack-request-id"], line["request_id"])
+        return line
+
+    def counts(self, line):
+        return tuple(line.get(name, 0) for name in MessageCounts._fields)
+
+    def test_messages_that_are_delivered(self):
+        line = self.line(204, "/v2.0/metrics", [metric(), metric()])
+        self.assertEqual(("t1", (2, 0, 0, 0)), (line["tenant"], self.counts(line)))
+        self.assertEqual((1, 0, 0, 0), self.counts(self.line(204, "/v2.0/logs", {"logs": [{"message": "a"}]})))
+
+    def test_invalid_ones_that_are_dropped(self):
+        self.follow(self.new_client(invalid_metrics="drop"))
+        line = self.line(204, "/v2.0/metrics", [metric(), metric(name="")])
+        self.assertEqual((1, 0, 0, 1), self.counts(line))
+
+    def test_what_is_refused_has_a_reason_and_delivers_nothing(self):
+        for path, body, status, reason in (
+            ("/v2.0/metrics", metric(name=""), 422, "invalid"),
+            ("/v2.0/metrics", b"x", 400, "bad_request"),
+            ("/v2.0/nothing", {}, 404, "not_found"),
+        ):
+            line = self.line(status, path, body)
+            self.assertEqual((reason, (0, 0, 0, 0)), (line["reason"], self.counts(line)))
+
+    def test_what_kafka_has_not_answered_is_unknown(self):
+        self.follow(self.new_client(publish_timeout_seconds=SECONDS))
+        self.kafka.broker.disconnect()
+        line = self.line(503, "/v2.0/metrics", [metric(), metric()])
+        self.assertEqual(("kafka", (0, 0, 2, 0)), (line["reason"], self.counts(line)))
+
+    def test_a_fault_of_ours_is_logged_with_its_trace_and_answered_in_json(self):
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.ERROR))
+        self.producer.publish = lambda *_, **__: {}["a fault"]
+        line = self.line(500, "/v2.0/metrics", metric())
+        self.assertEqual(("failed", (0, 0, 0, 0)), (line["reason"], self.counts(line)))
+        self.assertIn("KeyError: 'a fault'", logged.output)
+
+    def test_a_reader_that_is_missing_is_not_a_fault(self):
+        answer = self.client.simulate_get("/v2.0/metrics")
+        self.assertEqual(501, answer.status_code)
+        self.assertRegex(answer.headers["x-openstack-request-id"], REQUEST_ID)
+
+    def test_503_has_a_reason_wherever_it_is_raised(self):
+        self.assertEqual(Reason.DATABASE, unavailable("x", retry_after_seconds=1, reason=Reason.DATABASE).reason)

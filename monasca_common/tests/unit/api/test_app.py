@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+
+from falcon import testing
+
+from monasca_common.api.service import Service
+from monasca_common.tests.unit.api.api_case import ApiCase, metric
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+
+class TestElsewhere(ApiCase):
+    def test_unknown_paths_and_methods_have_the_same_body(self):
+        for method, path, code in (("GET", "/v9", 404), ("PUT", "/v2.0/metrics", 405), ("POST", "/v2.0", 405)):
+            answer = self.client.simulate_request(method, path)
+            self.assertEqual((code, code), (answer.status_code, answer.json["error"]["code"]))
+
+    def test_a_nul_character_is_in_no_path(self):
+        for path in ("/v2.0/alarms/%00/state-history", "/v2.0/metrics%00", "/%00"):
+            answer = self.client.simulate_get(path)
+            self.assertEqual((404, 404), (answer.status_code, answer.json["error"]["code"]))
+
+
+class TestLimits(ConfigurationTestCase):
+    def statuses(self, *storage):
+        """Of a metric of 50 days ago, and of one with three dimensions, at an API that has no database."""
+        lines = [
+            "[kafka]",
+            "driver = memory",
+            "bootstrap_servers = none:1",
+            "[api]",
+            "auth_strategy = noauth",
+            *storage,
+        ]
+        service = Service(self.configured("\n".join(lines) + "\n"))
+        self.addCleanup(service.close)
+        client, now_ms = testing.TestClient(service.app), int(time.time() * 1000)
+        old = metric(timestamp=now_ms - 50 * 86_400_000)
+        three = metric(timestamp=now_ms, dimensions={"a": "1", "b": "2", "c": "3"})
+        return [client.simulate_post("/v2.0/metrics", json=body).status_code for body in (old, three)]
+
+    def test_without_limits_of_storage_in_its_file_the_defaults_hold(self):
+        self.assertEqual([422, 204], self.statuses())
+
+    def test_the_limits_of_storage_in_its_file_count_without_a_database(self):
+        self.assertEqual([204, 422], self.statuses("[storage]", "retention_days = 60", "max_dimensions = 2"))

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is made of a Keystone that is missing, silent or not ours; a real one is a functional test's."""
+
+import json
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import requests
+from falcon import testing
+from keystoneauth1 import exceptions
+from keystonemiddleware import auth_token
+from oslotest import base
+
+from monasca_common.api import auth, tokens
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+SETTINGS = """
+auth_type = password
+username = monasca
+password = a-secret
+user_domain_name = Default
+project_name = service
+project_domain_name = Default
+"""
+
+
+class TestSettings(ConfigurationTestCase):
+    def conf(self, *lines, more=""):
+        return self.configured("\n".join(["[keystone_authtoken]", *lines, more]) + "\n")
+
+    def faults(self, *lines, more=""):
+        return self.refused(tokens.check_settings, self.conf(*lines, more=more))
+
+    def test_without_any_all_that_it_takes_is_named(self):
+        self.assertEqual(
+            "auth_strategy in group [api] is keystone, but [keystone_authtoken] does not say how to reach it: set "
+            "auth_type, auth_url, username or user_id, password, user_domain_name or user_domain_id, project_name or "
+            "project_id, project_domain_name or project_domain_id. To try out without Keystone, set auth_strategy = "
+            "noauth",
+            self.faults(),
+        )
+
+    def test_what_is_there_is_not_asked_for(self):
+        self.assertIn("set auth_url. To", self.faults(SETTINGS))
+        self.assertIn("set auth_url, password. To", self.faults(SETTINGS.replace("password = a-secret", "")))
+
+    def test_ids_need_no_domains(self):
+        lines = ("auth_type = password", "auth_url = http://k/v3", "user_id = u", "project_id = p")
+        self.assertIn("set password. To", self.faults(*lines))
+        tokens.check_settings(self.conf(*lines, "password = a-secret"))
+
+    def test_a_section_of_its_own_is_looked_at(self):
+        self.assertIn("[other]", self.faults("auth_section = other", more="[other]\nauth_type = password"))
+
+    def test_other_ways_to_authenticate_need_what_they_need(self):
+        lines = ("auth_type = v3applicationcredential", "auth_url = http://k/v3", "application_credential_id = c")
+        self.assertIn("set application_credential_secret. To", self.faults(*lines))
+        tokens.check_settings(self.conf(*lines, "application_credential_secret = a-secret"))
+
+    def test_what_cannot_work_is_named(self):
+        url = "auth_url = http://k/v3"
+        for line, name in (
+            ("cafile = /no/such/file", "cafile"),
+            ("memcache_security_strategy = MAC", "memcache_secret_key"),
+            ("http_connect_timeout = soon", "http_connect_timeout"),
+        ):
+            self.assertIn(name, self.faults(SETTINGS, url, line))
+        self.assertIn("'passwort'", self.faults(SETTINGS.replace("= password", "= passwort"), url))
+
+    def test_a_missing_client_of_memcached_is_named_with_its_extra(self):
+        self.addCleanup(setattr, tokens.importlib.util, "find_spec", tokens.importlib.util.find_spec)
+        tokens.importlib.util.find_spec = lambda _: None
+        said = self.faults(SETTINGS, "auth_url = http://k/v3", "memcached_servers = localhost:11211")
+        self.assertIn("monasca-common[memcached]", said)
+
+    def test_time_and_tries_are_bounded_where_nothing_is_said(self):
+        conf = self.conf(SETTINGS, "auth_url = http://k/v3")
+        tokens.check_settings(conf)
+        values = conf.keystone_authtoken
+        self.assertEqual((5, 1), (values.http_connect_timeout, values.http_request_max_retries))
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class TestTokenCache(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = Clock()
+        self.cache = tokens.TokenCache(100, monotonic=self.clock)
+
+    def test_a_token_is_known_until_it_is_too_old(self):
+        self.cache.set("a", b"known", 300)
+        self.clock.now += 299
+        self.assertEqual(b"known", self.cache.get("a"))
+        self.clock.now += 2
+        self.assertIsNone(self.cache.get("a"))
+
+    def test_the_least_recently_used_goes_first(self):
+        for key in "ab":
+            self.cache.set(key, b"x" * 40, 300)
+        self.cache.get("a")
+        self.cache.set("c", b"x" * 40, 300)
+        self.assertEqual([True, False, True], [self.cache.get(key) is not None for key in "abc"])
+
+    def test_a_token_that_is_set_again_counts_once(self):
+        for _ in range(9):
+            self.cache.set("a", b"x" * 60, 300)
+        self.assertEqual(b"x" * 60, self.cache.get("a"))
+
+    def test_a_cache_that_is_switched_off_keeps_nothing(self):
+        self.cache.set("a", b"known", -1)
+        self.assertIsNone(self.cache.get("a"))
+
+
+class Server:
+    """In place of keystonemiddleware's: answers, raises, or waits until `opened`."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.entered, self.opened = threading.Semaphore(0), threading.Event()
+        self.invalidated = False
+
+    def verify_token(self, token):
+        self.entered.release()
+        if self.error is not None:
+            raise self.error
+        if token == "slow":
+            self.opened.wait(10)
+        return {"token": token}
+
+    def invalidate(self):
+        self.invalidated = True
+
+
+class TestValidations(base.BaseTestCase):
+    def validations(self, server, max_waiting=2):
+        self.observed = []
+        observe = lambda outcome, seconds: self.observed.append(outcome)  # noqa: E731
+        return tokens.Validations(server, max_waiting, tokens._KeystoneDeadline(10), observe)
+
+    def said(self, error):
+        undecided = self.assertRaises(tokens.Undecided, self.validations(Server(error)).verify_token, "t")
+        return json.loads(undecided.answer)["error"]["message"]
+
+    def test_one_too_many_that_waits_is_answered_at_once_and_the_others_go_on(self):
+        server = Server()
+        validations = self.validations(server)
+        self.addCleanup(server.opened.set)
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(validations.verify_token("slow")), daemon=True)
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+            self.assertTrue(server.entered.acquire(timeout=10))
+        self.assertRaises(tokens.Undecided, validations.verify_token, "quick")
+        server.opened.set()
+        for thread in threads:
+            thread.join(10)
+        self.assertEqual([{"token": "slow"}] * 2, answers)
+        self.assertEqual({"token": "quick"}, validations.verify_token("quick"))
+        self.assertEqual(["refused", "valid", "valid", "valid"], self.observed)
+
+    def test_an_error_gives_the_place_back(self):
+        validations = self.validations(Server(auth_token.InvalidToken()), 1)
+        for _ in range(3):
+            self.assertRaises(auth_token.InvalidToken, validations.verify_token, "t")
+        self.assertEqual(["invalid"] * 3, self.observed)
+
+    def test_silence_is_told_from_settings_that_cannot_work(self):
+        for silence in (
+            exceptions.ConnectFailure("refused"),
+            exceptions.ConnectTimeout("late"),
+            exceptions.InternalServerError("broken"),
+            exceptions.HttpError("slower", http_status=429),
+        ):
+            self.assertIn("does not answer", self.said(silence))
+            self.assertEqual(["silent"], self.observed)
+        for fault in (
+            exceptions.Unauthorized("wrong password"),
+            exceptions.Forbidden("no role"),
+            exceptions.EndpointNotFound("no such region"),
+            exceptions.SSLError("not trusted"),
+            exceptions.DiscoveryFailure("nothing there"),
+            KeyError("token"),
+        ):
+            self.assertIn("is not set up", self.said(fault))
+            self.assertEqual(["misconfigured"], self.observed)
+
+    def test_the_first_cause_counts(self):
+        def error(cause):
+            try:
+                raise auth_token.ServiceError("failed") from cause
+            except auth_token.ServiceError as raised:
+                return raised
+
+        self.assertIn("is not set up", self.said(error(exceptions.Unauthorized())))
+        self.assertIn("does not answer", self.said(error(exceptions.ServiceUnavailable())))
+
+    def test_an_endpoint_that_is_gone_is_looked_for_again(self):
+        server = Server(exceptions.EndpointNotFound())
+        self.assertRaises(tokens.Undecided, self.validations(server).verify_token, "t")
+        self.assertTrue(server.invalidated)
+
+
+class TestDeadline(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        self.deadline = tokens._KeystoneDeadline(0.05)
+        self.session = requests.Session()
+        self.session.mount("http://", tokens._DeadlineAdapter(self.deadline))
+
+    def test_a_request_ends_by_the_deadline_of_all_of_them(self):
+        self.deadline.begin()
+        self.assertRaises(requests.exceptions.RequestException, self.session.get, self.url, timeout=60)
+        error = self.assertRaises(requests.exceptions.RequestException, self.session.get, self.url, timeout=60)
+        self.assertNotIsInstance(error, requests.exceptions.Timeout)  # which keystoneauth would repeat
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self):
+        status, body = self.server.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
+
+
+class TestStrangers(ConfigurationTestCase):
+    """What answers at auth_url is no Keystone, or not well."""
+
+    def setUp(self):
+        super().setUp()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+        thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        self.addCleanup(self.server.server_close)
+        self.addCleanup(self.server.shutdown)
+
+    def answer(self, status, body, path):
+        self.server.answer = status, body
+        url = f"auth_url = http://127.0.0.1:{self.server.server_port}{path}"
+        conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\n{url}\nhttp_request_max_retries = 0\n")
+        app = tokens.authenticated(lambda *_: [], conf, auth.PUBLIC_PATHS, 4)
+        answer = testing.TestClient(app).simulate_get("/v2.0/metrics", headers={"X-Auth-Token": "t"})
+        self.assertEqual(
+            (503, 503, "1"), (answer.status_code, answer.json["error"]["code"], answer.headers["Retry-After"])
+        )
+        return answer.json["error"]["message"]
+
+    def test_a_web_page_a_wrong_path_and_a_wrong_password_are_the_operators(self):
+        refused = json.dumps({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}).encode()
+        for status, body in ((200, b"<html></html>"), (200, b"{}"), (404, b"nothing here"), (401, refused)):
+            for path in ("", "/v3"):
+                self.assertIn("is not set up", self.answer(status, body, path), (status, body, path))
+
+    def test_an_error_of_keystone_may_pass(self):
+        for path in ("", "/v3"):
+            self.assertIn("does not answer", self.answer(503, b"", path), path)

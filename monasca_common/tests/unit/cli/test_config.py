@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common config check``: what files lack, without a broker, a database or Keystone."""
+
+import json
+import sys
+from unittest import mock
+
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+_GOOD = """\
+[kafka]
+bootstrap_servers = kafka:9092
+[database]
+connection = sqlite:////nowhere/monasca.sqlite
+[api]
+auth_strategy = noauth
+"""
+
+
+class ConfigCheckTest(CommandCase):
+    command = ("config", "check")
+    configuration = _GOOD
+
+    def faults(self, text, *arguments, service="api"):
+        status, out, err = self.run_command("--json", "--service", service, *arguments, text=text)
+        self.assertEqual("", err)
+        (found,) = json.loads(out)["services"].values()
+        self.assertEqual(1 if found["faults"] else 0, status)
+        return found["faults"]
+
+    def notes(self, text, service="api"):
+        _, out, _ = self.run_command("--json", "--service", service, text=text)
+        return " ".join(json.loads(out)["services"][service]["notes"])
+
+    def test_each_service_of_a_good_file_is_fine(self):
+        status, out, err = self.run_command()
+        self.assertEqual((0, ""), (status, err))
+        self.assertEqual(["api: fine", "persister: fine", "pipeline: fine"], out.splitlines())
+
+    def test_an_empty_file_lacks_several_things_and_all_are_said(self):
+        status, out, _ = self.run_command(text="[api]\nport = 8070\n")
+        self.assertEqual(1, status)
+        api, persister = out.partition("persister: would not start")[::2]
+        for lacking in ("api: would not start", "bootstrap_servers", "[keystone_authtoken] does not say how to reach"):
+            self.assertIn(lacking, api)
+        for lacking in ("bootstrap_servers", "connection in group [database] is not set"):
+            self.assertIn(lacking, persister)
+
+    def test_one_fault_does_not_hide_another(self):
+        text = "[storage]\nretention_days = 0\n[persister]\nstatus_prot = 1\n"
+        found = " ".join(self.faults(text, service="persister"))
+        for fault in ("bootstrap_servers", "retention_days", "did you mean 'status_port'"):
+            self.assertIn(fault, found)
+
+    def test_what_a_service_refuses_at_its_start_is_refused_here(self):
+        for service, option, fault in (
+            ("api", "[api]\nmetrics_topic = a b\n", "metrics_topic in group [api]"),
+            ("persister", "[kafka_metrics]\nnum_processors = 2\n", "num_processors in group [kafka_metrics] is 2"),
+            ("persister", "[storage]\ndriver = influxdb\n", "connection in group [database] is a URL of 'sqlite'"),
+            ("pipeline", "[pipeline_aggregate]\ntransform_specs = /nowhere\n", "cannot be read: /nowhere"),
+            ("pipeline", "[spark]\noptions = nothing\n", "options in group [spark]"),
+            ("pipeline", "[pipeline_replay]\nto = storage\n", "location in group [pipeline_archive] is not set"),
+        ):
+            found = self.faults(_GOOD + option, service=service)
+            self.assertIn(fault, " ".join(found))
+            self.assertEqual(1, len(found), found)
+
+    def test_what_a_service_does_without_is_a_note(self):
+        text = _GOOD.replace("[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n", "")
+        self.assertEqual([], self.faults(text))
+        self.assertIn("posts are served, and no reads", self.notes(text))
+
+    def test_a_group_that_nobody_reads_is_a_note(self):
+        self.assertIn("group [persistr]: did you mean [persister]?", self.notes(_GOOD + "[persistr]\n"))
+        self.assertNotIn("[oslo_policy]", self.notes(_GOOD + "[oslo_policy]\nenforce_scope = true\n"))
+
+    def test_what_is_not_installed_is_said_with_its_extra(self):
+        with mock.patch.dict(sys.modules):
+            sys.modules.pop("monasca_common.persister.service", None)
+            sys.modules["cotyledon"] = None
+            found = self.faults(_GOOD, service="persister")
+        self.assertEqual(["cotyledon is not installed: install monasca-common[persister]"], found)
+
+    def test_no_secret_is_quoted(self):
+        text = _GOOD.replace("sqlite:////nowhere/monasca.sqlite", "postgresql://me:hush@db/monasca")
+        _, out, err = self.run_command(text=text)
+        self.assertNotIn("hush", out + err)
+
+    def test_a_file_that_cannot_be_read_is_a_fault_of_every_service(self):
+        _, out, _ = self.run_command("--config-file", "/nowhere.conf")
+        self.assertEqual(3, out.count("correct --config-file"))

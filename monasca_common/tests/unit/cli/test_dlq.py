@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common dlq``: over a broker in memory."""
+
+import json
+
+from monasca_common.kafka import Record, TopicPartition, dead_letters
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+_CONFIGURATION = """\
+[kafka]
+driver = memory
+bootstrap_servers = memory:9092
+[database]
+connection = sqlite:////nowhere/monasca.sqlite
+[kafka_alarm_history]
+enabled = false
+"""
+_LETTERS = TopicPartition("metrics.dlq", 0)
+
+
+class DlqCase(CommandCase):
+    command = ("dlq",)
+    configuration = _CONFIGURATION
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in ("metrics", "log", "metrics.dlq"):
+            self.kafka.broker.create_topic(topic, 1)
+
+    def bury(self, count, *, origin="metrics", topic="metrics.dlq", **headers):
+        named = {
+            dead_letters.ORIGIN_TOPIC: origin,
+            dead_letters.ERROR_CLASS: "ValueError",
+            dead_letters.ERROR_TEXT: "no number",
+            **headers,
+        }
+        record = Record(b"x", headers=tuple((name, value.encode()) for name, value in named.items() if value))
+        self.kafka.producer().publish(topic, [record] * count).raise_for_undelivered()
+
+    def told(self, *arguments, text=_CONFIGURATION):
+        status, out, err = self.run_command(*arguments, "--json", text=text)
+        self.assertEqual(0, status, err)
+        return json.loads(out)
+
+    def count(self, topic="metrics"):
+        return len(self.kafka.broker.records(topic))
+
+
+class ListTest(DlqCase):
+    def test_each_letter_is_shown_with_where_it_came_from_and_why(self):
+        self.bury(1, **{dead_letters.ORIGIN_PARTITION: "0", dead_letters.ORIGIN_OFFSET: "17"})
+        self.bury(1, **{dead_letters.VALUE_CUT_FROM: "9000000"})
+        _, out, _ = self.run_command("list")
+        self.assertEqual(
+            [
+                "metrics.dlq: 2 letters to be looked at:",
+                "  metrics.dlq/0/0 from metrics/0/17: ValueError: no number",
+                "  metrics.dlq/0/1 from metrics: ValueError: no number; stays, its value was cut",
+            ],
+            out.splitlines(),
+        )
+
+    def test_it_shows_so_many_and_says_how_many_there_are(self):
+        self.bury(5)
+        _, out, _ = self.run_command("list", "--limit", "2")
+        self.assertEqual("metrics.dlq: 5 letters to be looked at, the first 2 of them:", out.splitlines()[0])
+        self.assertEqual(3, len(out.splitlines()))
+
+    def test_for_programs_each_letter_is_an_object(self):
+        self.bury(1)
+        told = self.told("list")
+        (topic,) = told["topics"]
+        self.assertEqual(
+            ("monasca-dlq-replay", "metrics.dlq", True, 1),
+            (
+                told["group"],
+                topic["topic"],
+                topic["exists"],
+                topic["waiting"],
+            ),
+        )
+        (letter,) = topic["letters"]
+        self.assertEqual(
+            ("metrics.dlq/0/0", "metrics", "ValueError: no number", ""),
+            (
+                letter["letter"],
+                letter["origin"],
+                letter["error"],
+                letter["stays"],
+            ),
+        )
+
+    def test_what_was_sent_back_is_not_shown_again(self):
+        self.bury(1)
+        self.told("replay", "--execute")
+        self.assertEqual([], self.told("list")["topics"][0]["letters"])
+
+    def test_a_topic_that_is_not_there_is_said_to_be_missing(self):
+        text = _CONFIGURATION.replace("[kafka_alarm_history]\nenabled = false\n", "")
+        status, out, _ = self.run_command("list", text=text)
+        self.assertEqual(0, status)
+        self.assertIn("alarm-state-transitions.dlq: there is no such topic", out)
+
+    def test_one_that_was_named_has_to_be_there(self):
+        status, _, err = self.run_command("list", "--topic", "nowhere.dlq")
+        self.assertEqual(
+            (1, "monasca-common dlq list: --topic nowhere.dlq: there is no such topic: correct its name"),
+            (status, err.strip()),
+        )
+
+    def test_any_topic_can_be_named(self):
+        self.kafka.broker.create_topic("elsewhere.dlq", 2)
+        self.bury(3, topic="elsewhere.dlq")
+        (topic,) = self.told("list", "--topic", "elsewhere.dlq")["topics"]
+        self.assertEqual(3, topic["waiting"])
+
+    def test_rejected_metrics_of_the_api_have_a_topic_too(self):
+        self.kafka.broker.create_topic("rejected", 1)
+        text = f"{_CONFIGURATION}[api]\ninvalid_metrics = drop\nrejected_metrics_topic = rejected\n"
+        self.assertEqual(
+            {"metrics.dlq", "rejected"}, {each["topic"] for each in self.told("list", text=text)["topics"]}
+        )
+
+    def test_a_service_that_the_file_does_not_describe_is_left_out(self):
+        text = _CONFIGURATION.partition("[database]")[0] + "[api]\ninvalid_metrics = drop\n"
+        self.assertEqual(["metrics.dlq"], [each["topic"] for each in self.told("list", text=text)["topics"]])
+
+    def test_a_file_that_describes_none_is_refused(self):
+        status, _, err = self.run_command("list", text="[database]\nconnection = sqlite:////x\n")
+        self.assertEqual(1, status)
+        self.assertIn("bootstrap_servers in group [kafka] is not set", err)
+
+
+class ReplayTest(DlqCase):
+    def test_without_execute_nothing_is_sent(self):
+        self.bury(3)
+        for arguments in ((), ("--dry-run",)):
+            status, out, _ = self.run_command("replay", *arguments)
+            self.assertEqual(0, status)
+            self.assertEqual(
+                ["metrics.dlq: 3 letters to be sent back", "Nothing was sent. With --execute it would be."],
+                out.splitlines(),
+            )
+        self.assertEqual(0, self.count())
+
+    def test_what_can_go_back_goes_and_the_rest_is_counted_with_the_reason(self):
+        self.bury(2)
+        self.bury(2, **{dead_letters.REPLAYS: "3"})
+        self.bury(1, origin="log")
+        _, out, _ = self.run_command("replay", "--execute")
+        self.assertEqual(
+            [
+                "metrics.dlq: 3 letters sent back",
+                "  2 letters stay: it was sent back 3 times already: repair its reader first",
+            ],
+            out.splitlines(),
+        )
+        self.assertEqual((2, 1), (self.count("metrics"), self.count("log")))
+
+    def test_a_second_run_sends_nothing(self):
+        self.bury(2)
+        (topic,) = self.told("replay", "--execute")["topics"]
+        self.assertEqual((2, 0), (topic["sent"], topic["stay"]))
+        (topic,) = self.told("replay", "--execute")["topics"]
+        self.assertEqual(0, topic["sent"])
+        self.assertEqual(2, self.count())
+
+    def test_so_many_at_a_time(self):
+        self.bury(3)
+        self.assertEqual([2, 1], [self.told("replay", "--execute", "--limit", "2")["topics"][0]["sent"] for _ in "ab"])
+
+    def test_what_is_not_delivered_is_status_1_after_what_was_is_said(self):
+        self.bury(1)
+        self.bury(1, origin="log")
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="log", count=None)
+        status, out, err = self.run_command("replay", "--execute")
+        self.assertEqual((1, "metrics.dlq: 1 letter sent back\n"), (status, out))
+        self.assertTrue(err.splitlines()[-1].startswith("monasca-common dlq replay: "))
+        self.assertEqual({_LETTERS: 1}, self.kafka.broker.committed("monasca-dlq-replay"))
+
+    def test_a_count_is_a_number(self):
+        for option in ("--limit", "--max-replays"):
+            self.assertEqual(2, self.run_command("replay", option, "0")[0])
+
+
+class ServersTest(DlqCase):
+    def test_letters_are_on_the_servers_that_their_consumer_reads_from(self):
+        other = MemoryBroker()
+        other.create_topic("metrics", 1)
+        other.create_topic("metrics.dlq", 1)
+        install_broker("other:9092", other)
+        self.bury(1)  # at the servers of [kafka]
+        text = f"{_CONFIGURATION}[kafka_metrics]\nbootstrap_servers = other:9092\ngroup_instance_id = one\n"
+        waiting = [each["waiting"] for each in self.told("list", "--topic", "metrics.dlq", text=text)["topics"]]
+        self.assertEqual([0, 1], sorted(waiting))  # the persister's, and those of the job that reads from [kafka]

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not installed is reported with the extra that installs it, by every command."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli.main import COMMANDS
+from monasca_common.kafka.extras import remedy
+from monasca_common.tests.unit.test_options import BLOCKED
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = 127.0.0.1:1
+[storage]
+driver = {driver}
+[database]
+connection = {driver}://nowhere/x
+[api]
+auth_strategy = noauth
+"""
+_ANY = "monasca-common[api] or monasca-common[persister] or monasca-common[spark]"
+# What each command is called with, and what it says to install.
+_CONFIGURED = {
+    "api": ((), "monasca-common[api]"),
+    "db prune": ((), _ANY),
+    "db status": ((), _ANY),
+    "db upgrade": ((), _ANY),
+    "init": ((), _ANY),
+    "offsets reset": (("--group", "g", "--to-latest"), _ANY),
+    "offsets show": (("--group", "g"), _ANY),
+    "persister": ((), "monasca-common[persister]"),
+    "pipeline run": (("aggregate",), "monasca-common[spark]"),
+    "pipeline specifications load": ((), "monasca-common[spark]"),
+    "pipeline status": ((), "monasca-common[spark]"),
+    "pipeline submit": (("aggregate",), "monasca-common[spark]"),
+}
+_UNCONFIGURED = {
+    "pipeline list": ((), "monasca-common[spark]"),
+    "quickstart": (("--once",), "monasca-common[quickstart]"),
+}
+_NEED_NONE = {"broker start", "config check", "dlq list", "dlq replay", "pipeline specifications check"}
+
+_RUNNING = """
+import contextlib, io, json, sys
+blocked, commands = json.loads(sys.argv[1])
+sys.modules.update(dict.fromkeys(blocked))
+from monasca_common.cli.main import main
+said = {}
+for name, arguments in commands.items():
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        status = main(arguments)
+    said[name] = status, stderr.getvalue()
+print(json.dumps(said))
+"""
+
+
+class CommandsTest(base.BaseTestCase):
+    def run_without(self, blocked, driver, configured, unconfigured=()):
+        """{command: (exit status, what it said on standard error)} where these modules are not installed."""
+        path = Path(self.useFixture(fixtures.TempDir()).path, "service.conf")
+        path.write_text(_CONFIGURATION.format(driver=driver))
+        file = ("--config-file", str(path))
+        commands = {name: [*name.split(), *_CONFIGURED[name][0], *file] for name in configured}
+        commands |= {name: [*name.split(), *_UNCONFIGURED[name][0]] for name in unconfigured}
+        done = subprocess.run(
+            [sys.executable, "-c", _RUNNING, json.dumps([blocked, commands])], capture_output=True, text=True
+        )
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertEqual("", done.stderr)
+        return json.loads(done.stdout.splitlines()[-1])
+
+    def test_each_command_names_the_extra_that_it_lacks(self):
+        needing = _CONFIGURED | _UNCONFIGURED
+        self.assertEqual(
+            {each.name.replace("_", " ") for each in importlib.metadata.entry_points(group=COMMANDS)},
+            needing.keys() | _NEED_NONE,
+        )
+        said = self.run_without(BLOCKED, "sqlite", _CONFIGURED, _UNCONFIGURED)
+        for name, (status, stderr) in said.items():
+            self.assertEqual(1, status, name)
+            [line] = stderr.splitlines()
+            self.assertTrue(line.startswith(f"monasca-common {name}: "), line)
+            self.assertIn(f" is not installed: install {needing[name][1]}", line)
+
+    def test_the_database_of_the_configuration_has_an_extra_of_its_own(self):
+        said = self.run_without(["psycopg"], "postgresql", ["api", "db status", "pipeline status", "persister"])
+        for name, (status, stderr) in said.items():
+            self.assertEqual(1, status, name)
+            self.assertIn("psycopg is not installed: install monasca-common[postgresql]", stderr.splitlines()[-1])
+
+
+class RemedyTest(base.BaseTestCase):
+    def not_found(self, name):
+        return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    def test_of_several_extras_the_one_that_the_caller_needs_is_named(self):
+        missing = self.not_found("sqlalchemy.orm")
+        self.assertEqual("sqlalchemy is not installed: install monasca-common[spark]", remedy(missing, "spark"))
+        self.assertEqual(f"sqlalchemy is not installed: install {_ANY}", remedy(missing))
+
+    def test_a_module_is_found_under_its_distributions_name(self):
+        self.assertIn("monasca-common[api]", remedy(self.not_found("oslo_policy")))
+        self.assertIn("monasca-common[persister]", remedy(self.not_found("prometheus_client"), "persister"))
+
+    def test_what_an_extra_needs_in_turn_is_installed_by_it(self):
+        self.assertEqual("webob is not installed: install monasca-common[api]", remedy(self.not_found("webob"), "api"))
+
+    def test_an_extra_for_developers_is_named_only_where_no_other_brings_it(self):
+        self.assertEqual(
+            "psutil is not installed: install monasca-common[quickstart]", remedy(self.not_found("psutil"))
+        )
+        self.assertEqual(
+            "hypothesis is not installed: install monasca-common[test]", remedy(self.not_found("hypothesis"))
+        )
+
+    def test_what_no_extra_brings_keeps_its_own_words(self):
+        for error in (ImportError("cannot import name 'x'"), self.not_found("monasca_common.nowhere")):
+            self.assertEqual(str(error), remedy(error, "api"))
+        self.assertEqual("nowhere is not installed: install it", remedy(self.not_found("nowhere")))

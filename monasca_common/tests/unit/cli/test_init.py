@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common init``: over a SQLite file, and a cluster of which only its answers are there."""
+
+import json
+import os
+
+import fixtures
+
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.transport.admin import TopicDescription
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import SqlDatabase
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = kafka:9092
+[database]
+connection = {url}
+[api]
+auth_strategy = noauth
+"""
+
+
+class Cluster:
+    """``topics``: {name: partitions}; ``asked``: what was to be checked."""
+
+    def __init__(self):
+        self.topics = {}
+        self.asked = []
+        self.copies = {}
+        self.meanwhile = False  # another program makes each topic just before
+        self.refusal = None
+
+    def topic_ids(self, topics, timeout):
+        return {topic: "id" for topic in topics if topic in self.topics}
+
+    def describe_topic(self, name, timeout):
+        count = self.topics[name]
+        return TopicDescription(name, "id", count, (1,) * count, ((1, 2),) * count, ((1, 2),) * count)
+
+    def check_new_topic(self, name, *, partitions, replication_factor):
+        if self.refusal is not None:
+            raise self.refusal
+        self.asked.append(name)
+
+    def create_topic(self, name, *, partitions, replication_factor):
+        if self.meanwhile:
+            raise TransportError("there is one", code=36, name="TOPIC_ALREADY_EXISTS")
+        self.topics[name], self.copies[name] = partitions, replication_factor
+
+
+class InitCase(CommandCase):
+    command = ("init",)
+
+    def setUp(self):
+        super().setUp()
+        self.clusters = {}
+        self.patch(plugins, "load_admin", self.load_admin)
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.file = os.path.join(self.folder, "monasca.sqlite")
+        self.configuration = _CONFIGURATION.format(url=f"sqlite:///{self.file}")
+        self.cluster = self.clusters["kafka"] = Cluster()
+
+    def load_admin(self, conf, group):
+        servers = (conf[group].bootstrap_servers or conf.kafka.bootstrap_servers)[0]
+        return self.clusters.setdefault(servers.partition(":")[0], Cluster())
+
+    def told(self, *arguments, text=None):
+        status, out, err = self.run_command(*arguments, "--json", text=text)
+        self.assertEqual(0, status, err)
+        return json.loads(out)
+
+    def revision(self, path):
+        return SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{path}")).storage().status().found
+
+
+class DryRunTest(InitCase):
+    def test_it_shows_what_is_missing_and_changes_nothing(self):
+        for arguments in ((), ("--dry-run",)):
+            status, out, err = self.run_command(*arguments)
+            self.assertEqual(0, status, err)
+            lines = out.splitlines()
+            self.assertIn("topic metrics: to be made, 12 partitions (api, persister, pipeline)", lines)
+            self.assertIn("topic log: to be made, 12 partitions (api)", lines)
+            self.assertIn("topic metrics.dlq: to be made, 1 partition (persister, pipeline)", lines)
+            self.assertEqual("Nothing was changed. With --execute it would be.", lines[-1])
+            self.assertEqual({}, self.cluster.topics)
+            self.assertFalse(os.path.exists(self.file))
+
+    def test_the_brokers_are_asked_whether_they_would_make_it(self):
+        self.run_command()
+        self.assertIn("metrics.dlq", self.cluster.asked)
+        self.cluster.refusal = TransportError("only 1 broker", name="INVALID_REPLICATION_FACTOR")
+        status, _, err = self.run_command("--replication-factor", "3", "--execute")
+        self.assertEqual((1, "monasca-common init: topic metrics cannot be made: only 1 broker\n"), (status, err))
+        self.assertFalse(os.path.exists(self.file))  # everything is asked before anything is made
+
+    def test_what_is_there_is_shown_as_it_is(self):
+        self.cluster.topics = {"metrics": 4}
+        _, out, _ = self.run_command()
+        self.assertIn("topic metrics: is there, 4 partitions, 2 copies of each (api, persister, pipeline)", out)
+
+
+class ExecuteTest(InitCase):
+    def test_databases_topics_and_dead_letters_are_made(self):
+        status, out, err = self.run_command("--execute")
+        self.assertEqual(0, status, err)
+        self.assertIn(f"database sqlite:///{self.file}: made, schema ", out)
+        self.assertIn("topic metrics: made, 12 partitions", out)
+        self.assertEqual(
+            {
+                "metrics": 12,
+                "log": 12,
+                "monevents": 12,
+                "alarm-state-transitions": 12,
+                "metrics.dlq": 1,
+                "alarm-state-transitions.dlq": 1,
+            },
+            self.cluster.topics,
+        )
+        self.assertEqual({-1}, set(self.cluster.copies.values()))  # the brokers' own default
+        self.assertIsNotNone(self.revision(self.file))
+
+    def test_a_second_run_makes_nothing(self):
+        self.told("--execute")
+        self.cluster.create_topic = None
+        told = self.told("--execute")
+        self.assertEqual({False}, {each["missing"] for each in (*told["databases"], *told["topics"])})
+        self.assertEqual("Nothing was changed.", self.run_command()[1].splitlines()[-1])
+
+    def test_partitions_and_copies_are_those_that_were_asked_for(self):
+        self.told("--execute", "--partitions", "3", "--dead-letter-partitions", "2", "--replication-factor", "3")
+        self.assertEqual((3, 2), (self.cluster.topics["metrics"], self.cluster.topics["metrics.dlq"]))
+        self.assertEqual({3}, set(self.cluster.copies.values()))
+        self.assertEqual(2, self.run_command("--partitions", "0")[0])
+
+    def test_a_topic_that_somebody_else_makes_meanwhile_is_no_error(self):
+        self.cluster.meanwhile = True
+        self.assertEqual(0, self.run_command("--execute")[0])
+
+
+class ConfigurationTest(InitCase):
+    def topics(self, text, *arguments):
+        return {each["topic"]: each for each in self.told(*arguments, text=self.configuration + text)["topics"]}
+
+    def test_names_come_from_the_options_of_each_service(self):
+        found = self.topics(
+            "metrics_topic = m\ninvalid_metrics = drop\nrejected_metrics_topic = bad\n"
+            "[kafka_metrics]\ntopic = m\ndead_letter_topic = dead\n[kafka_alarm_history]\nenabled = false\n"
+            "[kafka_logs]\nenabled = true\ntopic = l\n[pipeline_aggregate]\ntopic = m\noutput_topic = hours\n"
+            "[pipeline_archive]\nlocation = /archive\ntopic = m,l\n"
+        )
+        self.assertEqual(
+            {"m", "log", "monevents", "bad", "dead", "l", "l.dlq", "m.dlq", "hours"},
+            set(found),
+        )
+        self.assertEqual({"bad", "dead", "l.dlq", "m.dlq"}, {name for name in found if found[name]["dead_letters"]})
+        self.assertEqual(["api", "persister", "pipeline"], found["m"]["services"])
+
+    def test_a_topic_that_somebody_reads_is_not_only_for_dead_letters(self):
+        found = self.topics("[kafka_logs]\nenabled = true\ntopic = metrics.dlq\n")
+        self.assertFalse(found["metrics.dlq"]["dead_letters"])
+
+    def test_a_consumer_of_its_own_servers_has_its_topics_there(self):
+        self.run_command("--execute", text=f"{self.configuration}[kafka_metrics]\nbootstrap_servers = other:9092\n")
+        self.assertEqual({"metrics", "metrics.dlq"}, set(self.clusters["other"].topics))
+        self.assertLessEqual({"metrics", "log"}, set(self.cluster.topics))
+
+    def test_a_job_with_a_database_of_its_own_has_its_tables_there(self):
+        own = os.path.join(self.folder, "own.sqlite")
+        self.run_command("--execute", text=f"{self.configuration}[pipeline_aggregate]\nconnection = sqlite:///{own}\n")
+        self.assertIsNotNone(self.revision(own))
+        self.assertIsNotNone(self.revision(self.file))
+
+    def test_specifications_that_are_yet_to_be_stored_do_not_stand_in_the_way(self):
+        self.topics("[pipeline_aggregate]\nspecifications = database\n")
+
+    def test_only_the_services_that_are_named(self):
+        self.assertEqual({"metrics", "log", "monevents"}, set(self.topics("", "--service", "api")))
+
+    def test_a_configuration_that_a_service_refuses_is_told_with_the_service(self):
+        status, _, err = self.run_command(text="[kafka]\nbootstrap_servers = kafka:9092\n")
+        self.assertEqual(1, status)
+        self.assertIn("monasca-common init: persister: connection in group [database] is not set", err)
+        self.assertIn("--service", err)
+
+    def test_no_password_is_shown(self):
+        text = self.configuration.replace(f"sqlite:///{self.file}", "postgresql://me:hush@127.0.0.1:1/monasca")
+        status, out, err = self.run_command(text=text + "[storage]\ndriver = postgresql\n")
+        self.assertEqual(1, status)
+        self.assertNotIn("hush", out + err)

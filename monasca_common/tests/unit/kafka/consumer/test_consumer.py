@@ -1,0 +1,494 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What contract and functional tests cannot arrange: rebalances in the midst of a poll, errors on demand."""
+
+from typing import Any, ClassVar, cast
+from unittest import mock
+
+from oslotest import base
+
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.poll_errors import REPEAT_SECONDS
+from monasca_common.kafka.consumer.rebalance import RETRY_SECONDS, RebalanceListener
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    FatalError,
+    MessagingError,
+    MisuseError,
+    RetriableError,
+    TransportError,
+)
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.transport.base import ConsumerTransport
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.kafka.transport.memory.record import MemoryMessage
+
+A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+
+def message(partition, offset):
+    raw = MemoryMessage(partition.topic, partition.partition, b"%d" % offset)
+    raw.store(offset)
+    return raw
+
+
+def failure(partition, error):
+    return MemoryMessage.about(partition, error)
+
+
+def end(partition, offset):
+    return MemoryMessage.about(partition, TransportError("the end", name="_PARTITION_EOF"), offset)
+
+
+class ScriptedTransport(ConsumerTransport):
+    """Each poll runs the next step: a function of the rebalance callbacks that returns what was fetched."""
+
+    message_type = MemoryMessage
+
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.steps = []
+        self.stored = {A: 0, B: 0}
+        self.sought = []
+        self.paused = set()
+        self.given: dict[TopicPartition, int] = {}
+        self.calls = []
+        self.failing = None
+
+    def subscribe(self, topics, callbacks):
+        self.callbacks = callbacks
+
+    def poll(self, max_messages, timeout):
+        return self.steps.pop(0)(self.callbacks) if self.steps else []
+
+    def fault(self, error):
+        return error
+
+    def assign_owned(self, positions):
+        self.given.update(positions)
+
+    def assign(self, positions):
+        self.given = dict(positions)
+
+    def assignment(self):
+        return set(self.given)
+
+    def pause(self, partitions):
+        self.paused.update(partitions)
+
+    def resume(self, partitions):
+        self.paused.difference_update(partitions)
+
+    def seek(self, partition, offset):
+        self.sought.append((partition, offset))
+
+    def position(self, partitions):
+        return dict.fromkeys(partitions)
+
+    def commit(self, offsets):
+        self.calls.append(("commit", dict(offsets)))
+        self.stored.update(offsets)
+        return dict.fromkeys(offsets)
+
+    def committed(self, partitions, timeout):
+        if self.failing is not None:
+            raise self.failing
+        self.calls.append(("committed", sorted(partitions)))
+        return {partition: self.stored.get(partition) for partition in partitions}
+
+    def watermarks(self, partition, timeout):
+        return 3, 50
+
+    def offsets_for_times(self, times_ms, timeout):
+        return dict.fromkeys(times_ms, 20)
+
+    def partition_count(self, topic, timeout):
+        return 2
+
+    def topic_ids(self, topics, timeout):
+        return {}
+
+    def group_metadata(self):
+        return None
+
+    def close(self):
+        self.calls.append(("close", None))
+
+
+class ConsumerCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.transport = cast(Any, ScriptedTransport())
+        self.clock = self.transport.clock
+
+    def consumer(self, **changes: Any) -> KafkaConsumer:
+        listener = changes.pop("listener", None)
+        connection = ConnectionSettings("nowhere:9092")
+        fields = {"connection": connection, "topics": ("metrics",), "group_id": "group", "topic_check_seconds": 0.0}
+        consumer = KafkaConsumer(ConsumerSettings(**{**fields, **changes}), self.transport, listener=listener)
+        self.addCleanup(consumer.close)
+        return consumer
+
+    def script(self, *steps):
+        self.transport.steps += steps
+
+
+def assign(*partitions):
+    def step(callbacks):
+        callbacks.on_assign(list(partitions))
+        return []
+
+    return step
+
+
+class TestRebalancesWithinAPoll(ConsumerCase):
+    def test_rows_of_a_partition_revoked_meanwhile_are_dropped(self):
+        def revoke_b(callbacks):
+            callbacks.on_revoke([B])
+            return [message(A, 0), message(B, 0), message(A, 1)]
+
+        self.script(assign(A, B), revoke_b)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        batch = consumer.poll(timeout=0)
+        self.assertEqual([(A, [0, 1])], [(part.topic_partition, part.offsets) for part in batch.partitions])
+
+    def test_rows_of_a_partition_taken_and_given_again_are_dropped_and_read_again(self):
+        def come_and_go(callbacks):
+            callbacks.on_revoke([A])
+            callbacks.on_assign([A])
+            return [message(A, 7), message(A, 8)]
+
+        self.transport.stored[A] = 5
+        self.script(assign(A), come_and_go)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual(0, len(consumer.poll(timeout=0)))
+        self.assertEqual([(A, 5)], self.transport.sought)
+
+    def test_rows_that_come_with_the_first_assignment_are_kept(self):
+        def assign_and_fetch(callbacks):
+            callbacks.on_assign([A])
+            return [message(A, 0)]
+
+        self.script(assign_and_fetch)
+        self.assertEqual(1, len(self.consumer().poll(timeout=0)))
+
+    def test_an_interrupted_poll_is_made_up_for(self):
+        def interrupt(callbacks):
+            raise KeyboardInterrupt
+
+        self.script(assign(A), lambda _: [message(A, 0), message(A, 1)], interrupt)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual([(A, 2)], self.transport.sought)
+
+    def test_an_interrupt_after_the_fetch_is_made_up_for(self):
+        def fetch_and_interrupt_later(callbacks):
+            self.clock.monotonic = interrupt
+            return [message(A, 2), message(A, 3), failure(B, AuthorizationError("no", name="NO"))]
+
+        def interrupt():
+            del self.clock.monotonic
+            raise KeyboardInterrupt
+
+        self.script(assign(A), lambda _: [message(A, 0), message(A, 1)], fetch_and_interrupt_later)
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual([(A, 2)], self.transport.sought)
+
+    def test_an_interrupt_while_the_end_of_a_log_is_noted_loses_no_message(self):
+        self.script(assign(A), lambda _: [message(A, 0)], lambda _: [message(A, 1), end(A, 5)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        with mock.patch.object(consumer._ends, "reach", side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual([(A, 1)], self.transport.sought)
+
+    def test_the_end_of_a_log_is_told_under_the_epoch_in_which_it_was_reached(self):
+        self.script(assign(A), lambda _: [message(A, 0), end(A, 5)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual(1, len(consumer.poll(timeout=0)))
+        self.assertEqual({A: (1, 5)}, consumer.take_ends())
+        self.assertEqual(({}, 1), (consumer.take_ends(), consumer.position(A)))
+
+    def test_a_poll_goes_on_waiting_for_a_message_when_only_an_end_is_reached(self):
+        self.script(assign(A), lambda _: [end(A, 5)], lambda _: [message(A, 5)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.assertEqual(1, len(consumer.poll(timeout=1.0)))
+        self.assertEqual({A: (1, 5)}, consumer.take_ends())
+
+    def test_an_end_of_a_partition_that_changed_hands_meanwhile_is_not_told_until_it_is_reached_again(self):
+        def take_and_give_again(callbacks):
+            callbacks.on_lost([A])
+            callbacks.on_assign([A])
+            return [end(A, 5)]
+
+        self.transport.stored[A] = 3
+        self.script(assign(A), take_and_give_again, lambda _: [end(A, 5)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual({}, consumer.take_ends())
+        self.assertEqual([(A, 3)], self.transport.sought)  # or the client would not tell it again
+        consumer.poll(timeout=0)
+        self.assertEqual({A: (2, 5)}, consumer.take_ends())
+
+    def test_an_end_that_nobody_asked_about_before_a_seek_is_forgotten(self):
+        self.script(assign(A), lambda _: [end(A, 5)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        consumer.seek(A, 0)
+        self.assertEqual({}, consumer.take_ends())
+
+    def test_an_error_that_an_interrupt_swallowed_is_told(self):
+        def interrupt():
+            del self.clock.monotonic
+            raise KeyboardInterrupt
+
+        def fail_and_interrupt_later(callbacks):
+            consumer._errors.heard(AuthenticationError("bad password", name="_AUTHENTICATION"))
+            self.clock.monotonic = interrupt
+            return []
+
+        self.script(fail_and_interrupt_later)
+        consumer = self.consumer()
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        self.assertEqual(1, len(consumer.poll(timeout=0).errors))
+
+    def test_an_assignment_whose_callback_was_struck_is_caught_up_with(self):
+        def strike(callbacks):
+            self.transport.given = {A: -1001}
+            raise KeyboardInterrupt
+
+        self.script(strike)
+        consumer = self.consumer()
+        self.assertRaises(KeyboardInterrupt, consumer.poll, timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual((0, {A: 0}), (consumer.position(A), self.transport.given))
+
+    def test_a_pause_ends_with_the_assignment(self):
+        self.script(assign(A))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        consumer.pause([A, B])
+        self.assertEqual({A}, self.transport.paused)
+        self.transport.callbacks.on_revoke([A])
+        self.transport.callbacks.on_assign([A])
+        self.assertEqual(set(), self.transport.paused)
+
+
+class TestStarts(ConsumerCase):
+    def test_all_starts_of_a_fresh_topic_are_committed_at_once(self):
+        """In two requests, another member could see only some, and take its own for partitions added later."""
+        self.transport.stored = {}
+        self.script(assign(A))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.assertEqual([{A: 50, B: 50}], [what for call, what in self.transport.calls if call == "commit"])
+        self.assertEqual(50, consumer.position(A))
+
+    def test_a_partition_without_offset_in_a_topic_begun_starts_at_its_beginning(self):
+        self.transport.stored = {A: 40}
+        self.script(assign(A, B))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.assertEqual((40, 3), (consumer.position(A), consumer.position(B)))
+        self.assertEqual(3, self.transport.stored[B])
+
+    def test_a_time_is_a_start(self):
+        self.transport.stored = {}
+        self.script(assign(A, B))
+        consumer = self.consumer(start="2026-01-31T12:00:00Z")
+        consumer.poll(timeout=0)
+        self.assertEqual({A: 20, B: 20}, self.transport.stored)
+
+    def test_an_unknown_start_waits_paused_is_told_and_is_asked_for_again(self):
+        self.transport.failing = RetriableError("the coordinator is away", name="_TIMED_OUT")
+        self.script(assign(A), lambda _: [message(A, 0)])
+        consumer = self.consumer()
+        batch = consumer.poll(timeout=0)
+        self.assertEqual((self.transport.failing,), batch.errors)
+        self.assertEqual({A}, self.transport.paused)
+        self.assertEqual(0, len(consumer.poll(timeout=0)))
+        self.transport.failing = None
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((0, set()), (consumer.position(A), self.transport.paused))
+
+    def test_a_listener_that_cannot_tell_the_start_is_asked_again_instead_of_guessing(self):
+        class Database(RebalanceListener):
+            away = True
+
+            def assigned(self, partitions):
+                if self.away:
+                    raise OSError("no route to the database")
+                return {A: 30}
+
+        self.script(assign(A))
+        listener = Database()
+        consumer = self.consumer(listener=listener)
+        batch = consumer.poll(timeout=0)
+        self.assertIn("OSError in assigned", str(batch.errors[0]))
+        self.assertIsInstance(batch.errors[0], MessagingError)
+        self.assertIsNone(consumer.position(A))
+        listener.away = False
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
+
+
+class TestNoOffsets(ConsumerCase):
+    """Negative numbers are commands to the client: -1 goes to the end, and skips everything before it."""
+
+    NO_OFFSETS: ClassVar[tuple[Any, ...]] = (-1, -1001, "5", 5.0, None, 2**63)
+
+    def test_a_listener_that_returns_one_is_asked_again(self):
+        answers = [*({A: offset} for offset in self.NO_OFFSETS), {A: 30}]
+
+        class Database(RebalanceListener):
+            def assigned(self, partitions):
+                return answers.pop(0)
+
+        self.script(assign(A))
+        consumer = self.consumer(listener=Database())
+        for offset in self.NO_OFFSETS:
+            [error] = consumer.poll(timeout=0).errors
+            self.assertIn(f"{offset!r} is not an offset of metrics/0", str(error))
+            self.assertIsNone(consumer.position(A))
+            self.clock.advance(REPEAT_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual(30, consumer.position(A))
+
+    def test_none_is_committed_not_even_beside_an_offset_and_none_is_sought(self):
+        self.script(assign(A, B))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for offset in self.NO_OFFSETS:
+            self.assertRaises(MisuseError, consumer.commit, {A: offset, B: 7})
+            self.assertRaises(MisuseError, consumer.next_offsets, {A: offset, B: 7})
+            self.assertRaises(MisuseError, consumer.seek, A, offset)
+        self.assertNotIn(("commit", {B: 7}), self.transport.calls)
+
+    def test_none_is_a_time_to_seek_to(self):
+        self.script(assign(A))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for time_ms in (-1, -2, "5", 5.0, None, 2**63):
+            self.assertRaises(MisuseError, consumer.seek_to_time, {A: time_ms})
+
+    def test_a_poll_for_less_than_a_message_is_misuse_and_takes_none_along(self):
+        self.script(assign(A), lambda _: [message(A, 0)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        for count in (0, -1, 1_000_001):
+            self.assertRaises(MisuseError, consumer.poll, count, 0)
+        self.assertEqual(1, len(consumer.poll(1, timeout=0)))
+
+
+class TestGoingBack(ConsumerCase):
+    def test_without_a_commit_it_goes_back_to_where_the_assignment_began(self):
+        class Database(RebalanceListener):
+            def assigned(self, partitions):
+                return {A: 30}
+
+        self.transport.stored = {B: 4}
+        self.script(assign(A, B), lambda _: [message(A, 30), message(B, 4), message(B, 5)])
+        consumer = self.consumer(listener=Database())
+        consumer.poll(timeout=0)
+        consumer.poll(timeout=0)
+        self.assertEqual({A: 30, B: 4}, consumer.seek_to_committed())
+
+    def test_what_is_taken_away_while_its_commit_is_asked_for_is_left_out(self):
+        self.script(assign(A, B))
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        committed = self.transport.committed
+
+        def taken_meanwhile(partitions, timeout):
+            self.transport.callbacks.on_lost([B])
+            return committed(partitions, timeout)
+
+        self.transport.committed = taken_meanwhile
+        self.assertEqual({A: 0}, consumer.seek_to_committed())
+
+
+class TestErrors(ConsumerCase):
+    def setUp(self):
+        super().setUp()
+        self.denied = AuthorizationError("not for you", code=29, name="TOPIC_AUTHORIZATION_FAILED")
+
+    def test_errors_among_messages_are_told_and_the_messages_are_kept(self):
+        self.script(assign(A), lambda _: [message(A, 0), failure(B, self.denied), message(A, 1)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        batch = consumer.poll(timeout=0)
+        self.assertEqual(((self.denied,), [0, 1]), (batch.errors, batch.partitions[0].offsets))
+
+    def test_the_same_error_is_told_once_a_second(self):
+        self.script(*[lambda _: [failure(A, self.denied)]] * 4)
+        consumer = self.consumer()
+        told = []
+        for _ in range(4):
+            told.append(len(consumer.poll(timeout=0).errors))
+            self.clock.advance(0.5)
+        self.assertEqual([1, 0, 1, 0], told)
+
+    def test_an_error_of_the_client_is_in_the_next_batch_unless_it_passes_by_itself(self):
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.transport.on_error(RetriableError("a broker is down", name="_TRANSPORT"))
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        refused = AuthenticationError("bad password", name="_AUTHENTICATION")
+        self.transport.on_error(refused)
+        self.assertEqual((refused,), consumer.poll(timeout=0).errors)
+        self.assertIs(refused, consumer.health().last_client_error)
+
+    def test_a_partition_that_the_client_began_without_an_offset_is_begun_again(self):
+        no_offset = TransportError("No offset stored", code=-140, name="_AUTO_OFFSET_RESET")
+        self.script(assign(A), lambda _: [failure(A, no_offset)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        self.transport.given.clear()
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        consumer.poll(timeout=0)
+        self.assertEqual({A: 0}, self.transport.given)
+
+    def test_a_client_that_is_finished_is_told_and_then_raised(self):
+        ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")
+        self.script(lambda _: [failure(A, ended)])
+        consumer = self.consumer()
+        self.assertEqual((ended,), consumer.poll(timeout=0).errors)
+        self.assertRaises(FatalError, consumer.poll, timeout=0)
+
+
+class TestClosing(ConsumerCase):
+    def test_the_listener_commits_before_the_client_is_closed(self):
+        class Finisher(RebalanceListener):
+            def revoked(self, partitions, deadline):
+                consumer.commit(dict.fromkeys(partitions, 9))
+
+        self.script(assign(A))
+        consumer = self.consumer(listener=Finisher())
+        consumer.poll(timeout=0)
+        consumer.close()
+        self.assertEqual([("commit", {A: 9}), ("close", None)], self.transport.calls[-2:])
+
+    def test_the_time_since_the_last_poll_is_health(self):
+        consumer = self.consumer()
+        self.assertIsNone(consumer.health().seconds_since_poll)
+        consumer.poll(timeout=0)
+        self.clock.advance(7)
+        self.assertEqual(7, consumer.health().seconds_since_poll)

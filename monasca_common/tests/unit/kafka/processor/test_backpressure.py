@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.processor.backpressure import Backpressure, Decision
+from monasca_common.kafka.processor.queues import Load
+from monasca_common.tests.unit.kafka.processor.processor_case import IN, ProcessorCase
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class DecisionTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.backpressure = Backpressure(max_messages=200, max_bytes=2000)
+
+    def decide(self, blocked=(), **loads):
+        decision = self.backpressure.decide(
+            {A, B}, {A: Load(*loads.get("a", ())), B: Load(*loads.get("b", ()))}, blocked
+        )
+        self.backpressure.applied(decision)
+        return decision
+
+    def test_nothing_is_paused_while_half_of_the_room_is_free(self):
+        self.assertEqual(Decision(frozenset(), frozenset(), stalled=False), self.decide(a=(99, 999)))
+
+    def test_a_partition_over_its_share_is_paused_and_the_other_reads_on(self):
+        self.assertEqual({A}, self.decide(a=(60, 0), b=(40, 0)).pause)
+
+    def test_bytes_count_as_well(self):
+        self.assertEqual({B}, self.decide(a=(1, 499), b=(1, 501)).pause)
+
+    def test_it_is_resumed_only_below_half_of_its_share(self):
+        self.decide(a=(100, 0))
+        self.assertEqual(set(), self.decide(a=(25, 0)).resume)
+        self.assertEqual({A}, self.decide(a=(24, 0)).resume)
+
+    def test_a_partition_with_too_much_uncommitted_is_paused_whatever_it_holds(self):
+        self.assertEqual({A}, self.decide(blocked={A}).pause)
+        self.assertEqual({A}, self.decide().resume)
+
+    def test_a_full_half_is_a_stall(self):
+        self.assertTrue(self.decide(a=(60, 0), b=(40, 0)).stalled)
+
+    def test_all_partitions_together_stay_within_the_whole(self):
+        self.decide(a=(100, 0))
+        self.assertEqual({B}, self.decide(a=(100, 0), b=(50, 0)).pause)
+
+    def test_a_partition_that_was_taken_away_is_not_held_when_it_comes_back(self):
+        self.decide(a=(100, 0))
+        self.backpressure.forget([A])
+        self.assertEqual({A}, self.decide(a=(100, 0)).pause)
+
+
+class ProcessingTest(ProcessorCase):
+    def test_a_backlog_behind_a_slow_handler_is_not_read_into_memory(self):
+        self.fill(*[b"x" * 1000] * 1000)
+        open_gate = threading.Event()
+
+        def handler(part):
+            open_gate.wait(30)
+
+        running = self.start(handler, settings={"batch_size": 10, "buffer_bytes": 60_000})
+        loads = running.processor._lanes.loads
+        self.until(lambda: IN in loads() and loads()[IN].messages >= 20)
+        self.pass_time(20)
+        self.assertLessEqual(loads()[IN].messages, 60)
+        open_gate.set()
+        self.until(lambda: self.committed() == 1000)
+
+    def test_the_span_of_uncommitted_work_is_bounded(self):
+        self.fill(*[b"%d" % number for number in range(500)])
+        open_gate = threading.Event()
+
+        def handler(message):
+            if message.offset == 0:
+                open_gate.wait(30)
+
+        running = self.start(
+            handler,
+            threads=2,
+            order="key",
+            per_message=True,
+            settings={"batch_size": 20, "max_uncommitted_messages": 100},
+        )
+        span = running.processor._tracker.span
+        self.until(lambda: span(IN) >= 100)
+        self.pass_time(20)
+        self.assertLessEqual(span(IN), 120)
+        open_gate.set()
+        self.until(lambda: self.committed() == 500)

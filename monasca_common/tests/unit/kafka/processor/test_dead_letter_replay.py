@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sending dead letters back ends, whatever becomes of them, and each message comes back as it was."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from oslotest import base
+
+from monasca_common.kafka import (
+    DeadLetterReplay,
+    DeadLetters,
+    MessagingError,
+    Poison,
+    Processor,
+    Record,
+    TopicPartition,
+    UndeliveredError,
+)
+from monasca_common.kafka import dead_letters as headers_of
+from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import Fail, VirtualClock
+
+TOPIC, OTHER, LETTERS = "readings", "others", "readings.dlq"
+
+
+class ReplayCase(base.BaseTestCase):
+    clock = None
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        for topic in (TOPIC, OTHER, LETTERS):
+            self.kafka.broker.create_topic(topic, 1)
+        self.producer = self.kafka.producer()
+
+    def write(self, topic, *records):
+        self.producer.publish(topic, records).raise_for_undelivered()
+
+    def die(self, *values, topic=TOPIC, headers=()):
+        """Dead letters of messages with these values."""
+        self.write(topic, *(Record(value, headers=headers) for value in values))
+        with self.kafka.consumer(topic, f"dies-{topic}-{values}") as consumer:
+            letters = [dead_letter(each, Failure(ValueError("bad"), 1, 0), "readers") for each in consumer.poll()]
+            self.write(LETTERS, *letters[-len(values) :])
+
+    def replay(self, **arguments):
+        """(sent back, stayed) of one run."""
+        with self.kafka.consumer(LETTERS, "replay") as consumer:
+            letters = list(DeadLetterReplay(consumer, **arguments).send(self.producer))
+        return sum(not letter.stays for letter in letters), sum(bool(letter.stays) for letter in letters)
+
+    def committed(self):
+        return self.kafka.broker.committed("replay").get(TopicPartition(LETTERS, 0))
+
+    def values(self, topic):
+        return [record.value for record in self.kafka.broker.records(topic)]
+
+
+class BoundTest(ReplayCase):
+    def test_letters_that_come_back_at_once_are_left_to_the_next_run(self):
+        def refuse(message):
+            raise Poison("still broken")
+
+        reader = self.kafka.consumer(TOPIC, "readers")
+        processor = Processor(
+            reader, refuse, per_message=True, producer=self.producer, dead_letters=DeadLetters(topic=LETTERS)
+        )
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(processor.run)
+            try:
+                self.write(TOPIC, b"one", b"two")
+                while len(self.kafka.broker.records(LETTERS)) < 2:
+                    self.assertFalse(running.done())
+
+                self.assertEqual((2, 0), self.replay())
+
+                while len(self.kafka.broker.records(LETTERS)) < 4:
+                    self.assertFalse(running.done())
+                self.assertEqual((2, 0), self.replay())
+                while len(self.kafka.broker.records(LETTERS)) < 6:
+                    self.assertFalse(running.done())
+                self.assertEqual((0, 2), self.replay(max_replays=2))
+            finally:
+                processor.stop()
+        self.assertEqual(6, len(self.kafka.broker.records(TOPIC)))
+
+    def test_a_limit_leaves_the_rest_to_the_next_run(self):
+        self.die(b"one", b"two", b"three")
+        self.assertEqual((2, 0), self.replay(limit=2))
+        self.assertEqual(2, self.committed())
+        self.assertEqual((1, 0), self.replay(limit=2))
+        self.assertEqual([b"one", b"two", b"three"] * 2, self.values(TOPIC))
+
+    def test_offsets_that_are_no_message_do_not_keep_it_waiting(self):
+        self.die(b"one")
+        self.kafka.broker.skip_offsets(LETTERS, 0, 3)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual((0, 0), self.replay())
+
+    def test_letters_that_retention_has_deleted_do_not_hold_up_the_others(self):
+        self.die(b"one")
+        self.assertEqual((1, 0), self.replay())
+        self.die(b"two", b"three")
+        self.kafka.broker.delete_records(LETTERS, 0, 2)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual((b"three", 3), (self.values(TOPIC)[-1], self.committed()))
+
+    def test_nothing_to_send_back_is_the_end(self):
+        self.assertEqual((0, 0), self.replay())
+
+    def test_looking_sends_and_commits_nothing(self):
+        self.die(b"one", b"two")
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            (letter,) = DeadLetterReplay(consumer, limit=1).letters()
+        self.assertEqual(
+            (TOPIC, f"{TOPIC}/0/0", "readers", 1, 0, ""),
+            (
+                letter.origin_topic,
+                letter.origin,
+                letter.group,
+                letter.attempts,
+                letter.replays,
+                letter.stays,
+            ),
+        )
+        self.assertEqual("ValueError: bad", letter.error)
+        self.assertIn(self.committed(), (None, 0))
+        self.assertEqual(2, len(self.values(TOPIC)))
+
+
+class PatienceTest(ReplayCase):
+    def setUp(self):
+        self.clock = VirtualClock()
+        super().setUp()
+
+    def test_a_broker_that_hands_out_nothing_ends_it_with_what_is_missing(self):
+        self.die(b"one")
+        consumer = self.kafka.consumer(LETTERS, "replay")
+        original = consumer.poll
+
+        def poll(**arguments):
+            self.clock.advance(1.0)
+            return original(timeout=0.0)
+
+        consumer.poll = poll
+        replay = DeadLetterReplay(consumer, patience_seconds=5.0)
+        self.assertEqual(1, replay.waiting())
+        consumer.pause(consumer.assignment())
+        error = self.assertRaises(MessagingError, list, replay.send(self.producer))
+        self.assertIn(f"{LETTERS}/0 has more", str(error))
+
+
+class LetterTest(ReplayCase):
+    def test_a_message_sent_back_is_as_it_was_under_its_id_and_counts_how_often(self):
+        self.die(b"one", headers=(("room", b"hall"),))
+
+        self.assertEqual((1, 0), self.replay())
+
+        first, again = self.kafka.broker.records(TOPIC)
+        self.assertEqual(b"one", again.value)
+        headers = dict(again.headers)
+        self.assertEqual(dict(first.headers) | {"dead-letter-replays": b"1"}, headers)
+
+    def test_a_letter_that_names_no_id_of_its_message_keeps_its_own(self):
+        rejected = Record(b"one", headers=((headers_of.ORIGIN_TOPIC, TOPIC.encode()),), message_id=b"own")
+        self.write(LETTERS, rejected)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual([b"own"], [record.message_id for record in self.kafka.broker.records(TOPIC)])
+
+    def test_what_is_no_letter_or_was_cut_stays_and_those_behind_it_are_sent_back(self):
+        self.write(LETTERS, Record(b"somebody's"))
+        cut = ((headers_of.ORIGIN_TOPIC, TOPIC.encode()), (headers_of.VALUE_CUT_FROM, b"9"))
+        self.write(LETTERS, Record(b"cut", headers=cut))
+        self.die(b"one")
+        self.assertEqual((1, 2), self.replay())
+        self.assertEqual([b"one", b"one"], self.values(TOPIC))
+
+
+class ProgressTest(ReplayCase):
+    def test_what_was_sent_back_is_committed_and_not_sent_again(self):
+        self.die(b"one", b"two")
+
+        self.assertEqual((2, 0), self.replay())
+
+        self.assertEqual(2, self.committed())
+        self.assertEqual((0, 0), self.replay())
+
+    def test_letters_go_back_to_several_topics_in_the_order_they_have(self):
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        self.die(b"three")
+        self.assertEqual((3, 0), self.replay())
+        self.assertEqual([b"one", b"three"], self.values(TOPIC)[-2:])
+        self.assertEqual([b"two", b"two"], self.values(OTHER))
+
+    def test_what_was_not_delivered_is_not_committed_and_what_was_before_it_is(self):
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
+
+        self.assertRaises(UndeliveredError, self.replay)
+
+        self.assertEqual(1, self.committed())
+        self.kafka.broker.clear_faults()
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual(2, self.committed())
+
+    def test_who_stops_listening_leaves_the_rest(self):
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        with self.kafka.consumer(LETTERS, "replay") as consumer:
+            letters = DeadLetterReplay(consumer).send(self.producer)
+            next(letters)
+            letters.close()
+        self.assertEqual(1, self.committed())

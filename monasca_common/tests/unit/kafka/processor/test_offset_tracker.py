@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.kafka.message import OffsetAndEpoch, PartitionBatch, TopicPartition
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+
+TP = TopicPartition("metrics", 0)
+OTHER = TopicPartition("metrics", 1)
+
+
+class Raw:
+    def __init__(self, offset):
+        self._offset = offset
+
+    def offset(self):
+        return self._offset
+
+
+def part(offsets, epoch=1, partition=TP):
+    return PartitionBatch(partition, epoch, [Raw(offset) for offset in offsets])
+
+
+class TestOffsetTracker(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.tracker = OffsetTracker(max_span=10)
+
+    def test_nothing_is_committable_before_something_is_done(self):
+        self.tracker.received(part(range(5)))
+        self.assertEqual({}, self.tracker.committable())
+
+    def test_the_prefix_ends_at_the_first_gap(self):
+        self.tracker.received(part(range(5)))
+        for offset in (0, 1, 3, 4):
+            self.tracker.done(TP, 1, offset)
+        self.assertEqual({TP: OffsetAndEpoch(1, 2)}, self.tracker.committable())
+
+    def test_closing_the_gap_frees_what_was_done_behind_it(self):
+        self.tracker.received(part(range(3)))
+        self.tracker.received(part(range(3, 6)))
+        self.tracker.done_range(TP, 1, 1, 6)
+        self.assertEqual({}, self.tracker.committable())
+        self.tracker.done(TP, 1, 0)
+        self.assertEqual({TP: OffsetAndEpoch(1, 6)}, self.tracker.committable())
+
+    def test_offsets_missing_from_the_log_are_no_gap(self):
+        self.tracker.received(part([0, 5]))
+        self.tracker.received(part([9, 10]))
+        for offset in (0, 5, 9):
+            self.tracker.done(TP, 1, offset)
+        self.assertEqual({TP: OffsetAndEpoch(1, 10)}, self.tracker.committable())
+
+    def test_what_is_confirmed_is_not_offered_again(self):
+        self.tracker.received(part(range(3)))
+        self.tracker.done_range(TP, 1, 0, 3)
+        self.tracker.committed(self.tracker.committable())
+        self.assertEqual({}, self.tracker.committable())
+
+    def test_an_earlier_epoch_is_ignored(self):
+        self.tracker.received(part(range(3), epoch=2))
+        self.tracker.done(TP, 1, 0)
+        self.tracker.received(part(range(10, 13), epoch=1))
+        self.tracker.done(TP, 1, 10)
+        self.assertEqual({}, self.tracker.committable())
+
+    def test_a_later_epoch_starts_anew(self):
+        self.tracker.received(part(range(3), epoch=1))
+        self.tracker.done(TP, 1, 0)
+        self.tracker.received(part(range(1, 3), epoch=2))
+        self.tracker.done(TP, 2, 1)
+        self.assertEqual({TP: OffsetAndEpoch(2, 2)}, self.tracker.committable())
+
+    def test_what_comes_again_after_a_seek_back_is_undone_again(self):
+        self.tracker.received(part(range(5)))
+        self.tracker.done_range(TP, 1, 0, 5)
+        self.tracker.received(part(range(2, 5)))
+        self.assertEqual({}, self.tracker.committable())
+        self.tracker.done(TP, 1, 2)
+        self.assertEqual({TP: OffsetAndEpoch(1, 3)}, self.tracker.committable())
+
+    def test_an_end_that_is_told_again_undoes_nothing_below_it(self):
+        self.tracker.received(part(range(5)))
+        for end in (7, 7, 9, 6):
+            self.tracker.reached(PartitionBatch(TP, 1, (), 5, end))
+            self.tracker.done_range(TP, 1, 5, end)
+        self.assertEqual(({}, {TP: 5}), (self.tracker.committable(), self.tracker.unfinished()))
+        self.tracker.done_range(TP, 1, 0, 5)
+        self.assertEqual({TP: OffsetAndEpoch(1, 9)}, self.tracker.committable())
+
+    def test_the_span_between_committed_and_received_is_bounded(self):
+        self.tracker.received(part(range(9)))
+        self.assertEqual(set(), self.tracker.full())
+        self.tracker.received(part(range(9, 12)))
+        self.tracker.done_range(TP, 1, 0, 12)
+        self.assertEqual({TP}, self.tracker.full())
+        self.tracker.committed(self.tracker.committable())
+        self.assertEqual(set(), self.tracker.full())
+        self.assertEqual(0, self.tracker.span(TP))
+
+    def test_unfinished_counts_what_is_not_done(self):
+        self.tracker.received(part(range(5)))
+        self.tracker.received(part(range(2), partition=OTHER))
+        self.tracker.done(TP, 1, 3)
+        self.tracker.done_range(OTHER, 1, 0, 2)
+        self.assertEqual({TP: 4}, self.tracker.unfinished())
+
+    def test_a_forgotten_partition_is_not_committed(self):
+        self.tracker.received(part(range(2)))
+        self.tracker.done_range(TP, 1, 0, 2)
+        self.tracker.forget([TP])
+        self.tracker.done(TP, 1, 0)
+        self.assertEqual({}, self.tracker.committable())
+
+
+@st.composite
+def polls_and_completions(draw):
+    """Blocks of ascending offsets with holes, and an order in which their messages are done."""
+    offsets = sorted(draw(st.sets(st.integers(0, 60), min_size=1, max_size=30)))
+    cuts = sorted(draw(st.sets(st.integers(1, len(offsets)), max_size=4)) | {0, len(offsets)})
+    blocks = [offsets[low:high] for low, high in itertools.pairwise(cuts)]
+    return blocks, draw(st.permutations(offsets)), draw(st.integers(0, len(offsets)))
+
+
+class TestTrackerAgainstItsDefinition(base.BaseTestCase):
+    @given(polls_and_completions())
+    def test_the_committable_offset_is_the_gap_free_prefix(self, case):
+        blocks, order, count = case
+        tracker = OffsetTracker(max_span=1000)
+        for block in blocks:
+            tracker.received(part(block))
+        finished = set(order[:count])
+        for offset in order[:count]:
+            tracker.done(TP, 1, offset)
+        prefix = []
+        for offset in itertools.chain(*blocks):
+            if offset not in finished:
+                break
+            prefix.append(offset)
+        expected = {TP: OffsetAndEpoch(1, prefix[-1] + 1)} if prefix else {}
+        self.assertEqual(expected, tracker.committable())
+        self.assertEqual(len(order) - count, tracker.unfinished().get(TP, 0))
+
+    @given(polls_and_completions())
+    def test_committing_on_the_way_changes_nothing(self, case):
+        blocks, order, _count = case
+        tracker = OffsetTracker(max_span=1000)
+        for block in blocks:
+            tracker.received(part(block))
+        for offset in order:
+            tracker.done(TP, 1, offset)
+            tracker.committed(tracker.committable())
+        self.assertEqual(0, tracker.span(TP))
+        self.assertEqual({}, tracker.unfinished())
+
+
+class AskingPartition(TopicPartition):
+    """Asks the tracker when it is looked up in it, as a signal handler may that strikes there."""
+
+    tracker = None
+
+    def __hash__(self):
+        if self.tracker is not None:
+            self.tracker.committable()
+        return hash(tuple(self))
+
+
+class TestInterruptedTracker(base.BaseTestCase):
+    def test_a_signal_handler_may_ask_on_the_thread_that_it_interrupts(self):
+        tracker = OffsetTracker(max_span=1000)
+        tracker.received(part([0]))
+        asking = AskingPartition(*TP)
+        asking.tracker = tracker
+        thread = threading.Thread(target=tracker.done, args=(asking, 1, 0), daemon=True)
+        thread.start()
+        thread.join(10)
+        self.assertFalse(thread.is_alive())

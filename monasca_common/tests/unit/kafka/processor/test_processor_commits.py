@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commits that a coordinator holds, seen from the loop that waits for them."""
+
+import math
+
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
+from monasca_common.kafka.transport.memory import LoseAnswer
+from monasca_common.tests.unit.kafka.processor.processor_case import ProcessorCase
+
+
+class Witness(RebalanceListener):
+    def __init__(self):
+        self.lost_partitions = []
+
+    def lost(self, partitions):
+        self.lost_partitions.extend(partitions)
+
+
+class HeldCommitTest(ProcessorCase):
+    def test_a_commit_without_answer_costs_no_membership_however_short_the_poll_interval(self):
+        self.fill(b"1")
+        self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)  # the first writes down the start
+        listener = Witness()
+        consumer = self.consumer(max_poll_interval_seconds=4, stop_timeout_seconds=2)
+        consumer.listener = listener
+        seen: list[bytes] = []
+        running = self.start(lambda part: seen.extend(part.values), consumer=consumer)
+        told = running.processor.ignored_errors
+        self.until(lambda: told["CommitUnknown"] >= 3 or listener.lost_partitions, step=0.01)
+        self.assertEqual(([], [b"1"]), (listener.lost_partitions, seen))

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.kafka.message import PartitionBatch, TopicPartition
+from monasca_common.kafka.processor.queues import Lanes
+from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.transport.memory import VirtualClock
+
+TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Raw:
+    """As much of a client's message as a lane needs."""
+
+    def __init__(self, offset, key=None):
+        self._offset, self._key = offset, key
+
+    def offset(self):
+        return self._offset
+
+    def key(self):
+        return self._key
+
+    def value(self):
+        return b"%d" % self._offset
+
+
+def batch(*offsets, partition=TP, epoch=1, key=None):
+    return PartitionBatch(partition, epoch, [Raw(offset, key) for offset in offsets])
+
+
+def offsets(tasks):
+    return [offset for task in tasks if task is not None for offset in task.part.offsets]
+
+
+class TaskTest(base.BaseTestCase):
+    @given(st.integers(1, 9), st.data())
+    def test_however_a_task_is_divided_no_message_is_lost_and_none_doubled(self, count, data):
+        task = Task(batch(*range(count)))
+        handled = data.draw(st.integers(0, count))
+        failed = data.draw(st.integers(0, count - handled))
+        doomed = data.draw(st.sets(st.integers(0, count - 1)))
+        everything = list(range(count))
+        self.assertEqual(everything, offsets(task.split(handled, failed)))
+        self.assertEqual(everything, offsets(task.reject(dict.fromkeys(doomed, ValueError()))))
+        if count > 1:
+            self.assertEqual(everything, offsets(task.halves()))
+
+    def test_a_part_of_a_task_keeps_its_past(self):
+        task = Task(batch(1, 2, 3))
+        task.failed(5)
+        task.failed(9)
+        part = task.select([2])
+        self.assertEqual((2, 5, 0), (part.attempts, part.first_failed_ms, part.tries))
+
+    def test_a_whole_task_stays_itself(self):
+        task = Task(batch(1, 2))
+        self.assertIs(task, task.split(2, 0)[0])
+
+
+class LanesTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.lanes = Lanes(self.clock)
+
+    def ready(self):
+        """The offsets of everything that could be taken now, taken."""
+        taken = []
+        while self.lanes._ready:
+            taken.append(self.lanes.next())
+        return taken
+
+    def test_a_lane_is_with_one_thread_at_a_time(self):
+        self.lanes.add(batch(1))
+        self.lanes.add(batch(2))
+        ((lane, task),) = self.ready()
+        self.lanes.finished(lane, task, (), 0)
+        self.assertEqual([2], offsets(task for _, task in self.ready()))
+
+    def test_what_remains_comes_before_what_was_queued(self):
+        self.lanes.add(batch(1, 2))
+        self.lanes.add(batch(3))
+        ((lane, task),) = self.ready()
+        self.lanes.finished(lane, task, task.halves(), 0)
+        order = []
+        while taken := self.ready():
+            ((lane, task),) = taken
+            order += task.part.offsets
+            self.lanes.finished(lane, task, (), 0)
+        self.assertEqual([1, 2, 3], order)
+
+    def test_a_resting_lane_comes_back_when_its_time_has_come(self):
+        self.lanes.add(batch(1))
+        ((lane, task),) = self.ready()
+        self.lanes.finished(lane, task, (task,), 10)
+        self.clock.advance(9)
+        self.lanes.wake()
+        self.assertEqual([], self.ready())
+        self.assertEqual(10, self.lanes.next_wake())
+        self.clock.advance(1)
+        self.lanes.wake()
+        self.assertEqual(1, len(self.ready()))
+
+    def test_the_load_is_what_is_queued_or_in_flight(self):
+        self.lanes.add(batch(1, 2))
+        self.lanes.add(batch(3))
+        ((lane, task),) = self.ready()
+        self.assertEqual(3, self.lanes.loads()[TP].messages)
+        self.lanes.finished(lane, task, (), 0)
+        self.assertEqual(1, self.lanes.loads()[TP].messages)
+        self.assertGreater(self.lanes.loads()[TP].bytes, 0)
+
+    def test_of_a_closed_lane_nothing_more_is_handed_out_and_other_partitions_go_on(self):
+        self.lanes.add(batch(1))
+        self.lanes.add(batch(2, partition=OTHER))
+        self.lanes.close([TP])
+        self.assertEqual([2], offsets(task for _, task in self.ready()))
+        self.assertEqual({}, self.lanes.in_flight([TP]))
+        self.assertEqual({OTHER: 1}, self.lanes.in_flight([OTHER]))
+
+    def test_what_comes_back_of_a_dropped_lane_is_ignored(self):
+        self.lanes.add(batch(1))
+        ((lane, task),) = self.ready()
+        self.lanes.drop([TP])
+        self.lanes.add(batch(1, epoch=2))
+        self.lanes.finished(lane, task, (task,), 0)
+        self.assertEqual(1, self.lanes.loads()[TP].messages)
+        ((again, _),) = self.ready()
+        self.assertEqual((2, True), (again.epoch, lane.dead))
+
+    def test_a_key_is_always_in_the_same_lane(self):
+        lanes = self.lanes = Lanes(self.clock, shares=3)
+        for number in range(12):
+            lanes.add(batch(number, key=b"k%d" % (number % 4)))
+        homes = {}
+        for lane in lanes._lanes.values():
+            for task in lane.tasks:
+                for key in task.part.keys:
+                    self.assertIs(lane, homes.setdefault(key, lane))
+        self.assertEqual(4, len(homes))
+
+    def test_halted_lanes_hand_out_nothing(self):
+        self.lanes.add(batch(1))
+        self.lanes.halt()
+        self.lanes.add(batch(2))
+        self.assertEqual([], self.ready())
+
+
+class GatheringTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+
+    def lanes(self, fill_seconds=0.0):
+        return Lanes(self.clock, batch_size=4, fill_seconds=fill_seconds)
+
+    def taken(self, lanes):
+        """The offsets of the one task that can be taken now; nothing where there is none."""
+        lanes.wake()
+        if not lanes._ready:
+            return []
+        self.lane, self.task = lanes.next()
+        return self.task.part.offsets
+
+    def test_what_comes_while_a_handler_works_goes_to_it_together_up_to_a_full_batch(self):
+        lanes = self.lanes()
+        for offset in range(6):
+            lanes.add(batch(offset))
+        self.assertEqual([0, 1, 2, 3], self.taken(lanes))
+        lanes.finished(self.lane, self.task, (), 0)
+        self.assertEqual([4, 5], self.taken(lanes))
+        self.assertEqual(2, lanes.loads()[TP].messages)
+
+    def test_what_a_handler_has_seen_stays_by_itself(self):
+        lanes = self.lanes()
+        lanes.add(batch(0))
+        self.taken(lanes)
+        lanes.add(batch(1))
+        lanes.finished(self.lane, self.task, (self.task,), 0)
+        self.assertEqual([0], self.taken(lanes))
+
+    def test_what_is_gathered_claims_from_the_first_ones_start(self):
+        lanes = self.lanes()
+        lanes.add(PartitionBatch(TP, 1, [Raw(7)], 5))
+        lanes.add(PartitionBatch(TP, 1, [Raw(9)], 8))
+        self.taken(lanes)
+        self.assertEqual((5, 10), (self.task.part.start_offset, self.task.part.next_offset))
+
+    def test_a_batch_waits_to_be_full_for_its_time_and_no_longer(self):
+        lanes = self.lanes(fill_seconds=10)
+        lanes.add(batch(0))
+        self.clock.advance(6)
+        lanes.add(batch(1))
+        self.assertEqual([], self.taken(lanes))
+        self.assertEqual(10, lanes.next_wake())
+        self.clock.advance(4)
+        self.assertEqual([0, 1], self.taken(lanes))
+
+    def test_a_full_batch_does_not_wait(self):
+        lanes = self.lanes(fill_seconds=10)
+        lanes.add(batch(0))
+        lanes.add(batch(1, 2, 3, 4))
+        self.assertEqual([0], self.taken(lanes))
+        lanes.finished(self.lane, self.task, (), 0)
+        self.assertEqual([1, 2, 3, 4], self.taken(lanes))
+
+    def test_a_rest_after_a_failure_is_not_cut_short_by_what_comes_meanwhile(self):
+        lanes = self.lanes(fill_seconds=1)
+        lanes.add(batch(0, 1, 2, 3))
+        self.taken(lanes)
+        lanes.finished(self.lane, self.task, (self.task,), 30)
+        lanes.add(batch(4, 5, 6, 7))
+        self.clock.advance(29)
+        self.assertEqual([], self.taken(lanes))
+        self.clock.advance(1)
+        self.assertEqual([0, 1, 2, 3], self.taken(lanes))

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a processor with transactions does when one cannot be begun, or its consumer cannot be sent back."""
+
+from oslotest import base
+
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.kafka.processor.publishing import Abandoned
+from monasca_common.kafka.processor.queues import Lanes
+from monasca_common.kafka.processor.transactions import TransactionalPublisher
+from monasca_common.kafka.transport.memory import VirtualClock
+
+AWAY = RetriableError("no answer", name="_TIMED_OUT")
+A = TopicPartition("in", 0)
+
+
+class Raw:
+    def offset(self):
+        return 0
+
+    def value(self):
+        return b"input"
+
+
+class ImpatientClock(VirtualClock):
+    def wait(self, lock, timeout):
+        return lock.acquire(blocking=False)
+
+
+class ProducerWithoutBrokers:
+    def transaction(self):
+        raise AWAY
+
+
+class Consumer:
+    def __init__(self, clock):
+        self.clock = clock
+        self.answers = []  # what each attempt to go back raises
+
+    def assignment(self):
+        return {A}
+
+    def seek_to_committed(self):
+        if self.answers:
+            raise self.answers.pop(0)
+
+
+class TransactionalOutboxTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        clock = ImpatientClock()
+        self.consumer = Consumer(clock)
+        self.lanes = Lanes(clock, shares=1, batch_size=10, fill_seconds=0.0)
+        self.publisher = TransactionalPublisher(ProducerWithoutBrokers(), self.consumer, self.lanes, OffsetTracker(100))
+        self.lanes.add(PartitionBatch(A, 1, [Raw()]))
+        self.lane, self.task = self.lanes.next()
+
+    def test_a_transaction_that_cannot_be_begun_is_tried_again_with_what_is_read_again(self):
+        self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {"out": [Record(b"output")]})
+        self.assertTrue(self.publisher.aborted)
+
+    def test_while_nobody_tells_where_to_read_again_nothing_is_handed_out(self):
+        self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {})
+        self.consumer.answers = [AWAY]
+        self.publisher.rewind()
+        self.assertTrue(self.publisher.aborted)
+        self.publisher.rewind()
+        self.assertFalse(self.publisher.aborted)
+
+    def test_going_back_waits_for_no_transaction(self):
+        self.assertRaises(Abandoned, self.publisher.deliver, self.lane, self.task, {})
+        with self.publisher._one_at_a_time:  # as a handler thread whose call hangs
+            self.publisher.rewind()
+        self.assertTrue(self.publisher.aborted)
+        self.publisher.rewind()
+        self.assertFalse(self.publisher.aborted)
+
+    def test_transactions_are_opened_again_and_again_until_there_is_an_answer_or_a_stop(self):
+        asked = []
+
+        def init_transactions(timeout):
+            asked.append(timeout)
+            if len(asked) < 3:
+                raise AWAY
+
+        self.publisher._producer.init_transactions = init_transactions
+        self.publisher.open(lambda: len(asked) == 1)
+        self.assertEqual(1, len(asked))
+        self.publisher.open(lambda: False)
+        self.assertEqual(3, len(asked))

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+
+from oslotest import base
+
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import MemoryProducer, VirtualClock
+
+AWAY = {"timeout": 0}  # a deadline that is over: the report tells what is known at once
+
+
+class ProducerCase(base.BaseTestCase):
+    """A producer over a memory broker whose time stands still; topic ``t`` has one partition."""
+
+    clock_type: type[VirtualClock] = VirtualClock
+
+    def setUp(self):
+        super().setUp()
+        self.clock = self.clock_type()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        self.broker = self.kafka.broker
+        self.broker.create_topic("t", 1)
+
+    def producer(self, **settings):
+        settings = self.kafka.producer_settings(**settings)
+        producer = KafkaProducer(
+            settings,
+            lambda batch_bytes, on_error: MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error),
+        )
+        self.addCleanup(producer.close, 0)
+        return producer
+
+    def warm_producer(self, **settings):
+        """One that knows the limit of ``t`` already: a message above it is not sent and leaves no trace."""
+        producer = self.producer(**settings)
+        producer.publish("t", [b"x" * 2_000_000], timeout=3600)
+        return producer
+
+    def values(self, topic="t"):
+        return [message.value for message in self.broker.records(topic)]
+
+    def ids(self, topic="t"):
+        return [message.message_id for message in self.broker.records(topic)]
+
+    def at_once(self, call):
+        """The result of a call that waits, made by another thread."""
+        results = []
+        thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+        thread.start()
+        thread.join(10)
+        self.assertEqual(1, len(results), "the call did not come back")
+        return results[0]

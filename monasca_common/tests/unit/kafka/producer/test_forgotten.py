@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a producer that nobody closes, in a process that exits."""
+
+import gc
+import subprocess
+import sys
+import textwrap
+import weakref
+
+from oslotest import base
+
+from monasca_common.kafka.producer import forgotten
+
+SECONDS = 60
+PROGRAM = """
+import logging, os, sys, time
+from monasca_common.kafka.plugins import memory_producer
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transport.memory import Delay
+from monasca_common.kafka.transport.memory.broker import broker_for
+
+logging.basicConfig(format="%(levelname)s %(message)s")
+broker = broker_for("memory")
+broker.create_topic("t", 1)
+
+def producer():
+    opened = memory_producer(ProducerSettings(ConnectionSettings("memory")))
+    opened.publish("t", [b"warm"]).raise_for_undelivered()
+    return opened
+
+forgotten = producer()
+"""
+
+
+class ForgottenTest(base.BaseTestCase):
+    def ended(self, program):
+        """What a process of this program printed and logged; it must exit by itself, with 0."""
+        process = subprocess.run(
+            [sys.executable, "-W", "always::ResourceWarning", "-c", PROGRAM + textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+        self.assertEqual(0, process.returncode, process.stderr)
+        return process.stdout, process.stderr
+
+    def test_what_it_has_on_its_way_is_waited_for_and_the_warning_says_that_nothing_is_left(self):
+        _, errors = self.ended(
+            """
+            broker.inject("produce", Delay(0.3))
+            forgotten.send("t", b"late")
+            """
+        )
+        self.assertIn("ResourceWarning: a KafkaProducer was not closed before the exit", errors)
+        self.assertIn("undelivered messages by topic: none", errors)
+        self.assertNotIn("ERROR", errors)
+
+    def test_what_is_not_delivered_is_named_by_topic_and_count_after_two_seconds(self):
+        output, errors = self.ended(
+            """
+            from monasca_common.kafka.producer import forgotten as module
+
+            class Time:
+                passed = 0.0
+
+                def monotonic(self):
+                    return self.passed
+
+                def sleep(self, seconds):
+                    self.passed += seconds
+
+            module.time = Time()
+            broker.disconnect()
+            for _ in range(3):
+                forgotten.send("t", b"payload")
+            forgotten.send("other", b"payload")
+            module.close_all()
+            print("waited", module.time.passed)
+            """
+        )
+        self.assertIn("ERROR a producer was not closed before the exit", errors)
+        self.assertEqual(2, errors.count("other: 1, t: 3"), errors)
+        self.assertNotIn("payload", errors)
+        self.assertAlmostEqual(2.0, float(output.split("waited")[1].split()[0]), delta=0.02)
+
+    def test_one_that_was_closed_is_left_alone(self):
+        self.assertEqual(("", ""), self.ended("forgotten.close()"))
+
+    def test_one_that_nobody_uses_is_not_kept_for_its_sake(self):
+        class Used:
+            pass
+
+        one = Used()
+        forgotten.remember(one)
+        alive = weakref.ref(one)
+        del one
+        gc.collect()
+        self.assertIsNone(alive())
+
+    def test_a_child_of_a_fork_that_exits_closes_nothing(self):
+        output, errors = self.ended(
+            """
+            broker.inject("produce", Delay(0.3))
+            forgotten.send("t", b"the parent's")
+            pid = os.fork()
+            if pid == 0:
+                forgotten.close_at_exit = lambda: print("the child closes", flush=True)
+                sys.exit(7)
+            print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            """
+        )
+        self.assertIn("child 7", output)
+        self.assertNotIn("the child closes", output)
+        self.assertEqual((1, 0), (errors.count("ResourceWarning"), errors.count("ERROR")), errors)

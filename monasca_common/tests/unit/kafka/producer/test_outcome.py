@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+from confluent_kafka import KafkaError
+from oslotest import base
+
+from monasca_common.kafka.errors import DeliveryAbandoned, RetriableError, TransportError
+from monasca_common.kafka.producer import outcome
+from monasca_common.kafka.producer.outcome import Outcome, classify
+
+
+class ClassifyTest(base.BaseTestCase):
+    def outcome(self, name, code, *, trouble=False):
+        return classify(TransportError(name, code=code, name=name), trouble=trouble)[0]
+
+    def test_a_rejection_by_the_broker_is_failed_while_the_connection_was_well(self):
+        self.assertIs(Outcome.FAILED, self.outcome("TOPIC_AUTHORIZATION_FAILED", 29))
+
+    def test_every_answer_that_a_broker_gives_before_it_appends_is_failed(self):
+        for name, code in {
+            "INVALID_MSG": 2,
+            "UNKNOWN_TOPIC_OR_PART": 3,
+            "MSG_SIZE_TOO_LARGE": 10,
+            "TOPIC_EXCEPTION": 17,
+            "RECORD_LIST_TOO_LARGE": 18,
+            "NOT_ENOUGH_REPLICAS": 19,
+            "CLUSTER_AUTHORIZATION_FAILED": 31,
+            "INVALID_TIMESTAMP": 32,
+            "INVALID_RECORD": 87,
+        }.items():
+            self.assertIs(Outcome.FAILED, self.outcome(name, code), name)
+
+    def test_an_answer_that_may_come_after_an_append_is_unknown(self):
+        for name, code in {
+            "DUPLICATE_SEQUENCE_NUMBER": 46,
+            "OUT_OF_ORDER_SEQUENCE_NUMBER": 45,
+            "UNKNOWN_PRODUCER_ID": 59,
+            "INVALID_PRODUCER_EPOCH": 47,
+            "NOT_ENOUGH_REPLICAS_AFTER_APPEND": 20,
+            "REQUEST_TIMED_OUT": 7,
+            "NOT_LEADER_FOR_PARTITION": 6,
+            "KAFKA_STORAGE_ERROR": 56,
+            "NETWORK_EXCEPTION": 13,
+        }.items():
+            self.assertIs(Outcome.UNKNOWN, self.outcome(name, code), name)
+
+    def test_an_answer_that_nobody_has_heard_of_is_unknown(self):
+        self.assertIs(Outcome.UNKNOWN, self.outcome("ERR_139?", 139))
+
+    def test_the_names_of_the_list_are_those_that_the_client_gives(self):
+        names = {getattr(KafkaError, name): name for name in outcome._NEVER_APPENDED}
+        self.assertEqual(names, {code: KafkaError(code).name() for code in names})
+
+    def test_the_same_rejection_is_unknown_after_trouble_with_the_connection(self):
+        self.assertIs(Outcome.UNKNOWN, self.outcome("TOPIC_AUTHORIZATION_FAILED", 29, trouble=True))
+
+    def test_an_unknown_partition_is_failed_whatever_happened_before(self):
+        self.assertIs(Outcome.FAILED, self.outcome("_UNKNOWN_PARTITION", -190, trouble=True))
+
+    def test_everything_the_client_decides_by_itself_is_unknown(self):
+        codes = {"_MSG_TIMED_OUT": -192, "_TRANSPORT": -195, "_INCONSISTENT": -149, "_FATAL": -150, "_NEW_ONE": -1}
+        for name, code in codes.items():
+            self.assertIs(Outcome.UNKNOWN, self.outcome(name, code), name)
+
+    def test_every_purge_is_unknown_for_some_were_in_the_log(self):
+        for name, code in {"_PURGE_QUEUE": -152, "_PURGE_INFLIGHT": -151}.items():
+            outcome, error = classify(TransportError(name, code=code, name=name), trouble=False)
+            self.assertIs(Outcome.UNKNOWN, outcome)
+            self.assertIsInstance(error, DeliveryAbandoned)
+
+    def test_whether_a_code_is_retriable_says_nothing_about_duplicates(self):
+        cause = RetriableError("x", code=19, name="NOT_ENOUGH_REPLICAS")
+        self.assertIs(Outcome.FAILED, classify(cause, trouble=False)[0])
+
+    def test_only_what_the_message_itself_is_refused_for_is_permanent(self):
+        for name, code, permanent in (("INVALID_RECORD", 87, True), ("MSG_SIZE_TOO_LARGE", 10, False)):
+            error = classify(TransportError(name, code=code, name=name), trouble=False)[1]
+            self.assertEqual(permanent, error.permanent, name)

@@ -1,0 +1,531 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import threading
+
+from monasca_common.kafka.errors import (
+    ClosedError,
+    ConfigurationError,
+    DeliveryAbandoned,
+    DeliveryRefused,
+    DeliveryTimeout,
+    InCallbackError,
+    MessageTooLarge,
+    QueueFull,
+    UndeliveredError,
+    WrongType,
+)
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer
+from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
+
+
+class PublishTest(ProducerCase):
+    def test_a_bulk_is_delivered_and_each_offset_is_told(self):
+        report = self.producer().publish("t", [b"a", b"b", b"c"])
+        self.assertTrue(report.ok)
+        self.assertEqual(3, report.delivered_count)
+        self.assertEqual([(0, 0), (1, 1), (2, 2)], [(d.index, d.offset) for d in report.delivered])
+        self.assertEqual(self.ids(), [d.message_id for d in report.delivered])
+        report.raise_for_undelivered()
+
+    def test_an_empty_bulk_is_delivered(self):
+        report = self.producer().publish("t", [])
+        self.assertTrue(report.ok)
+        self.assertEqual(0, report.delivered_count)
+
+    def test_the_bulk_s_key_and_headers_reach_records_that_have_none(self):
+        records = [b"a", Record(b"b", key=b"own", headers=(("h", b"1"), ("h", None)))]
+        self.producer().publish("t", records, key=b"k", headers=(("common", b"c"),))
+        first, second = self.broker.records("t")
+        self.assertEqual((b"k", b"own"), (first.key, second.key))
+        self.assertEqual((("common", b"c"),), first.headers[:-1])
+        self.assertEqual((("common", b"c"), ("h", b"1"), ("h", None)), second.headers[:-1])
+
+    def test_a_record_s_timestamp_and_partition_are_kept(self):
+        self.broker.create_topic("p", 3)
+        self.producer().publish("p", [Record(b"v", timestamp_ms=1234, partition=2)])
+        [message] = self.broker.records("p", 2)
+        self.assertEqual(1234, message.timestamp_ms)
+
+    def test_ids_differ_between_messages_and_between_producers(self):
+        for _ in range(2):
+            self.producer().publish("t", [b"a", b"b"])
+        self.assertEqual(4, len(set(self.ids())))
+
+    def test_a_topic_whose_rows_have_a_natural_key_gets_no_ids(self):
+        report = self.producer(topics_without_message_id=frozenset({"t"})).publish("t", [b"a"])
+        self.assertEqual((), self.broker.records("t")[0].headers)
+        self.assertIsNone(report.delivered[0].message_id)
+
+    def test_what_has_no_answer_at_the_deadline_is_unknown_and_still_on_its_way(self):
+        self.broker.inject("produce", Delay(5))
+        producer = self.warm_producer()
+        producer.publish("t", [b"first"], **AWAY)
+        report = producer.publish("t", [b"late"], **AWAY)
+        self.assertEqual((0, 0, 1), (report.delivered_count, len(report.failed), len(report.unknown)))
+        self.assertIsInstance(report.unknown[0].error, DeliveryTimeout)
+        error = self.assertRaises(UndeliveredError, report.raise_for_undelivered)
+        self.assertIs(report, error.report)
+
+    def test_a_message_over_the_topic_s_limit_is_not_sent_and_the_others_are(self):
+        self.broker.create_topic("small", 1, max_message_bytes=1000)
+        report = self.producer().publish("small", [b"x" * 2000, b"fits"])
+        self.assertEqual([b"fits"], self.values("small"))
+        [failed] = report.failed
+        self.assertEqual(0, failed.index)
+        self.assertIsInstance(failed.error, MessageTooLarge)
+        self.assertEqual((1000, "small"), (failed.error.limit, failed.error.topic))
+
+    def test_a_topic_with_a_small_limit_gets_a_client_whose_batches_stay_below_it(self):
+        self.broker.create_topic("small", 1, max_message_bytes=1000)
+        opened = []
+        settings = self.kafka.producer_settings()
+        from monasca_common.kafka.producer import KafkaProducer
+        from monasca_common.kafka.transport.memory import MemoryProducer
+
+        def open_transport(batch_bytes, on_error):
+            opened.append(batch_bytes)
+            return MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
+
+        producer = KafkaProducer(settings, open_transport)
+        self.addCleanup(producer.close, 0)
+        self.assertTrue(producer.publish("small", [b"a"]).ok)
+        self.assertTrue(producer.publish("t", [b"a"]).ok)
+        self.assertEqual([1_000_000, 1000], opened)
+
+    def test_a_transactional_producer_refuses_a_topic_that_takes_smaller_batches_than_it_makes(self):
+        self.broker.create_topic("small", 1, max_message_bytes=1000)
+        producer = self.producer(transactional_id="mine")
+        [failed] = producer.publish("small", [b"a"]).failed
+        self.assertIn("set [kafka] max_message_bytes to 1000", str(failed.error))
+        self.assertTrue(failed.error.permanent)
+        self.assertTrue(self.producer(transactional_id="mine", max_message_bytes=1000).publish("small", [b"a"]).ok)
+
+    def test_a_rejection_by_the_broker_is_failed(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        report = self.producer().publish("t", [b"a"])
+        [failed] = report.failed
+        self.assertIsInstance(failed.error, DeliveryRefused)
+        self.assertEqual("NOT_ENOUGH_REPLICAS", failed.error.cause.name)
+        self.assertEqual([], self.values())
+
+    def test_a_rejection_after_a_lost_answer_is_unknown(self):
+        self.broker.inject("produce", LoseAnswer(0, error="INVALID_RECORD"))
+        report = self.producer().publish("t", [b"a"])
+        self.assertEqual((0, 1), (len(report.failed), len(report.unknown)))
+        self.assertEqual([b"a"], self.values())
+
+    def test_a_partition_that_does_not_exist_is_failed(self):
+        report = self.producer().publish("t", [Record(b"a", partition=7)])
+        self.assertEqual("_UNKNOWN_PARTITION", report.failed[0].error.cause.name)
+
+    def test_a_fatal_client_is_told_at_once_and_not_at_the_deadline(self):
+        self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        producer = self.producer()
+        report = self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600))
+        self.assertEqual("CLUSTER_AUTHORIZATION_FAILED", report.unknown[0].error.cause.name)
+
+    def test_a_bulk_without_room_is_failed_whole(self):
+        producer = self.warm_producer(budget_messages=4)
+        self.broker.disconnect()
+        producer.publish("t", [b"a"] * 3, **AWAY)
+        report = producer.publish("t", [b"b"] * 2, **AWAY)
+        self.assertEqual(2, len(report.failed))
+        self.assertIsInstance(report.failed[0].error, QueueFull)
+        self.broker.reconnect()
+        self.assertTrue(producer.publish("t", [b"c"]).ok)
+        self.assertEqual([b"a"] * 3 + [b"c"], self.values())
+
+    def test_a_bulk_that_can_never_fit_fails_without_waiting(self):
+        report = self.at_once(lambda: self.producer(budget_bytes=1000).publish("t", [b"x" * 900], timeout=3600))
+        self.assertIsInstance(report.failed[0].error, QueueFull)
+
+    def test_a_bulk_that_waits_for_room_goes_when_there_is_some(self):
+        producer = self.warm_producer(budget_messages=2)
+        self.broker.disconnect()
+        producer.publish("t", [b"a", b"b"], **AWAY)
+        results = []
+        waiter = threading.Thread(target=lambda: results.append(producer.publish("t", [b"c"], timeout=3600)))
+        waiter.start()
+        self.broker.reconnect()
+        waiter.join(10)
+        self.assertTrue(results[0].ok)
+        self.assertEqual([b"a", b"b", b"c"], self.values())
+
+    def test_what_waits_for_an_unreachable_topic_s_limit_keeps_its_order(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"))
+        producer = self.producer()
+        producer.publish("t", [b"1"], **AWAY)
+        producer.send("t", b"2")
+        self.assertTrue(producer.publish("t", [b"3"]).ok)
+        self.assertEqual([b"1", b"2", b"3"], self.values())
+
+    def test_a_cluster_that_never_tells_a_limit_is_written_to_under_the_configured_one(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        producer = self.producer(max_message_bytes=2000)
+        report = producer.publish("t", [b"a", b"x" * 3000], **AWAY)
+        self.clock.advance(10)
+        report = producer.retry(report)
+        self.assertEqual(([0], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
+
+    def test_what_an_interrupted_publish_cannot_tell_a_flush_tells(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
+        producer = self.warm_producer()
+        wait = producer._poller.wait
+
+        def interrupted(latch, timeout):
+            wait(latch, timeout)
+            raise KeyboardInterrupt
+
+        producer._poller.wait = interrupted
+        self.assertRaises(KeyboardInterrupt, producer.publish, "t", [b"a", b"b"])
+        producer._poller.wait = wait
+        report = producer.flush()
+        self.assertEqual((1, 1), (report.delivered_count, len(report.failed)))
+
+    def test_wrong_types_are_refused_before_anything_is_sent(self):
+        producer = self.producer()
+        for records in (b"bytes", "text", Record(b"x"), ["text"], [b"good", 7], [Record("text")]):
+            self.assertRaises((WrongType, TypeError), producer.publish, "t", records)
+        self.assertRaises(WrongType, producer.publish, b"t", [b"x"])
+        self.assertRaises(WrongType, producer.publish, "t", [b"x"], key="k")
+        self.assertRaises(WrongType, producer.send, "t", "text")
+        producer.publish("t", [b"x" * 2_000_000])  # from here on the topic is known
+        self.assertRaises(WrongType, producer.send, "t", b"x", key="k")
+        self.assertEqual([], self.values())
+
+
+class RetryTest(ProducerCase):
+    def test_only_a_report_is_retried(self):
+        refused = self.assertRaises(WrongType, self.producer().retry, [b"x"])
+
+        self.assertEqual("report: a report is a DeliveryReport, not list", str(refused))
+
+    def test_a_retry_keeps_the_message_id(self):
+        producer = self.producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        report = producer.publish("t", [b"a", b"b"])
+        again = producer.retry(report)
+        self.assertTrue(again.ok)
+        self.assertEqual([report.failed[0].message_id], [d.message_id for d in again.delivered if d.index == 0])
+        self.assertEqual({b"a", b"b"}, set(self.values()))
+        self.assertEqual(2, len(self.values()))
+
+    def test_what_a_retry_tells_no_flush_tells_again(self):
+        producer = self.producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=3)
+        report = producer.publish("t", [b"a", b"b"])
+        report = producer.retry(report)
+        self.assertEqual((1, 1), (report.delivered_count, len(report.failed)))
+        flushed = producer.flush()
+        self.assertEqual((0, ()), (flushed.delivered_count, flushed.failed + flushed.unknown))
+
+    def test_what_is_still_queued_is_attached_to_and_not_produced_again(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        report = producer.publish("t", [b"a", b"b"], **AWAY)
+        report = producer.retry(report, **AWAY)
+        self.assertEqual(2, len(report.unknown))
+        self.broker.reconnect()
+        self.assertTrue(producer.retry(report).ok)
+        self.assertEqual([b"a", b"b"], self.values())
+
+    def test_what_was_delivered_stays_so(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
+        producer = self.producer()
+        report = producer.publish("t", [b"a", b"b", b"c"])
+        again = producer.retry(report)
+        self.assertEqual([0, 1, 2], [d.index for d in again.delivered])
+        self.assertEqual([b"a", b"c", b"b"], self.values())
+
+    def test_what_is_permanently_refused_is_carried_over_unsent(self):
+        self.broker.inject("produce", Fail("INVALID_RECORD"))
+        producer = self.producer()
+        report = producer.publish("t", [b"bad", b"x" * 2_000_000])
+        again = producer.retry(report)
+        self.assertEqual([0, 1], [d.index for d in again.failed])
+        self.assertFalse(again.retriable)
+        self.assertEqual([], self.values())
+
+    def test_an_old_report_retried_twice_sends_once(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        producer = self.producer()
+        report = producer.publish("t", [b"a"])
+        self.assertTrue(producer.retry(report).ok)
+        self.assertTrue(producer.retry(report).ok)
+        self.assertEqual([b"a"], self.values())
+
+    def test_two_threads_that_retry_one_report_at_the_same_time_send_once(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=2)
+        producer = self.producer()
+        report = producer.publish("t", [b"a", b"b"])
+        both_inside = threading.Barrier(2)
+        make_again = producer._outgoing.again
+
+        def slow_again(pending):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both_inside.wait(0.1)  # breaks, since the other one is kept out
+            return make_again(pending)
+
+        producer._outgoing.again = slow_again
+        reports = []
+        threads = [threading.Thread(target=lambda: reports.append(producer.retry(report))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        self.assertEqual([True, True], [again.ok for again in reports])
+        self.assertEqual([b"a", b"b"], sorted(self.values()))
+
+    def test_any_producer_may_send_again_what_another_gave_up(self):
+        first = self.warm_producer()
+        self.broker.disconnect()
+        report = first.publish("t", [b"a"], **AWAY)
+        first.close(0)
+        self.broker.reconnect()
+        again = self.warm_producer().retry(report)
+        self.assertTrue(again.ok)
+        self.assertEqual([again.delivered[0].message_id], self.ids())
+
+    def test_a_retry_attaches_to_what_is_on_its_way_in_another_producer(self):
+        first = self.warm_producer()
+        self.broker.disconnect()
+        report = first.publish("t", [b"a"], **AWAY)
+        self.broker.reconnect()
+        self.assertTrue(self.warm_producer().retry(report).ok)
+        self.assertEqual([b"a"], self.values())
+
+    def test_an_unknown_message_that_is_rejected_at_its_retry_stays_unknown(self):
+        self.broker.inject("produce", LoseAnswer(0, error="REQUEST_TIMED_OUT"))
+        producer = self.producer()
+        report = producer.publish("t", [b"a"])
+        self.assertEqual(1, len(report.unknown))
+        self.clock.advance(3600)  # past every doubt about the connection
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        again = producer.retry(report)
+        self.assertEqual((0, 1), (len(again.failed), len(again.unknown)))
+
+    def test_a_caller_s_own_id_that_is_outstanding_is_attached_to(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        record = Record(b"a", message_id=b"own")
+        self.assertEqual(1, len(producer.publish("t", [record], **AWAY).unknown))
+        self.assertEqual(b"own", producer.send("t", record))
+        results = []
+        waiter = threading.Thread(target=lambda: results.append(producer.publish("t", [record, record])))
+        waiter.start()
+        self.broker.reconnect()
+        waiter.join(10)
+        self.assertEqual([0, 0], [d.offset for d in results[0].delivered])
+        self.assertEqual([b"own"], self.ids())
+
+    def test_a_caller_s_own_id_is_free_again_once_it_is_settled(self):
+        producer = self.producer()
+        for _ in range(2):
+            self.assertTrue(producer.publish("t", [Record(b"a", message_id=b"own")]).ok)
+        self.assertEqual([b"own", b"own"], self.ids())
+
+    def test_the_same_id_on_another_topic_is_another_message(self):
+        self.broker.create_topic("u", 1)
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        for topic in ("t", "u"):
+            producer.send(topic, Record(b"a", message_id=b"own"))
+        self.broker.reconnect()
+        self.assertEqual(2, producer.flush().delivered_count)
+        self.assertEqual(([b"a"], [b"a"]), (self.values("t"), self.values("u")))
+
+
+class SendTest(ProducerCase):
+    def test_a_send_tells_its_id_and_a_flush_that_it_was_delivered(self):
+        producer = self.producer()
+        sent = [producer.send("t", b"a"), producer.send("t", b"b", key=b"k"), producer.send("t", Record(b"c"))]
+        report = producer.flush()
+        self.assertEqual((3, ()), (report.delivered_count, report.failed + report.unknown))
+        self.assertEqual(self.ids(), sent)
+
+    def test_a_flush_tells_of_each_send_once(self):
+        producer = self.producer()
+        producer.send("t", b"a")
+        self.assertEqual(1, producer.flush().delivered_count)
+        self.assertEqual(0, producer.flush().delivered_count)
+
+    def test_a_flush_tells_of_what_failed(self):
+        producer = self.warm_producer()
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        failed = producer.send("t", b"a")
+        producer.send("t", b"b")
+        report = producer.flush()
+        self.assertEqual(([failed], 1), ([d.message_id for d in report.failed], report.delivered_count))
+
+    def test_a_flush_tells_of_what_has_no_answer_by_its_deadline(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        late = producer.send("t", b"a")
+        self.assertEqual([late], [d.message_id for d in producer.flush(0).unknown])
+        self.broker.reconnect()
+        self.assertEqual(0, producer.flush().delivered_count)
+
+    def test_a_flush_s_report_can_be_retried(self):
+        producer = self.producer()
+        producer.publish("t", [b"warm"])
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        producer.send("t", b"a", key=b"k")
+        report = producer.flush()
+        self.assertEqual(1, len(report.failed))
+        self.assertTrue(producer.retry(report).ok)
+        self.assertEqual((b"a", b"k"), (self.broker.records("t")[1].value, self.broker.records("t")[1].key))
+
+    def test_undelivered_sends_keep_their_room_until_a_flush_collects_them(self):
+        producer = self.warm_producer(budget_messages=2)
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=2)
+        for _ in range(2):
+            producer.send("t", b"a")
+        self.assertIsInstance(producer.publish("t", [b"b"], **AWAY).failed[0].error, QueueFull)
+        self.assertEqual(2, len(producer.flush().failed))
+        self.assertTrue(producer.publish("t", [b"b"]).ok)
+
+    def test_a_listener_hears_of_its_message_on_a_thread_of_the_library(self):
+        heard = []
+        done = threading.Event()
+
+        def listener(delivery):
+            heard.append((delivery, threading.current_thread()))
+            done.set()
+
+        producer = self.producer()
+        sent = producer.send("t", b"a", on_delivery=listener)
+        self.assertTrue(done.wait(10))
+        [(delivery, thread)] = heard
+        self.assertEqual((sent, 0, None), (delivery.message_id, delivery.offset, delivery.error))
+        self.assertIsNot(threading.current_thread(), thread)
+
+    def test_a_listener_that_raises_is_counted_and_the_next_one_hears(self):
+        done = threading.Event()
+        producer = self.producer()
+        producer.send("t", b"a", on_delivery=lambda delivery: 1 / 0)
+        producer.send("t", b"b", on_delivery=lambda delivery: done.set())
+        self.assertTrue(done.wait(10))
+        self.assertEqual(1, producer.health().failed_listeners)
+
+    def test_waiting_inside_a_listener_raises_at_once_and_sending_works(self):
+        producer = self.producer()
+        outcomes = []
+        done = threading.Event()
+
+        def listener(delivery):
+            calls = (
+                lambda: producer.publish("t", [b"x"]),
+                lambda: producer.retry(report),
+                producer.flush,
+                producer.close,
+            )
+            for call in calls:
+                try:
+                    call()
+                except InCallbackError as error:
+                    outcomes.append(error)
+            producer.send("t", b"from the listener")
+            done.set()
+
+        report = producer.publish("t", [b"warm"])
+        producer.send("t", b"a", on_delivery=listener)
+        self.assertTrue(done.wait(10))
+        self.assertEqual(4, len(outcomes))
+        producer.flush()
+        self.assertEqual([b"warm", b"a", b"from the listener"], self.values())
+
+    def test_without_room_a_send_raises_queue_full_at_its_deadline(self):
+        producer = self.warm_producer(budget_messages=1, publish_timeout_seconds=0)
+        self.broker.disconnect()
+        producer.send("t", b"a")
+        self.assertRaises(QueueFull, producer.send, "t", b"b")
+        self.assertRaises(QueueFull, producer.send, "t", Record(b"b", message_id=b"own"))
+        self.broker.reconnect()
+        producer.flush(3600)
+        self.assertEqual(b"own", producer.send("t", Record(b"b", message_id=b"own")))
+
+    def test_threads_share_a_producer(self):
+        producer = self.producer()
+
+        def work(number):
+            for count in range(200):
+                producer.send("t", b"%d-%d" % (number, count))
+                if count % 50 == 0:
+                    producer.publish("t", [b"p%d-%d" % (number, count)])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(800, producer.flush().delivered_count)
+        self.assertEqual(816, len(set(self.values())))
+        self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))
+
+
+class CloseTest(ProducerCase):
+    def test_close_tells_of_what_was_given_up(self):
+        producer = self.warm_producer()
+        producer.publish("t", [b"warm"])
+        self.broker.disconnect()
+        producer.send("t", b"a")
+        report = producer.close(0)
+        self.assertEqual(1, len(report.unknown))
+        self.assertIsInstance(report.unknown[0].error, DeliveryAbandoned)
+
+    def test_what_never_reached_a_client_is_failed(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        producer = self.producer()
+        producer.send("t", b"a")
+        self.assertEqual(1, len(producer.close(0).failed))
+
+    def test_closing_twice_gives_the_same_report(self):
+        producer = self.producer()
+        self.assertIs(producer.close(), producer.close())
+
+    def test_a_closed_producer_refuses_everything(self):
+        producer = self.producer()
+        report = producer.publish("t", [b"a"])
+        producer.close()
+        for call in (
+            lambda: producer.publish("t", [b"a"]),
+            lambda: producer.send("t", b"a"),
+            lambda: producer.retry(report),
+            producer.flush,
+            producer.transaction,
+        ):
+            self.assertRaises(ClosedError, call)
+
+    def test_leaving_the_block_delivers_what_was_sent(self):
+        with self.producer() as producer:
+            producer.send("t", b"a")
+        self.assertEqual([b"a"], self.values())
+
+
+class HealthTest(ProducerCase):
+    def test_the_age_of_the_oldest_unacknowledged_message_grows(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        self.assertEqual(0, producer.health().oldest_unacknowledged_seconds)
+        producer.send("t", b"a")
+        self.clock.advance(30)
+        self.assertEqual(30, producer.health().oldest_unacknowledged_seconds)
+        self.assertEqual(1, producer.health().outstanding_messages)
+
+    def test_a_missing_permission_is_told_even_where_it_is_said_of_one_message(self):
+        self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"))
+        producer = self.producer()
+        producer.publish("t", [b"a"])
+        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", producer.health().last_error.name)
+
+    def test_the_last_client_error_is_told(self):
+        self.broker.inject("produce", LoseAnswer(0))
+        producer = self.producer()
+        producer.publish("t", [b"a"])
+        self.assertEqual("_TRANSPORT", producer.health().last_error.name)
+
+
+class TransactionTest(ProducerCase):
+    def test_a_transaction_needs_a_transactional_id(self):
+        self.assertRaises(ConfigurationError, self.producer().transaction)

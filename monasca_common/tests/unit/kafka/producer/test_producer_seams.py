@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two threads, or a thread and its own signal handler, in one producer at the worst moments for it."""
+
+import contextlib
+import math
+import threading
+import time
+from typing import Any
+from unittest import mock
+
+from monasca_common.kafka.errors import ClosedError, TransportError, WrongType
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryProducer
+from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
+from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
+
+_SECONDS = 10
+
+
+class Gate:
+    """A step of one thread that another one waits for and lets go."""
+
+    def __init__(self):
+        self.reached, self.open = threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.reached.set()
+        self.open.wait(3 * _SECONDS)
+
+
+class SeamCase(ProducerCase):
+    def in_background(self, call):
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        self.addCleanup(thread.join, _SECONDS)
+        return thread
+
+    def assert_ends(self, thread):
+        thread.join(_SECONDS)
+        self.assertFalse(thread.is_alive(), "it waits for ever")
+
+    def transactional(self, init):
+        """A producer whose clients call ``init`` to take over the transactional id; it has done so once."""
+        settings = self.kafka.producer_settings(transactional_id="mine")
+        opened = []
+
+        class Transactional(MemoryProducer):
+            def init_transactions(self, timeout):
+                init()
+
+            def close(self, timeout):
+                opened.remove(self)
+                super().close(timeout)
+
+        def open_transport(batch_bytes, on_error):
+            opened.append(Transactional(settings, batch_bytes=batch_bytes, on_error=on_error))
+            return opened[-1]
+
+        producer = KafkaProducer(settings, open_transport)
+        self.addCleanup(producer.close, 0)
+        return producer, opened
+
+
+class ReopenedMeanwhileTest(SeamCase):
+    def test_a_topic_whose_limit_has_just_come_does_not_lock_up_with_it(self):
+        producer = self.producer()
+        gate = Gate()
+        limits = producer._client.limits
+
+        def refuses(*_arguments):
+            gate()
+            raise TransportError("the client is finished")
+
+        limits.main.produce = refuses
+        producer.send("t", b"a")
+        self.assertTrue(gate.reached.wait(_SECONDS))  # under the lock of the limits
+        abandon, in_abandon = limits.abandon, threading.Event()
+
+        def abandoned():
+            in_abandon.set()
+            abandon()
+
+        limits.abandon = abandoned
+        reopening = self.in_background(producer.reopen)
+        self.assertTrue(in_abandon.wait(_SECONDS))
+        gate.open.set()
+        self.assert_ends(reopening)
+
+    def test_a_close_does_not_wait_until_the_transactional_id_is_taken_over(self):
+        gate = Gate()
+        producer, opened = self.transactional(gate)
+        errors = []
+
+        def reopen():
+            try:
+                producer.reopen()
+            except ClosedError as error:
+                errors.append(error)
+
+        reopening = self.in_background(reopen)
+        self.assertTrue(gate.reached.wait(_SECONDS))
+        self.at_once(lambda: producer.close(0))
+        gate.open.set()
+        self.assert_ends(reopening)
+        self.assertEqual((1, []), (len(errors), opened))
+
+
+class AttachedTest(SeamCase):
+    def test_a_retry_that_attaches_to_a_repeat_of_the_caller_is_as_doubtful_as_what_it_repeats(self):
+        record = Record(b"a", message_id=b"mine")
+        self.broker.inject("produce", LoseAnswer(0, error="REQUEST_TIMED_OUT"))
+        before = self.warm_producer().publish("t", [record])
+        self.assertEqual(1, len(before.unknown))
+        producer, gate = self.producer(), Gate()
+        transport = producer._client.limits.main
+        ask = transport.max_message_bytes
+        transport.max_message_bytes = lambda *arguments: gate() or ask(*arguments)
+        repeated = producer.publish("t", [record], **AWAY)  # the caller does; it waits for the limit of its topic
+        again = producer.retry(before, **AWAY)
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=None)
+        gate.open.set()
+        while producer.health().outstanding_messages:
+            threading.Event().wait(0.01)
+        for report in (again, repeated):
+            report = producer.retry(report)
+            self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
+
+
+class ClosedMeanwhileTest(SeamCase):
+    def test_a_send_that_raises_is_not_in_the_report_as_well(self):
+        producer = self.warm_producer()
+        held = []
+        last_report = producer._retirement.last_report
+        reports = []
+
+        class Book(dict[Any, None]):
+            def __setitem__(self, pending, value):
+                held.append(pending)
+                reports.append(producer.close(0))
+
+        def with_a_late_send():
+            dict.__setitem__(producer._ledger.outstanding, held[0], None)
+            return last_report()
+
+        producer._retirement.last_report = with_a_late_send
+        producer._ledger.outstanding = producer._ledger.budget._outstanding = Book()
+        self.assertRaises(ClosedError, producer.send, "t", b"a")
+        self.assertTrue(reports[0].ok)
+
+
+class SignalTest(SeamCase):
+    """A signal handler closes the producer; it runs on the thread that it interrupts."""
+
+    def closes(self, producer, owner, name):
+        """``owner.name`` is interrupted by a handler, once."""
+        call = getattr(owner, name)
+
+        def interrupted(*arguments):
+            setattr(owner, name, call)
+            producer.close(0)
+            return call(*arguments)
+
+        setattr(owner, name, interrupted)
+
+    def assert_a_publish_ends(self, producer, topic="t"):
+        def publish():
+            with contextlib.suppress(ClosedError):
+                producer.publish(topic, [b"a"], **AWAY)
+
+        publishing = self.in_background(publish)
+        give_up = time.monotonic() + _SECONDS
+        while publishing.is_alive():
+            self.assertLess(time.monotonic(), give_up, "it waits for ever")
+            self.clock.advance(0.01)
+            threading.Event().wait(0.001)
+
+    def test_while_a_waiter_is_woken(self):
+        producer = self.warm_producer()
+
+        class Waiter:
+            open = False
+
+            def set(self):
+                del producer._poller._waiting[self]
+                producer.close(0)
+
+        producer._poller._waiting[Waiter()] = None
+        self.assert_a_publish_ends(producer)
+
+    def test_while_room_is_asked_for(self):
+        producer = self.warm_producer(budget_messages=1)
+        self.broker.disconnect()
+        producer.send("t", b"first")
+        self.closes(producer, producer._ledger.budget, "ask")
+        self.assert_a_publish_ends(producer)
+
+    def test_while_a_topic_waits_for_its_limit(self):
+        producer = self.producer()
+        self.closes(producer, producer._client.limits, "_wait_for_limit")
+        self.assert_a_publish_ends(producer)
+
+
+class LimitsTest(SeamCase):
+    """The thread that asks for limits meets what nobody foresaw."""
+
+    def opened(self, fails):
+        settings = self.kafka.producer_settings()
+
+        def open_transport(batch_bytes, on_error):
+            transport = MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
+            fails(transport, batch_bytes)
+            return transport
+
+        producer = KafkaProducer(settings, open_transport)
+        self.addCleanup(producer.close, 0)
+        return producer
+
+    def test_a_client_for_a_small_topic_that_cannot_be_opened_fails_its_messages_and_no_others(self):
+        self.broker.create_topic("small", 1, max_message_bytes=500_000)
+        refuses = [True]
+
+        def fails(_transport, batch_bytes):
+            if batch_bytes < 1_000_000 and refuses:
+                raise TransportError("no more threads")
+
+        producer = self.opened(fails)
+        for _ in range(5):
+            report = self.at_once(lambda: producer.publish("small", [b"a"], timeout=3600))
+            self.assertEqual("no more threads", str(report.failed[0].error.cause))
+        self.assertTrue(self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600)).ok)
+        refuses.clear()
+        self.assertTrue(self.at_once(lambda: producer.retry(report, timeout=3600)).ok)
+
+    def test_a_request_that_breaks_down_is_made_again(self):
+        def fails(transport, _batch_bytes):
+            ask = transport.max_message_bytes
+
+            def breaks_down_once(topics, timeout):
+                transport.max_message_bytes = ask
+                raise ZeroDivisionError
+
+            transport.max_message_bytes = breaks_down_once
+
+        producer = self.opened(fails)
+        self.assertTrue(self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600)).ok)
+
+    def test_messages_fail_while_no_thread_can_be_started(self):
+        producer = self.producer()
+        limits = producer._client.limits
+        start, limits._start = limits._start, self.no_thread
+        report = self.at_once(lambda: producer.publish("t", [b"a"], timeout=3600))
+        self.assertIn("can't start new thread", str(report.failed[0].error))
+        limits._start = start
+        self.assertTrue(self.at_once(lambda: producer.retry(report, timeout=3600)).ok)
+
+    def no_thread(self):
+        raise RuntimeError("can't start new thread")
+
+
+class TimeoutTest(SeamCase):
+    def test_infinity_is_a_very_long_time(self):
+        producer = self.warm_producer()
+        self.assertTrue(producer.publish("t", [b"a"], timeout=math.inf).ok)
+        self.assertTrue(producer.flush(math.inf).ok)
+        self.assertTrue(self.at_once(lambda: producer.close(math.inf)).ok)
+
+    def test_what_is_no_time_is_refused_by_name(self):
+        producer = self.producer()
+        for timeout in ("5", math.nan, [1]):
+            for call in (
+                lambda timeout=timeout: producer.publish("t", [b"a"], timeout=timeout),
+                lambda timeout=timeout: producer.flush(timeout),
+                lambda timeout=timeout: producer.close(timeout),
+            ):
+                self.assertIn("timeout", str(self.assertRaises(WrongType, call)))
+
+
+class HungFlushTest(SeamCase):
+    """A call of the client that never comes back, under the lock that settles messages."""
+
+    clock_type = LeapingClock
+
+    def hung(self):
+        producer = self.warm_producer()
+        gate = Gate()
+        self.addCleanup(gate.open.set)
+        self.clock.hung = gate.reached.is_set
+        self.broker.disconnect()
+        transport = producer._client.limits.main
+
+        def hangs(_timeout):
+            gate()
+            return 0
+
+        transport.poll = transport.flush = hangs
+        producer.send("t", b"a")
+        producer._poller.wake()
+        self.assertTrue(gate.reached.wait(_SECONDS))
+        return producer, gate
+
+    def test_close_ends_and_tells_that_the_rest_is_unknown(self):
+        producer, _ = self.hung()
+        report = self.at_once(lambda: producer.close(0))
+        self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
+
+    def test_what_comes_back_afterwards_changes_nothing(self):
+        producer, gate = self.hung()
+        report = self.at_once(lambda: producer.close(0))
+        gate.open.set()
+        producer._poller._thread.join(_SECONDS)
+        self.assertFalse(producer._poller._thread.is_alive())
+        self.assertEqual(1, len(report.unknown))
+        self.assertFalse(producer._ledger.busy)
+
+    def test_publish_and_flush_end(self):
+        producer, _ = self.hung()
+        with mock.patch("monasca_common.kafka.producer.producer._HUNG_SECONDS", 0.1):
+            report = self.at_once(lambda: producer.publish("t", [b"b"], timeout=0))
+            self.assertEqual(1, len(report.unknown))
+            self.assertEqual(1, len(self.at_once(lambda: producer.flush(0)).unknown))
+
+    def test_reopen_goes_on_with_a_client_that_does_not_hang(self):
+        producer, _ = self.hung()
+        self.at_once(lambda: producer.reopen() or True)
+        self.clock.hung = lambda: False
+        self.broker.reconnect()
+        self.assertTrue(self.at_once(lambda: producer.publish("t", [b"b"], timeout=3600)).ok)
+        heard = threading.Event()
+        producer.send("t", b"c", on_delivery=lambda delivery: heard.set())
+        self.assertTrue(heard.wait(_SECONDS))

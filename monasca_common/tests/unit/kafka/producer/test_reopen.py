@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""After a fatal error: the producer says that it is finished, and goes on with another client."""
+
+import threading
+from typing import Any
+
+from monasca_common.kafka.errors import (
+    ClosedError,
+    DeliveryAbandoned,
+    FatalError,
+    FencedError,
+    RetriableError,
+    TransactionError,
+    TransportError,
+)
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.transport.memory import Fail, MemoryProducer
+from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
+from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
+
+
+class FinishedTest(ProducerCase):
+    def finished(self, **settings):
+        """A producer, and the report of the message at which its client ended."""
+        producer = self.warm_producer(**settings)
+        self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        report = producer.publish("t", [b"a"], **AWAY)
+        with producer._ledger.serving:
+            producer._poller.poll_in_passing()
+        return producer, report
+
+    def test_health_says_so(self):
+        producer, _ = self.finished()
+        self.assertTrue(producer.health().finished)
+        self.assertFalse(self.producer().health().finished)
+
+    def test_what_is_published_then_is_failed_at_once(self):
+        producer, _ = self.finished()
+        for records in ([b"b"], [Record(b"b")]):
+            self.assertIsInstance(producer.publish("t", records, timeout=3600).failed[0].error.cause, FatalError)
+
+    def test_reports_cannot_be_retried_until_it_is_opened_again(self):
+        producer, report = self.finished()
+        self.assertFalse(report.retriable)
+        producer.reopen()
+        self.assertTrue(report.retriable)
+        self.assertTrue(producer.retry(report).ok)
+        self.assertFalse(producer.health().finished)
+        self.assertIsNone(producer.health().last_error)
+        self.assertEqual([b"a"], self.values())
+
+    def test_another_producers_retry_sends_it_as_before(self):
+        _, report = self.finished()
+        self.assertTrue(self.producer().retry(report).ok)
+        self.assertEqual(self.ids(), [report.unknown[0].message_id])
+
+    def test_ids_go_on_and_room_is_free(self):
+        producer, _ = self.finished(budget_messages=2)
+        producer.reopen()
+        sent = [producer.send("t", b"b"), producer.send("t", b"c")]
+        self.assertEqual(2, producer.flush().delivered_count)
+        self.assertEqual(sent, self.ids())
+        self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))
+
+
+class ReopenTest(ProducerCase):
+    def test_what_is_on_its_way_is_unknown_and_never_delivered_by_the_client_before(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        sent = producer.send("t", b"a")
+        report = producer.publish("t", [b"b"], **AWAY)
+        producer.reopen()
+        flushed = producer.flush(0)
+        self.assertEqual([sent], [delivery.message_id for delivery in flushed.unknown])
+        self.assertIsInstance(flushed.unknown[0].error, DeliveryAbandoned)
+        self.broker.reconnect()
+        again = producer.retry(report)
+        self.assertTrue(again.ok)
+        self.assertEqual([b"b"], self.values())
+
+    def test_an_error_of_the_client_before_says_nothing_of_the_new_one(self):
+        producer = self.warm_producer()
+        limits = producer._client.limits
+        producer.reopen()
+        limits._on_error(TransportError("late", fatal=True))
+        self.assertEqual((False, None), (producer.health().finished, producer.health().last_error))
+        self.assertTrue(producer.publish("t", [b"a"]).ok)
+
+    def test_a_send_that_entered_meanwhile_goes_to_the_new_client(self):
+        producer = self.warm_producer()
+        ready = producer._client.ready
+        producer.reopen()
+        new, producer._client.ready = producer._client.ready, ready
+
+        class Book(dict[Any, None]):
+            def __setitem__(self, pending, value):
+                super().__setitem__(pending, value)
+                producer._client.ready = new
+
+        producer._ledger.outstanding = producer._ledger.budget._outstanding = Book()
+        producer.send("t", b"a")
+        self.assertEqual(1, producer.flush().delivered_count)
+        self.assertEqual([b"a"], self.values())
+
+    def test_a_closed_producer_is_not_opened_again(self):
+        producer = self.producer()
+        producer.close()
+        self.assertRaises(ClosedError, producer.reopen)
+
+    def test_with_a_transactional_id_that_is_taken_over_first_and_a_failure_changes_nothing(self):
+        settings = self.kafka.producer_settings(transactional_id="mine")
+        calls = []
+
+        class Transactional(MemoryProducer):
+            def init_transactions(self, timeout):
+                calls.append(self)
+                if len(calls) == 1:
+                    raise TransportError("fenced")
+
+        producer = KafkaProducer(
+            settings,
+            lambda batch_bytes, on_error: Transactional(settings, batch_bytes=batch_bytes, on_error=on_error),
+        )
+        self.addCleanup(producer.close, 0)
+        before = producer._client.limits
+        self.assertRaises(TransportError, producer.reopen)
+        self.assertIs(before, producer._client.limits)
+        self.assertTrue(producer.publish("t", [b"a"]).ok)
+        producer.reopen()
+        self.assertEqual(2, len(calls))
+        producer.transaction()
+        self.assertEqual(2, len(calls))
+
+
+class Consumer:
+    """What a transaction asks of a consumer."""
+
+    went_back = 0
+
+    def next_offsets(self, what):
+        return what
+
+    def group_metadata(self):
+        return "generation"
+
+    def seek_to_committed(self):
+        self.went_back += 1
+
+
+class OpenTransactionTest(ProducerCase):
+    """A transaction is open while another thread reopens its producer, whose new client aborts it."""
+
+    def setUp(self):
+        super().setUp()
+        settings = self.kafka.producer_settings(transactional_id="mine")
+        self.clients = []
+        self.consumer = Consumer()
+
+        def open_transport(batch_bytes, on_error):
+            self.clients.append(TransactionalMemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error))
+            self.addCleanup(self.clients[-1].returned.set)
+            return self.clients[-1]
+
+        self.opened = KafkaProducer(settings, open_transport)
+        self.addCleanup(self.opened.close, 0)
+
+    def transact(self, *steps):
+        with self.opened.transaction() as transaction:
+            transaction.commit_offsets(self.consumer, {})
+            transaction.send("t", b"a")
+            for step in steps:
+                step(transaction)
+
+    def reopen(self, _transaction):
+        self.at_once(lambda: self.opened.reopen() or True)
+
+    def commit_meets(self, error):
+        """The first client's commit raises this, once the producer has another client."""
+
+        def commit(timeout):
+            reopening = threading.Thread(target=self.opened.reopen, daemon=True)
+            reopening.start()
+            self.addCleanup(reopening.join, 10)
+            before = self.clients[0]
+            for _ in range(2000):
+                if self.opened._client.limits.main._client is not before:
+                    raise error
+                threading.Event().wait(0.01)
+
+        self.clients[0].commit_transaction = commit
+
+    def assert_aborted(self, *steps):
+        error = self.assertRaises(TransactionError, self.transact, *steps)
+        self.assertIn("the producer was reopened", str(error))
+        self.assertEqual(1, self.consumer.went_back)
+
+    def assert_next_one_works(self):
+        self.transact()
+        self.assertEqual(["init", "begin", "produce", "offsets", "commit"], self.clients[-1].asked)
+
+    def test_it_is_told_as_aborted_with_messages_on_their_way(self):
+        self.broker.disconnect()
+        self.assert_aborted(self.reopen, lambda _: self.broker.reconnect())
+        self.assert_next_one_works()
+
+    def test_it_is_told_as_aborted_when_all_were_delivered(self):
+        self.assert_aborted(lambda _: self.opened.flush(), self.reopen)
+        self.assert_next_one_works()
+
+    def test_nothing_more_is_sent_in_it(self):
+        self.assert_aborted(lambda _: self.opened.flush(), self.reopen, lambda transaction: transaction.send("t", b"b"))
+        self.assertNotIn(b"b", self.values())
+        self.assert_next_one_works()
+
+    def test_nothing_more_is_sent_in_it_with_messages_on_their_way(self):
+        self.broker.disconnect()
+        self.assert_aborted(self.reopen, lambda transaction: transaction.send("t", b"b"))
+        self.broker.reconnect()
+        self.assertNotIn(b"b", self.values())
+        self.assert_next_one_works()
+
+    def test_an_exception_of_the_block_stays_what_it_is(self):
+        self.assertRaises(ZeroDivisionError, self.transact, self.reopen, lambda _: 1 / 0)
+        self.assertEqual(1, self.consumer.went_back)
+        self.assert_next_one_works()
+
+    def test_a_commit_that_the_new_client_fences_is_an_abort(self):
+        self.commit_meets(FencedError("another", name="_FENCED"))
+        self.assert_aborted()
+        self.assert_next_one_works()
+
+    def test_a_commit_that_had_no_answer_before_is_unknown(self):
+        self.commit_meets(RetriableError("no answer", name="_TIMED_OUT"))
+        error = self.assertRaises(FatalError, self.transact)
+        self.assertIn("whether it happened is unknown", str(error))
+        self.assertEqual(0, self.consumer.went_back)
+        self.assert_next_one_works()
+
+
+class RefusedTopicTest(ProducerCase):
+    def setUp(self):
+        super().setUp()
+        self.broker.create_topic("u", 1)
+        self.refused = self.warm_producer()
+        self.refused.publish("u", [b"x" * 2_000_000])
+        self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="t")
+        self.refused.publish("t", [b"a"])
+
+    def error(self):
+        error = self.refused.health().last_error
+        return error and error.name
+
+    def test_a_delivery_to_another_topic_does_not_clear_the_refusal(self):
+        self.refused.publish("u", [b"a"])
+        self.refused.send("u", b"a")
+        self.refused.flush()
+        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", self.error())
+
+    def test_a_bulk_delivered_to_the_topic_clears_it(self):
+        self.refused.publish("t", [b"a"])
+        self.assertIsNone(self.error())
+
+    def test_a_plain_send_delivered_to_the_topic_clears_it_and_the_next_one_looks_no_more(self):
+        self.refused.send("t", b"a")
+        self.refused.flush()
+        self.assertIsNone(self.error())
+        self.assertFalse(self.refused._ledger.attentive)
+
+    def test_with_two_topics_refused_the_other_one_is_still_told(self):
+        self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="u")
+        self.refused.publish("u", [b"a"])
+        self.refused.publish("u", [b"a"])
+        self.assertEqual("TOPIC_AUTHORIZATION_FAILED", self.error())
+        self.refused.publish("t", [b"a"])
+        self.assertIsNone(self.error())

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asking for topics' limits: together, each with its own patience, and never about what is no topic."""
+
+import threading
+
+import fixtures
+
+from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryRefused
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.transport.memory import Fail, MemoryProducer
+from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
+
+_SECONDS = 10
+
+
+class Asked(MemoryProducer):
+    """Notes which topics each request names; ``held``: topics whose requests wait until they are let go."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.requests = []
+        self.held = set()
+        self.arrived = threading.Semaphore(0)
+        self.let_go = threading.Event()
+
+    def max_message_bytes(self, topics, timeout):
+        self.requests.append(list(topics))
+        self.arrived.release()
+        if self.held.intersection(topics):
+            assert self.let_go.wait(_SECONDS)
+        return super().max_message_bytes(topics, timeout)
+
+
+class TopicLimitsCase(ProducerCase):
+    def setUp(self):
+        super().setUp()
+        self.transport = None
+        self.others = set(threading.enumerate())  # of earlier tests, about to end
+
+    def threads(self, name):
+        return [thread for thread in threading.enumerate() if thread.name == name and thread not in self.others]
+
+    def producer(self, **settings):
+        settings = self.kafka.producer_settings(**settings)
+
+        def open_transport(batch_bytes, on_error):
+            self.transport = Asked(settings, batch_bytes=batch_bytes, on_error=on_error)
+            return self.transport
+
+        producer = KafkaProducer(settings, open_transport)
+        self.addCleanup(producer.close, 0)
+        self.addCleanup(self.transport.let_go.set)
+        return producer
+
+    def hold(self, *topics):
+        """Send to each of these while its request gets no answer, one request after the other."""
+        producer = self.producer()
+        self.transport.held.update(topics)
+        for topic in topics:
+            producer.send(topic, b"held")
+            self.assertTrue(self.transport.arrived.acquire(timeout=_SECONDS))
+        return producer
+
+
+class TestRequests(TopicLimitsCase):
+    def test_a_topic_that_comes_while_a_request_is_out_starts_the_next_one_at_once(self):
+        producer = self.hold("a")
+        self.assertTrue(self.at_once(lambda: producer.publish("b", [b"1"], timeout=3600)).ok)
+        self.assertEqual([["a"], ["b"]], self.transport.requests)
+        self.assertEqual([], self.values("a") if "a" in self.broker.topics() else [])
+
+    def test_those_that_come_while_many_requests_are_out_share_the_next_one(self):
+        producer = self.hold("a", "b", "c", "d")
+        late = [f"late-{number}" for number in range(60)]
+        for topic in late:
+            producer.send(topic, b"v")
+        asking = self.threads("kafka-topic-limits")
+        self.assertEqual((4, 4), (len(asking), len(self.transport.requests)))
+        self.transport.let_go.set()
+        self.assertEqual(64, producer.flush(_SECONDS).delivered_count)
+        self.assertEqual([["a"], ["b"], ["c"], ["d"], late], self.transport.requests)
+
+    def test_who_asked_goes_when_nothing_is_left_to_ask(self):
+        producer = self.producer()
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        for thread in self.threads("kafka-topic-limits"):
+            thread.join(_SECONDS)
+            self.assertFalse(thread.is_alive())
+        self.assertTrue(producer.publish("u", [b"1"]).ok)
+
+    def test_a_close_does_not_wait_for_an_answer(self):
+        producer = self.hold("a")
+        report = self.at_once(lambda: producer.close(0))
+        self.assertIsInstance(report.failed[0].error, DeliveryAbandoned)
+
+
+class TestByTopic(TopicLimitsCase):
+    def test_the_error_of_one_topic_holds_up_no_other_of_its_request(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), topic="bad", count=None)
+        producer = self.hold("a", "b", "c", "d")
+        producer.send("bad", b"1")
+        producer.send("good", b"2")
+        self.transport.let_go.set()
+        self.assertTrue(self.at_once(lambda: producer.publish("good", [b"3"], timeout=3600)).ok)
+        self.assertIn(["bad", "good"], self.transport.requests)
+        self.assertEqual([b"2", b"3"], self.values("good"))
+        self.assertNotIn("bad", self.broker.topics())
+
+    def test_each_topic_s_patience_begins_when_it_is_first_written_to(self):
+        self.broker.create_topic("early")
+        self.broker.create_topic("late")
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        producer = self.producer()
+        producer.send("early", b"1")
+        self.clock.advance(9)
+        producer.send("late", b"2")
+        self.clock.advance(1)
+        self.assertTrue(producer.publish("early", [b"3"], timeout=3600).ok)
+        self.assertEqual(1, len(producer.publish("late", [b"4"], **AWAY).unknown))
+        self.assertEqual(([b"1", b"3"], []), (self.values("early"), self.values("late")))
+
+
+class TestRecreated(TopicLimitsCase):
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+
+    def recreate(self):
+        self.broker.delete_topic("t")
+        self.broker.create_topic("t", max_message_bytes=2000)
+
+    def test_a_topic_that_was_recreated_is_logged_counted_and_asked_about_again(self):
+        producer = self.producer()
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        watch = producer._client.limits.watch
+        watch.check()
+        self.assertEqual(0, producer.health().recreated_topics)
+        self.recreate()
+        watch.check()
+        watch.check()
+        self.assertEqual(1, producer.health().recreated_topics)
+        self.assertIn("'t', which this producer writes to, was deleted and recreated", self.log.output)
+        [delivery] = producer.publish("t", [b"x" * 3000]).failed
+        self.assertEqual(2000, delivery.error.limit)
+
+    def test_the_watch_begins_with_the_first_message_and_ends_with_the_close(self):
+        producer = self.producer()
+        self.assertEqual([], self.threads("kafka-topic-watch"))
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        [thread] = self.threads("kafka-topic-watch")
+        producer.close()
+        thread.join(_SECONDS)
+        self.assertFalse(thread.is_alive())
+
+    def test_nothing_is_watched_where_the_interval_is_nothing(self):
+        producer = self.producer(topic_check_seconds=0)
+        producer.publish("t", [b"1"]).raise_for_undelivered()
+        self.assertEqual([], self.threads("kafka-topic-watch"))
+
+
+class TestNames(TopicLimitsCase):
+    def test_a_name_that_no_topic_can_have_is_refused_before_asking(self):
+        producer = self.producer()
+        for name in ("", ".", "..", "no/such", "x" * 250, "nul\0", "surrogate\udc80", "\u00fc", "line\n"):
+            [delivery] = producer.publish(name, [b"1"]).failed
+            self.assertIsInstance(delivery.error, DeliveryRefused)
+            self.assertTrue(delivery.error.permanent)
+            self.assertIn("letters, digits", str(delivery.error))
+        self.assertEqual([], self.transport.requests)
+
+    def test_every_name_that_kafka_takes_is_taken(self):
+        for name in ("a", "x" * 249, "...", "A.b_c-9"):
+            self.assertTrue(self.producer().publish(name, [b"1"]).ok)

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a transaction asks of the client, and in which order, where no broker can be made to answer as it must."""
+
+from oslotest import base
+
+from monasca_common.kafka.errors import FatalError, FencedError, RetriableError, StaleCommit, TransactionError
+from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
+from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.transaction import Transaction
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transport.memory import VirtualClock
+
+INPUTS = {TopicPartition("in", 0): OffsetAndEpoch(1, 7)}
+LATE = RetriableError("no answer", name="_TIMED_OUT")
+SECONDS = 60
+
+
+class Client:
+    """Producer, transport and consumer in one: writes down what it is asked, fails as it is told."""
+
+    settings = ProducerSettings(ConnectionSettings("nowhere:9092"), transaction_timeout_seconds=SECONDS)
+
+    def __init__(self):
+        self.clock = VirtualClock()
+        self.asked = []
+        self.commits = []  # what each attempt to commit raises
+        self.aborts = []  # and to abort
+        self.seeks = []
+        self.abort_is_due = False
+        self.generation = 1
+        self.stale = None
+        self.taken_between = False  # what the consumer owns, between two questions of a transaction
+
+    def uses(self, transport):
+        return transport is self
+
+    def begin_transaction(self):
+        self.asked.append("begin")
+
+    def flush(self, timeout):
+        self.asked.append("flush")
+        self.generation += 1  # the group has rebalanced meanwhile
+        return DeliveryReport([])
+
+    def next_offsets(self, what):
+        if self.stale is not None:
+            raise self.stale
+        self.take_away()
+        return {partition: at.next_offset for partition, at in what.items()}
+
+    def group_metadata(self):
+        generation = self.generation
+        self.take_away()
+        return generation
+
+    def take_away(self):
+        """The group rebalances: from the next question on it has a new generation, and the inputs another owner."""
+        if self.taken_between:
+            self.stale = StaleCommit("revoked")
+            self.generation += 1
+
+    def send_offsets(self, offsets, group_metadata, timeout):
+        self.asked.append(("offsets", list(offsets.values()), group_metadata))
+
+    def commit_transaction(self, timeout):
+        self.asked.append("commit")
+        self.clock.advance(timeout / 4)
+        if self.commits:
+            raise self.commits.pop(0)
+
+    def abort_transaction(self, timeout):
+        self.asked.append("abort")
+        if self.aborts:
+            raise self.aborts.pop(0)
+
+    def seek_to_committed(self):
+        self.asked.append("seek")
+        if self.seeks:
+            raise self.seeks.pop(0)
+
+
+class TransactionTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.client = Client()
+
+    def transact(self):
+        with Transaction(self.client, self.client) as transaction:
+            transaction.commit_offsets(self.client, INPUTS)
+
+    def test_offsets_go_with_what_the_group_is_called_when_they_are_sent(self):
+        self.transact()
+        self.assertEqual(["begin", "flush", ("offsets", [7], 2), "commit"], self.client.asked)
+
+    def test_what_is_taken_away_while_a_transaction_asks_is_never_sent_under_the_next_generation(self):
+        self.client.taken_between = True
+        self.assertRaises(TransactionError, self.transact)
+        self.assertEqual([], [sent for sent in self.client.asked if sent[0] == "offsets"])
+
+    def test_a_commit_whose_answer_is_late_is_asked_for_again_and_not_aborted(self):
+        self.client.commits = [LATE, LATE]
+        self.transact()
+        self.assertEqual(["commit"] * 3, self.client.asked[3:])
+
+    def test_a_commit_that_is_never_answered_is_unknown_and_neither_aborted_nor_read_again(self):
+        self.client.commits = [LATE] * 1000
+        error = self.assertRaises(FatalError, self.transact)
+        self.assertIn("whether it happened is unknown", str(error))
+        self.assertEqual({"commit"}, set(self.client.asked[3:]))
+        self.assertTrue(SECONDS <= self.client.clock.monotonic() < 2 * SECONDS)
+
+    def test_inputs_of_an_assignment_that_is_over_abort_and_are_read_again(self):
+        self.client.stale = StaleCommit("revoked")
+        self.assertRaises(TransactionError, self.transact)
+        self.assertEqual(["begin", "flush", "flush", "abort", "seek"], self.client.asked)
+
+    def test_who_is_fenced_aborts_nothing(self):
+        self.client.commits = [FencedError("another", name="_FENCED")]
+        self.assertRaises(FencedError, self.transact)
+        self.assertNotIn("abort", self.client.asked)
+
+    def test_an_abort_without_an_answer_is_asked_for_again_before_the_next_transaction(self):
+        self.client.aborts = [LATE, LATE]
+        self.assertRaises(ZeroDivisionError, self.break_down)
+        self.assertEqual(["begin", "flush", "abort", "seek"], self.client.asked)
+        error = self.assertRaises(TransactionError, self.transact)
+        self.assertIn("has not ended", str(error))
+        self.assertEqual(["abort"], self.client.asked[4:])
+        self.transact()
+        self.assertEqual(["abort", "begin"], self.client.asked[5:7])
+        self.transact()
+        self.assertEqual(3, self.client.asked.count("abort"))
+
+    def test_a_consumer_that_could_not_go_back_is_told(self):
+        self.client.seeks = [LATE]
+        error = self.assertRaises(TransactionError, self.break_down)
+        self.assertIn("seek_to_committed", str(error))
+
+    def break_down(self):
+        with Transaction(self.client, self.client) as transaction:
+            transaction.commit_offsets(self.client, INPUTS)
+            raise ZeroDivisionError

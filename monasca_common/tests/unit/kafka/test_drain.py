@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`MemoryKafka.drain`: a user's test of a handler, run to its end."""
+
+import functools
+
+from oslotest import base
+
+from monasca_common.kafka.errors import Poison, RetryLater, WrongType
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.testing import MemoryKafka, VirtualClock
+
+IN = TopicPartition("in", 0)
+OTHER = TopicPartition("in", 1)
+
+
+class DrainCase(base.BaseTestCase):
+    clock = None
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        self.kafka.broker.create_topic("in", 2)
+        self.kafka.broker.create_topic("in.dlq", 1)
+
+    def fill(self, *values, partition=0):
+        records = [Record(value, partition=partition) for value in values]
+        self.kafka.producer().publish("in", records).raise_for_undelivered()
+
+    def drain(self, handler, *, timeout=20, **choices):
+        return self.kafka.drain(Processor(self.kafka.consumer("in"), handler, **choices), timeout)
+
+    def with_dead_letters(self):
+        return {"producer": self.kafka.producer(), "dead_letters": DeadLetters()}
+
+
+class DrainTest(DrainCase):
+    def test_it_runs_until_everything_is_committed(self):
+        self.fill(b"1", b"2")
+        self.fill(b"3", partition=1)
+        seen = []
+        drained = self.drain(lambda part: seen.extend(part.values))
+        self.assertEqual([b"1", b"2", b"3"], sorted(seen))
+        self.assertEqual({IN: 2, OTHER: 1}, dict(drained.committed))
+        self.assertEqual(((), {}), (drained.dead_letters, dict(drained.put_off)))
+
+    def test_of_empty_topics_there_is_nothing_to_do(self):
+        self.assertEqual((), self.drain(lambda part: None).dead_letters)
+
+    def test_the_handlers_own_exception_is_raised(self):
+        self.fill(b"1")
+
+        def handler(part):
+            raise ZeroDivisionError("of the handler")
+
+        error = self.assertRaises(ZeroDivisionError, self.drain, handler)
+        self.assertEqual("of the handler", str(error))
+
+    def test_dead_letters_are_reported_and_not_waited_for(self):
+        self.fill(b"good", b"bad", b"good")
+
+        def handler(message):
+            if message.value == b"bad":
+                raise Poison("bad")
+
+        drained = self.drain(handler, per_message=True, **self.with_dead_letters())
+        ((message, error),) = drained.dead_letters
+        self.assertEqual((1, "bad"), (message.offset, str(error)))
+        self.assertEqual(3, drained.committed[IN])
+
+    def test_an_endless_retry_later_is_reported_and_the_rest_is_done(self):
+        self.fill(b"1")
+        self.fill(b"2", partition=1)
+
+        def handler(part):
+            if part.topic_partition == IN:
+                raise RetryLater
+
+        drained = self.drain(handler, threads=2, timeout=3600)
+        self.assertEqual([IN], list(drained.put_off))
+        self.assertEqual(1, drained.committed[OTHER])
+        self.assertEqual(0, drained.committed.get(IN, 0))
+
+    def test_a_retry_later_that_ends_is_waited_for_without_its_rests(self):
+        self.fill(b"1")
+        calls = []
+
+        def handler(part):
+            calls.append(part)
+            if len(calls) < 4:
+                raise RetryLater(after=3600)
+
+        self.assertEqual(1, self.drain(handler).committed[IN])
+        self.assertEqual(4, len(calls))
+
+    def test_what_is_not_done_in_time_is_named(self):
+        self.fill(b"1")
+        self.fill(b"2", partition=1)
+
+        def handler(part):
+            if part.topic_partition == IN:
+                raise RetryLater
+            processor.stop(0)
+
+        processor = Processor(self.kafka.consumer("in"), handler)
+        error = self.assertRaises(TimeoutError, self.kafka.drain, processor, 0.3)
+        self.assertIn("in/", str(error))
+
+
+class DrainWithVirtualTimeTest(DrainTest):
+    """The same on a clock that stands still unless it is moved."""
+
+    def setUp(self):
+        self.clock = VirtualClock()
+        super().setUp()
+
+    def fill(self, *values, partition=0):
+        """Past the producer's linger."""
+        log = self.kafka.broker
+        producer = self.kafka.producer(linger_ms=0)
+        for value in values:
+            producer.send("in", Record(value, partition=partition))
+        while not log.records("in", partition)[-1:] or log.records("in", partition)[-1].value != values[-1]:
+            self.clock.advance(0.05)
+
+
+class AsyncHandlerTest(DrainCase):
+    def test_an_async_handler_is_refused_at_construction_with_the_reason(self):
+        async def function(part):
+            pass
+
+        async def generator(part):
+            yield "out", b""
+
+        class Callable:
+            async def __call__(self, part):
+                pass
+
+            async def method(self, part):
+                pass
+
+        for handler in (function, generator, Callable(), Callable().method, functools.partial(function)):
+            refused = self.assertRaises(WrongType, Processor, self.kafka.consumer("in"), handler)
+            self.assertIn("async def", str(refused))
+
+    def test_plain_callables_of_all_kinds_are_taken(self):
+        class Callable:
+            def __call__(self, part):
+                pass
+
+            def method(self, part):
+                pass
+
+        for handler in (lambda part: None, Callable(), Callable().method, functools.partial(print), print, [].append):
+            Processor(self.kafka.consumer("in"), handler)

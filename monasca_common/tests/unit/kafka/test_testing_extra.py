@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+import configparser
+import subprocess
+import sys
+from pathlib import Path
+
+from oslotest import base
+
+SETUP = Path(__file__).parents[4] / "setup.cfg"
+PROGRAM = """
+import sys
+for name in ("testtools", "oslotest", "hypothesis", "subunit", "stestr"):
+    sys.modules[name] = None
+from monasca_common.kafka.testing import MemoryKafka
+with MemoryKafka() as kafka, kafka.producer() as producer:
+    producer.publish("readings", [b"21"]).raise_for_undelivered()
+    print([record.value for record in kafka.broker.records("readings")])
+"""
+
+
+class TestingExtraTest(base.BaseTestCase):
+    def test_it_is_fixtures_alone_and_users_tests_need_no_more(self):
+        setup = configparser.ConfigParser()
+        setup.read(SETUP)
+        (only,) = setup["extras"]["testing"].split("\n")[1:]
+        self.assertTrue(only.startswith("fixtures>="))
+
+        done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+
+        self.assertEqual("[b'21']\n", done.stdout, done.stderr)

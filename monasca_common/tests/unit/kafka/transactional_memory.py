@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of the memory broker with transactions that hold nothing back: for calls that hang, not for what is seen."""
+
+from __future__ import annotations
+
+import threading
+
+from monasca_common.kafka.transport.memory import MemoryConsumer, MemoryProducer
+
+_REAL_SECONDS = 20
+
+
+class TransactionalMemoryProducer(MemoryProducer):
+    """Writes down what it is asked. A call in ``hanging`` does not come back before ``returned`` is set."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.asked: list[str] = []
+        self.hanging: set[str] = set()
+        self.hung = False
+        self.returned = threading.Event()
+
+    def produce(self, *arguments, **options):
+        self.asked.append("produce")
+        super().produce(*arguments, **options)
+
+    def init_transactions(self, timeout):
+        self._ask("init")
+
+    def begin_transaction(self):
+        self._ask("begin")
+
+    def send_offsets(self, offsets, group_metadata, timeout):
+        self._ask("offsets")
+
+    def commit_transaction(self, timeout):
+        self._ask("commit")
+
+    def abort_transaction(self, timeout):
+        self._ask("abort")
+
+    def close(self, timeout):
+        self._ask("close")
+        super().close(timeout)
+
+    def _ask(self, what):
+        self.asked.append(what)
+        if what in self.hanging:
+            self.hung = True
+            self.returned.wait(_REAL_SECONDS)
+            self.hung = False
+
+
+class TransactionalMemoryConsumer(MemoryConsumer):
+    def group_metadata(self):
+        return "generation"

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What producers and consumers do with a client that does not come back."""
+
+import contextlib
+import threading
+from types import SimpleNamespace
+
+import fixtures
+from oslotest import base
+
+from monasca_common.kafka.consumer import KafkaConsumer
+from monasca_common.kafka.errors import CommitUnknown, FatalError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.testing import Hang, MemoryKafka
+from monasca_common.kafka.transport.base import ConsumerTransport, ProducerTransport
+from monasca_common.kafka.transport.bounded import COMMIT_SECONDS, BoundedConsumer, BoundedProducer
+from monasca_common.kafka.transport.client_thread import GRACE_SECONDS
+from monasca_common.kafka.transport.memory import MemoryConsumer
+from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
+from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
+
+TIMEOUT = 60.0
+T = TopicPartition("t", 0)
+
+
+class BoundedCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
+        self.clock = LeapingClock()
+        self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        self.addCleanup(self.kafka.broker.clear_faults)
+
+
+class ProducerTest(BoundedCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka.broker.create_topic("t")
+        settings = self.kafka.producer_settings(transactional_id="id", transaction_timeout_seconds=TIMEOUT)
+
+        def open_transport(batch_bytes, on_error):
+            self.client = TransactionalMemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
+            self.addCleanup(self.client.returned.set)
+            return self.client
+
+        self.producer = KafkaProducer(settings, open_transport)
+        self.addCleanup(self.producer.close, 0)
+        self.clock.hung = lambda: self.client.hung
+        self.assertTrue(self.producer.publish("t", [b"warm"]).ok)
+        self.client.asked.clear()
+
+    def hang(self, *what):
+        self.client.hanging.update(what)
+
+    def notice(self):
+        """Wait until whoever serves the client has noticed that it is poisoned."""
+        while self.producer.health().last_error is None:
+            threading.Event().wait(0.01)
+
+    def transact(self):
+        with self.producer.transaction() as transaction:
+            transaction.send("t", b"1")
+
+    def test_a_commit_that_hangs_ends_at_its_deadline_and_its_outcome_is_unknown(self):
+        self.hang("commit")
+        error = self.assertRaises(FatalError, self.transact)
+        self.assertIn("commit_transaction has not come back", str(error))
+        self.assertIn("What became of its transaction is unknown", str(error))
+        self.assertTrue(TIMEOUT <= self.clock.monotonic() <= TIMEOUT + 2 * GRACE_SECONDS)
+        self.assertTrue(self.producer.health().poisoned)
+
+    def test_nothing_more_is_asked_of_a_poisoned_client(self):
+        self.hang("commit")
+        self.assertRaises(FatalError, self.transact)
+        self.client.asked.clear()
+        self.assertRaises(FatalError, self.transact)
+        self.assertRaises(FatalError, self.producer.init_transactions)
+        self.producer.close(0)
+        self.assertEqual([], self.client.asked)
+
+    def test_what_is_published_afterwards_was_surely_not_sent(self):
+        self.hang("commit")
+        self.assertRaises(FatalError, self.transact)
+        self.notice()
+        self.client.asked.clear()
+        report = self.producer.publish("t", [b"2"])
+        while report.unknown:  # its topic's limit is asked for again, on another thread
+            report = self.producer.retry(report)
+        self.assertEqual([FatalError], [type(delivery.error.cause) for delivery in report.failed])
+        self.assertEqual([], self.client.asked)
+
+    def test_what_was_in_flight_is_unknown(self):
+        self.kafka.broker.disconnect()
+        self.hang("begin")
+        self.producer.send("t", b"on its way")
+        self.assertRaises(FatalError, self.producer.transaction().__enter__)
+        self.notice()
+        report = self.producer.flush(1)
+        self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
+        self.assertIsInstance(report.unknown[0].error.cause, FatalError)
+
+    def test_the_first_call_of_all_has_a_deadline_too(self):
+        self.hang("init")
+        self.assertRaises(FatalError, self.producer.transaction)
+        self.assertEqual(TIMEOUT + GRACE_SECONDS, self.clock.monotonic())
+
+    def test_an_abort_that_hangs_ends_at_its_deadline(self):
+        self.hang("abort")
+
+        def interrupted():
+            with self.producer.transaction():
+                raise ZeroDivisionError
+
+        self.assertRaises(FatalError, interrupted)
+
+    def test_a_late_answer_changes_nothing(self):
+        self.hang("commit")
+        self.assertRaises(FatalError, self.transact)
+        self.client.returned.set()
+        self.assertRaises(FatalError, self.transact)
+        self.assertTrue(self.producer.health().poisoned)
+
+    def test_close_keeps_its_time_while_a_call_hangs(self):
+        self.hang("close")
+        begun = self.clock.monotonic()
+        self.producer.close(3)
+        self.assertTrue(self.clock.monotonic() - begun <= 4)
+
+
+class ConsumerTest(BoundedCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka.broker.create_topic("t")
+        self.settings = self.kafka.consumer_settings("t", stop_timeout_seconds=5.0)
+        self.consumer = self.open()
+        self.clock.hung = lambda: self.kafka.broker.hanging > 0
+
+    def open(self):
+        consumer = KafkaConsumer(self.settings, MemoryConsumer(self.settings))
+        self.addCleanup(consumer.close, 0)
+        return consumer
+
+    def poll(self, consumer=None):
+        return (consumer or self.consumer).poll(timeout=0)
+
+    def own(self):
+        while not self.consumer.assignment():
+            self.poll()
+
+    def hang(self, kind):
+        self.kafka.broker.inject(kind, Hang())
+
+    def test_a_start_that_hangs_ends_the_consumer_at_its_deadline(self):
+        self.hang("committed")
+
+        def polls():
+            for _ in range(3):
+                self.poll()
+
+        error = self.assertRaises(FatalError, polls)
+        self.assertIn("committed has not come back 5 s after its time-out of 5.0 s", str(error))
+        self.assertIn("reads on from what is committed", str(error))
+        self.assertTrue(self.consumer.health().poisoned)
+
+    def test_a_commit_that_hangs_is_unknown_at_once_and_ends_the_consumer_later(self):
+        self.own()
+        self.hang("commit")
+        self.assertIsInstance(self.consumer.commit({T: 0}, 1.0)[T].error, CommitUnknown)
+        self.assertEqual(1.0, self.clock.monotonic())
+        self.poll()
+        self.clock.advance(COMMIT_SECONDS + GRACE_SECONDS)
+        self.assertEqual(COMMIT_SECONDS + GRACE_SECONDS + 1, self.consumer.health().oldest_call_seconds)
+        self.inspect()
+        self.assertRaises(FatalError, self.poll)
+        self.assertIsInstance(self.consumer.commit({T: 0})[T].error, FatalError)
+
+    def inspect(self):
+        """What the watchdog does within two seconds."""
+        for _ in range(2):
+            self.consumer._transport.thread.inspect()
+
+    def test_a_late_answer_changes_nothing(self):
+        self.own()
+        self.hang("commit")
+        self.consumer.commit({T: 0}, 1.0)
+        self.clock.advance(COMMIT_SECONDS + GRACE_SECONDS)
+        self.inspect()
+        self.kafka.broker.clear_faults()
+        self.assertRaises(FatalError, self.poll)
+
+    def test_close_keeps_its_time_while_a_call_hangs(self):
+        self.own()
+        self.hang("commit")
+        self.consumer.commit({T: 0}, 0.0)
+        begun = self.clock.monotonic()
+        self.consumer.close(3.0)
+        self.assertTrue(self.clock.monotonic() - begun <= 4.0)
+        self.assertIn("did not leave it in time", self.log.output)
+
+    def test_another_reads_on_from_what_is_committed(self):
+        self.own()
+        self.hang("committed")
+        with contextlib.suppress(FatalError):
+            self.consumer.seek_to_committed()
+        self.consumer.close(0)
+        [member] = self.kafka.broker.members(self.settings.group_id)
+        self.kafka.broker.expire_member(self.settings.group_id, member.member_id)
+        other = self.open()
+        while not other.assignment():
+            self.poll(other)
+        self.assertEqual(0, other.position(T))
+
+
+_SECONDS = 5.0
+#: How each call is made. One that is not here has not been thought of: may it wait for a broker?
+PRODUCER_CALLS = {
+    "init_transactions": lambda bounded: bounded.init_transactions(_SECONDS),
+    "begin_transaction": lambda bounded: bounded.begin_transaction(),
+    "send_offsets": lambda bounded: bounded.send_offsets({}, None, _SECONDS),
+    "commit_transaction": lambda bounded: bounded.commit_transaction(_SECONDS),
+    "abort_transaction": lambda bounded: bounded.abort_transaction(_SECONDS),
+    "produce": lambda bounded: bounded.produce("t", b"", None, 0, None, None, 0, None),
+    "fault": lambda bounded: bounded.fault(None),
+    "poll": lambda bounded: bounded.poll(_SECONDS),
+    "flush": lambda bounded: bounded.flush(_SECONDS),
+    "purge": lambda bounded: bounded.purge(),
+    "max_message_bytes": lambda bounded: bounded.max_message_bytes(["t"], _SECONDS),
+    "topic_ids": lambda bounded: bounded.topic_ids(["t"], _SECONDS),
+    "close": lambda bounded: bounded.close(_SECONDS),
+}
+CONSUMER_CALLS = {
+    "commit": lambda bounded: bounded.commit({}),
+    "committed": lambda bounded: bounded.committed([T], _SECONDS),
+    "watermarks": lambda bounded: bounded.watermarks(T, _SECONDS),
+    "first_offsets": lambda bounded: bounded.first_offsets([T], _SECONDS),
+    "end_offsets": lambda bounded: bounded.end_offsets([T], _SECONDS),
+    "offsets_for_times": lambda bounded: bounded.offsets_for_times({T: 0}, _SECONDS),
+    "partition_count": lambda bounded: bounded.partition_count("t", _SECONDS),
+    "subscribe": lambda bounded: bounded.subscribe(["t"], None),
+    "assign_owned": lambda bounded: bounded.assign_owned({T: 0}),
+    "assign": lambda bounded: bounded.assign({T: 0}),
+    "assignment": lambda bounded: bounded.assignment(),
+    "poll": lambda bounded: bounded.poll(1, _SECONDS),
+    "fault": lambda bounded: bounded.fault(None),
+    "pause": lambda bounded: bounded.pause([T]),
+    "resume": lambda bounded: bounded.resume([T]),
+    "seek": lambda bounded: bounded.seek(T, 0),
+    "position": lambda bounded: bounded.position([T]),
+    "topic_ids": lambda bounded: bounded.topic_ids(["t"], _SECONDS),
+    "group_metadata": lambda bounded: bounded.group_metadata(),
+    "close": lambda bounded: bounded.thread.finish(bounded.close, _SECONDS),
+    "abandon": lambda bounded: bounded._give_up()(),
+}
+# Of these librdkafka keeps the time itself, or asks no broker; questions about topics have a client of their own.
+ON_THE_CALLERS_THREAD = {"produce", "fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
+    *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "position", "group_metadata"),
+    "abandon",
+}
+
+
+class ThreadsTest(BoundedCase):
+    """Which thread each call of a client is on."""
+
+    def client(self, kind, **instead):
+        """A client of which each call notes its thread, but for those that are given."""
+        self.threads = {}
+
+        def noted(name):
+            def call(*_arguments):
+                self.threads[name] = threading.current_thread().name
+                return 0
+
+            return call
+
+        self.names = [name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")]
+        calls = {name: noted(name) for name in self.names} | instead
+        return SimpleNamespace(clock=self.clock, message_type=object, **calls)
+
+    def assert_on_the_helper(self, helper, calls, bounded):
+        self.assertEqual(set(self.names), calls.keys())
+        here = threading.current_thread().name
+        for call in calls.values():
+            call(bounded())
+        expected = {name: here if name in ON_THE_CALLERS_THREAD else helper for name in self.names}
+        self.assertEqual(expected, self.threads)
+
+    def test_calls_of_a_producer_that_wait_for_a_broker_are_on_its_helper(self):
+        client = self.client(ProducerTransport)
+        self.assert_on_the_helper("kafka-producer-calls", PRODUCER_CALLS, lambda: BoundedProducer(client, self.fail))
+
+    def test_calls_of_a_consumer_that_wait_for_a_broker_are_on_its_helper(self):
+        client = self.client(ConsumerTransport)
+        self.assert_on_the_helper("kafka-consumer-calls", CONSUMER_CALLS, lambda: BoundedConsumer(client))
+
+    def assert_is_reported(self, name, kind, calls, bounded):
+        """While it hangs, and once it has come back."""
+        opened = []
+
+        def hangs(*_arguments):
+            thread = opened[0].thread if kind is ConsumerTransport else opened[0]._thread
+            self.clock.advance(40.0)
+            thread.inspect()
+            self.assertIn(f"{name} has not come back for 40 s", self.log.output)
+            self.assertEqual(40.0, thread.oldest_seconds())
+
+        opened.append(bounded(self.client(kind, **{name: hangs})))
+        calls[name](opened[0])
+        self.assertIn(f"{name} has come back after 40 s", self.log.output)
+
+    def test_a_poll_of_a_producer_that_hangs_is_reported(self):
+        self.assert_is_reported(
+            "poll", ProducerTransport, PRODUCER_CALLS, lambda each: BoundedProducer(each, self.fail)
+        )
+
+    def test_a_flush_that_hangs_is_reported(self):
+        self.assert_is_reported(
+            "flush", ProducerTransport, PRODUCER_CALLS, lambda each: BoundedProducer(each, self.fail)
+        )
+
+    def test_a_poll_of_a_consumer_that_hangs_is_reported(self):
+        self.assert_is_reported("poll", ConsumerTransport, CONSUMER_CALLS, BoundedConsumer)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+from typing import Any, cast
+
+from oslotest import base
+
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.transport.topic_watch import TopicWatch
+
+
+class Topics:
+    """A transport that knows ids."""
+
+    def __init__(self, **ids):
+        self.ids = ids
+        self.failing = False
+        self.asked = lambda: None
+
+    def topic_ids(self, topics, timeout):
+        self.asked()
+        if self.failing:
+            raise TransportError("no answer")
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+
+class TestTopicWatch(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.topics = cast(Any, Topics(metrics="one", logs="two"))
+        self.watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0)
+        self.watch.check()
+
+    def test_a_topic_that_stays_is_no_failure(self):
+        self.watch.check()
+        self.assertIsNone(self.watch.failure)
+
+    def test_another_id_is_a_failure_that_names_topic_and_ids(self):
+        self.topics.ids["logs"] = "three"
+        self.watch.check()
+        failure = self.watch.failure
+        assert failure is not None
+        self.assertEqual("logs", failure.topic)
+        self.assertIn("two is now three", str(failure))
+
+    def test_a_topic_that_was_missing_in_between_is_recognised(self):
+        del self.topics.ids["metrics"]
+        self.watch.check()
+        self.assertIsNone(self.watch.failure)
+        self.topics.ids["metrics"] = "four"
+        self.watch.check()
+        self.assertIn("'metrics'", str(self.watch.failure))
+
+    def test_who_is_told_of_each_goes_on_with_the_new_id(self):
+        told = []
+        watch = TopicWatch(self.topics, ("metrics", "logs"), 60.0, on_recreated=told.append)
+        watch.check()
+        self.topics.ids["logs"] = "three"
+        watch.check()
+        watch.check()
+        self.topics.ids["logs"] = "four"
+        watch.check()
+        self.assertEqual(
+            [("logs", "two", "three"), ("logs", "three", "four")], [(f.topic, f.old_id, f.new_id) for f in told]
+        )
+        self.assertIsNone(watch.failure)
+
+    def test_a_topic_that_is_added_is_known_by_the_id_that_it_has_then(self):
+        asked = threading.Event()
+        self.topics.asked = asked.set
+        watch = TopicWatch(self.topics, (), 3600.0)
+        self.addCleanup(watch.stop)
+        watch.add("metrics")
+        self.assertTrue(asked.wait(10))
+        asked.clear()
+        watch.add("logs")
+        self.assertTrue(asked.wait(10))
+        asked.clear()
+        watch.add("logs")
+        self.assertFalse(asked.is_set())
+
+    def test_nobody_asks_where_the_interval_is_nothing(self):
+        self.topics.asked = self.fail
+        TopicWatch(self.topics, (), 0).add("metrics")
+
+    def test_no_answer_is_no_failure(self):
+        self.topics.failing = True
+        self.watch.check()
+        self.topics.failing = False
+        self.watch.check()
+        self.assertIsNone(self.watch.failure)

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.persister.start_offsets import StartOffsets
+from monasca_common.persister.status import MemberState, MemberStatus, Status
+from monasca_common.persister.writer_pool import WriterPool
+from monasca_common.storage.base import Kind
+from monasca_common.storage.errors import TopicMismatch
+from monasca_common.storage.fence import StoredNext
+from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
+
+ONE, TWO = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+
+class StoredStartsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic("metrics", 2)
+        self.storage = MemoryStorage()
+        self.account = MemberStatus(Status("metrics-0", Kind.METRICS), SystemClock())
+        self.account.begin(lambda: None)
+
+    def starts(self, **changes):
+        starts = StartOffsets(WriterPool(self.storage), self.account)
+        self.consumer = self.kafka.consumer("metrics", "g", **changes)
+        starts.attach(self.consumer)
+        return starts
+
+    def fill(self, count, partition=0):
+        records = [Record(b"x", partition=partition)] * count
+        self.kafka.producer().publish("metrics", records).raise_for_undelivered()
+
+    def stored(self, partition):
+        return self.storage.next["g", *partition].next_offset
+
+    def test_the_database_tells_whatever_kafka_has_committed(self):
+        self.fill(9)
+        starts = self.starts()
+        topic_id = self.consumer.topic_ids().get("metrics")
+        self.storage.next = {("g", *ONE): StoredNext(4, topic_id), ("g", *TWO): StoredNext(0, topic_id)}
+        self.consumer.poll()
+        self.consumer.commit({ONE: 8})
+        self.assertEqual({ONE: 4}, starts.assigned([ONE]))
+
+    def test_a_group_without_rows_begins_all_partitions_where_the_option_says(self):
+        self.fill(3)
+        self.assertEqual({ONE: 3}, self.starts(start="latest").assigned([ONE]))
+        self.assertEqual((3, 0), (self.stored(ONE), self.stored(TWO)))
+
+    def test_a_partition_added_later_begins_at_its_first_message_even_with_start_latest(self):
+        starts = self.starts(start="latest")
+        starts.assigned([ONE, TWO])
+        del self.storage.next["g", *TWO]
+        self.fill(5, partition=1)
+        self.assertEqual({TWO: 0}, starts.assigned([TWO]))
+
+    def test_what_another_member_began_meanwhile_counts(self):
+        starts = self.starts()
+        starts.assigned([ONE])
+        self.storage.next["g", *TWO] = StoredNext(7, self.storage.next["g", *TWO].topic_id)
+        self.assertEqual({TWO: 7}, starts.assigned([TWO]))
+
+    def test_while_the_database_is_away_it_raises_and_says_so(self):
+        self.storage.away(1)
+        starts = self.starts()
+        self.assertRaises(MessagingError, starts.assigned, [ONE])
+        self.assertEqual(MemberState.WAITING_FOR_DATABASE, self.account.report({}).state)
+        self.assertEqual({ONE: 0}, starts.assigned([ONE]))
+        self.assertEqual(MemberState.RUNNING, self.account.report({}).state)
+
+    def test_another_topic_of_the_same_name_is_the_end(self):
+        self.storage.next = {("g", *ONE): StoredNext(4, "the former one's")}
+        starts = self.starts()
+        self.assertRaises(MessagingError, starts.assigned, [ONE])
+        self.assertIsInstance(self.account.failure, TopicMismatch)

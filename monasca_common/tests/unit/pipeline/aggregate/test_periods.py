@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Periods and what is published of them, over SQLite and the memory broker."""
+
+import json
+from unittest import mock
+
+from monasca_common import pipeline
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.memory import Fail
+from monasca_common.pipeline.aggregate import periods, usage_table
+from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period
+from monasca_common.storage.sql.tables import aggregate_period
+from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
+from monasca_common.tests.unit.pipeline.pipeline_case import (
+    HOUR_MS,
+    PUBLISHER,
+    envelope,
+    partials_of,
+    pre_row,
+    shipped_row,
+    specifications,
+)
+
+START_MS = 1_767_268_800_000
+SLACK_MS = 600_000
+
+
+class OutboxCase(DatabaseCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic("metrics", 1)
+        self.specs = self.by_host()
+        self.now_ms = START_MS + 60_000
+        self.batches = 0
+
+    def by_host(self, **parameters):
+        row = shipped_row("cpu_total_host", aggregated_metric_name="agg", **parameters)
+        return specifications([pre_row("cpu", "cpu_total_host")], [row])
+
+    def outbox(self, emit="update", specs=None):
+        closing = Closing(specs or self.specs, SLACK_MS)
+        return Outbox(self.offset_store, self.kafka.producer(), "metrics", PUBLISHER, closing, emit)
+
+    def add(self, *values, hour=0):
+        """A batch of values, by host a, b and so on."""
+        messages = [
+            envelope("cpu", START_MS + hour * HOUR_MS, value, dimensions={"hostname": "abcdefgh"[number]})
+            for number, value in enumerate(values)
+        ]
+        self.batches += 1
+        found = [
+            usage_table.staged_row(key.specification_id, key.window_ms, pipeline.group_text(key.group), one)
+            for key, one in partials_of(self.specs, [(m, 0, 100 * self.batches + i) for i, m in enumerate(messages)])
+        ]
+        closing, batch = Closing(self.specs, SLACK_MS), str(self.batches)
+        with self.offset_store.writing() as connection:
+            usage_table.stage(connection, batch, 0, self.now_ms, found)
+            usage_table.merge(connection, "aggregate", batch, [0])
+            changed = periods.periods_of(self.specs, {row[:2] for row in found})
+            periods.touch(connection, "aggregate", changed, closing, self.now_ms)
+            usage_table.clear(connection, batch, self.now_ms)
+
+    def log(self):
+        """(message id, host, value, version, provisional) of each message."""
+        found = []
+        for message in self.kafka.broker.records("metrics"):
+            whole = json.loads(message.value)
+            metric = whole["metric"]
+            is_marked = metric["value_meta"].get("provisional") == "true"
+            found.append(
+                (message.message_id, metric["dimensions"]["host"], metric["value"], whole["creation_time"], is_marked)
+            )
+        return found
+
+    def periods(self):
+        return self.rows(aggregate_period, "version", "published", "provisional")
+
+
+class DueTest(OutboxCase):
+    def test_what_has_changed_is_published_once(self):
+        self.add(1.0, 2.0)
+        box = self.outbox()
+        published = box.publish(self.now_ms)
+        self.assertEqual((1, 2, 0), (published.periods, published.messages, published.undelivered))
+        self.assertEqual(0, box.publish(self.now_ms).messages)
+        self.assertEqual(0, self.outbox().publish(self.now_ms).messages)
+        self.assertEqual([("a", 1.0), ("b", 2.0)], [row[1:3] for row in self.log()])
+
+    def test_a_change_has_a_greater_version_though_the_clock_stands_still_or_goes_back(self):
+        box, versions = self.outbox(), []
+        for step_ms in (0, 0, -5_000, 10):
+            self.now_ms += step_ms
+            self.add(1.0)
+            box.publish(self.now_ms)
+            versions.append(self.log()[-1][3])
+        self.assertEqual(sorted(set(versions)), versions)
+        self.assertEqual(4, len(versions))
+
+    def test_periods_change_on_their_own(self):
+        self.add(1.0)
+        self.add(5.0, hour=-1)
+        box = self.outbox()
+        self.assertEqual(2, box.publish(self.now_ms).periods)
+        self.add(7.0, hour=-1)
+        self.assertEqual(1, box.publish(self.now_ms).periods)
+
+    def test_a_change_while_it_is_published_is_due_again(self):
+        self.add(1.0)
+        box = self.outbox()
+        deliver = Outbox._deliver
+
+        def overtaken(self_, records):
+            self.add(3.0)
+            return deliver(self_, records)
+
+        with mock.patch.object(Outbox, "_deliver", overtaken):
+            box.publish(self.now_ms)
+        self.assertEqual(1, box.publish(self.now_ms).messages)
+        self.assertEqual([1.0, 2.0], [row[2] for row in self.log()])  # the average of one and of both
+        self.assertEqual(0, box.publish(self.now_ms).messages)
+
+    def test_two_that_publish_the_same_send_the_same(self):
+        self.add(1.0, 2.0)
+        first, second = self.outbox(), self.outbox()
+        deliver = Outbox._deliver
+
+        def overtaken(self_, records):
+            with mock.patch.object(Outbox, "_deliver", deliver):
+                second.publish(self.now_ms + 1)
+            return deliver(self_, records)
+
+        with mock.patch.object(Outbox, "_deliver", overtaken):
+            first.publish(self.now_ms)
+        rows = self.log()
+        self.assertEqual(sorted(rows[:2]), sorted(rows[2:]))
+
+    def test_what_another_job_has_noted_is_not_ours(self):
+        with self.offset_store.writing() as connection:
+            period = Period(self.specs.transforms["cpu_total_host"].id, START_MS)
+            periods.touch(connection, "other", [period], Closing(self.specs, 0), self.now_ms)
+        self.assertEqual(0, self.outbox().publish(self.now_ms).periods)
+
+    def test_what_is_due_for_other_specifications_waits(self):
+        self.add(1.0)
+        other = self.by_host(filter_by_list=[FILTER])
+        self.assertEqual(0, self.outbox(specs=other).publish(self.now_ms).periods)
+        self.assertEqual(1, self.outbox().publish(self.now_ms).periods)
+
+
+FILTER = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "include"}
+
+
+class CrashTest(OutboxCase):
+    def test_between_delivery_and_clearing_the_repeat_has_the_same_ids_and_the_same_bytes(self):
+        self.add(1.0, 2.0)
+        with failpoints.armed("pipeline.before_clearing", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.outbox().publish, self.now_ms)
+        self.assertEqual(2, self.outbox().publish(self.now_ms + 90_000).messages)
+        rows = self.log()
+        self.assertEqual(rows[:2], rows[2:])
+
+    def test_what_is_not_delivered_stays_due(self):
+        self.add(1.0, 2.0)
+        box = self.outbox()
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=2)
+        self.assertEqual((2, 1), (box.publish(self.now_ms).messages, len(self.log())))
+        published = box.publish(self.now_ms)
+        self.assertEqual((2, 0), (published.messages, published.undelivered))
+        self.assertEqual({"a", "b"}, {row[1] for row in self.log()})
+        self.assertEqual(2, len(set(self.log())))
+
+    def test_mutant_that_clears_before_delivery_loses_what_is_not_delivered(self):
+        self.add(1.0)
+        box = self.outbox()
+        publish = Outbox._publish
+
+        def published(self_, due):
+            self_._clear(due)
+            failpoints.fail_point("pipeline.before_clearing")
+            return publish(self_, due)
+
+        with (
+            mock.patch.object(Outbox, "_publish", published),
+            failpoints.armed("pipeline.before_clearing", "raise"),
+        ):
+            self.assertRaises(failpoints.FailPointReached, box.publish, self.now_ms)
+        self.assertEqual(0, box.publish(self.now_ms).messages)
+        self.assertEqual([], self.log())
+
+
+class ClosingTest(OutboxCase):
+    END_MS = START_MS + HOUR_MS + SLACK_MS
+
+    def test_a_period_that_is_over_is_published_without_its_mark(self):
+        self.add(1.0)
+        box = self.outbox()
+        for now_ms, messages in ((self.now_ms, 1), (self.END_MS - 1, 0), (self.END_MS, 1), (self.END_MS + 1, 0)):
+            self.assertEqual(messages, box.publish(now_ms).messages)
+        (first_id, *_, first_version, first_marked), (second_id, *_, second_version, second_marked) = self.log()
+        self.assertEqual((True, False), (first_marked, second_marked))
+        self.assertGreater(second_version, first_version)
+        self.assertNotEqual(first_id, second_id)
+
+    def test_final_rows_wait_until_it_is_over(self):
+        self.add(1.0)
+        box = self.outbox("final")
+        self.assertEqual([0, 0, 1], [box.publish(at).messages for at in (self.now_ms, self.END_MS - 1, self.END_MS)])
+        self.now_ms = self.END_MS + 5
+        self.add(3.0)
+        self.assertEqual(1, box.publish(self.now_ms).messages)
+        self.assertEqual([(1.0, False), (2.0, False)], [(row[2], row[4]) for row in self.log()])
+
+    def test_the_mark_is_decided_where_a_repeat_finds_it(self):
+        self.add(1.0)
+        with failpoints.armed("pipeline.before_clearing", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.outbox().publish, self.END_MS - 1)
+        self.outbox().publish(self.END_MS)
+        self.assertEqual([True, False], [row[4] for row in self.log()])
+        self.assertEqual(2, len({row[3] for row in self.log()}))
+
+    def test_a_day_is_open_for_a_day(self):
+        specs = self.by_host(aggregation_period="daily")
+        period = Period(specs.transforms["cpu_total_host"].id, 0)
+        closing = Closing(specs, SLACK_MS)
+        self.assertTrue(closing.is_open(period, 24 * HOUR_MS + SLACK_MS - 1))
+        self.assertFalse(closing.is_open(period, 24 * HOUR_MS + SLACK_MS))

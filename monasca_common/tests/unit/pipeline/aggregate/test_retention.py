@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+from monasca_common.pipeline import Partial, Reading
+from monasca_common.pipeline.aggregate import periods, usage_table
+from monasca_common.pipeline.aggregate.periods import Closing, Period
+from monasca_common.pipeline.aggregate.retention import Retention
+from monasca_common.storage.sql.tables import aggregate_period, aggregate_usage
+from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
+from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, pre_row, shipped_row, specifications
+
+DAY_MS = 24 * HOUR_MS
+NOW_MS = 20_000 * DAY_MS
+ONE = Partial.of(Reading(0.0, 0, 0, 1.0))
+
+
+class RetentionTest(DatabaseCase):
+    def setUp(self):
+        super().setUp()
+        self.specs = specifications([pre_row("cpu", "mem_total_all")], [shipped_row("mem_total_all")])
+        self.name = self.specs.transforms["mem_total_all"].id
+
+    def know(self, *starts_ms, job="aggregate"):
+        rows = [usage_table.staged_row(self.name, start_ms, "[]", ONE) for start_ms in starts_ms]
+        with self.offset_store.writing() as connection:
+            usage_table.stage(connection, "b", 0, NOW_MS, rows)
+            usage_table.merge(connection, job, "b", [0])
+            usage_table.clear(connection, "b", NOW_MS)
+            changed = [Period(self.name, start_ms) for start_ms in starts_ms]
+            periods.touch(connection, job, changed, Closing(self.specs, 0), NOW_MS)
+
+    def known(self):
+        windows = sorted(start for (start,) in self.rows(aggregate_usage, "window_start"))
+        self.assertEqual(windows, sorted(start for (start,) in self.rows(aggregate_period, "period_start")))
+        return [NOW_MS - start for start in windows]
+
+    def test_what_is_older_than_retention_and_a_day_is_forgotten(self):
+        self.know(NOW_MS, NOW_MS - 3 * DAY_MS, NOW_MS - 3 * DAY_MS - 1)
+        self.assertEqual(1, Retention(self.offset_store, "aggregate", 2 * DAY_MS).apply(NOW_MS))
+        self.assertEqual([3 * DAY_MS, 0], self.known())
+
+    def test_it_is_looked_at_once_an_hour(self):
+        retention = Retention(self.offset_store, "aggregate", DAY_MS)
+        self.know(0)
+        self.assertEqual(1, retention.apply(NOW_MS))
+        self.know(0)
+        self.assertEqual(0, retention.apply(NOW_MS + HOUR_MS - 1))
+        self.assertEqual(1, retention.apply(NOW_MS + HOUR_MS))
+
+    def test_another_jobs_is_left_to_it(self):
+        self.know(0, job="other")
+        self.assertEqual(0, Retention(self.offset_store, "aggregate", DAY_MS).apply(NOW_MS))
+        self.assertEqual([NOW_MS], self.known())

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the database makes of partials is what `Partial.merge` makes of them."""
+
+import itertools
+from unittest import mock
+
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monasca_common.pipeline import Partial, PartialKey, Reading, group_text, merged
+from monasca_common.pipeline.aggregate import usage_table
+from monasca_common.pipeline.aggregate.partials import exact_sum
+from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
+from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
+from monasca_common.tests.unit.pipeline.pipeline_case import golden, partials_of, pre_row, shipped_row, specifications
+
+NOW_MS = 1_700_000_000_000
+KEYS = [
+    PartialKey(specification, window_ms, group)
+    for specification in ("s@1", "t@1")
+    for window_ms in (0, 600_000)
+    for group in ((), ("a", "b"), ("ab", ""), ('quo"te', "é, ;"))
+]
+
+TIMES_MS = (0.0, 0.25, 599_999.75)
+QUANTITIES = (0.0, 0.1, -0.1, 1e16, -1e16, 1e-300, 1e200, -1e200, 3.0, 1 / 3, 2.0**53 + 2)
+
+
+def reading(partition, offset):
+    """A place has one record. Few times, so that they tie."""
+    return Reading(TIMES_MS[offset % 3], partition, offset, QUANTITIES[(7 * partition + offset) % len(QUANTITIES)])
+
+
+readings = st.builds(reading, st.integers(0, 2), st.integers(0, 20))
+
+
+@st.composite
+def partials(draw):
+    """Of one to four records."""
+    return _of(draw(st.lists(readings, min_size=1, max_size=4)))
+
+
+def _of(some):
+    whole = Partial.of(some[0])
+    for reading in some[1:]:
+        whole = whole.merge(Partial.of(reading))
+    return whole
+
+
+class MergeTest(DatabaseCase):
+    def store(self, found, batch="b", attempts=(1,), job="j"):
+        """``found``: (key, partial), each key once."""
+        rows = [usage_table.staged_row(key[0], key[1], group_text(key[2]), one) for key, one in found]
+        with self.offset_store.writing() as connection:
+            for attempt in attempts:
+                usage_table.stage(connection, batch, attempt, NOW_MS, rows)
+            usage_table.merge(connection, job, batch, attempts[:1])
+            usage_table.clear(connection, batch, NOW_MS)
+
+    def known(self, job="j"):
+        with self.offset_store.reading() as connection:
+            specifications = {key.specification_id for key in KEYS}
+            return dict(
+                itertools.chain.from_iterable(
+                    usage_table.read(connection, job, specification, 0, 10**9) for specification in specifications
+                )
+            )
+
+    @settings(
+        max_examples=25,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(st.lists(st.dictionaries(st.sampled_from(KEYS), partials(), min_size=1), min_size=1, max_size=4))
+    def test_batch_after_batch_and_in_the_other_order(self, batches):
+        expected = merged(itertools.chain.from_iterable(batch.items() for batch in batches))
+        for job, order in (("forth", batches), ("back", batches[::-1]), ("short", batches)):
+            with self.offset_store.writing() as connection:
+                connection.execute(aggregate_usage.delete().where(aggregate_usage.c.job == job))
+            with mock.patch.object(usage_table, "MOST_FLOATS", 2 if job == "short" else 32):
+                for batch in order:
+                    self.store(batch.items(), job=job)
+            self.assertEqual(expected, self.known(job))
+
+    def test_only_the_attempts_that_count_are_merged(self):
+        one = {KEYS[0]: _of([Reading(1.0, 0, 0, 3.0)])}
+        self.store(one.items(), attempts=(7, 8))
+        self.assertEqual(one, self.known())
+        self.assertEqual([], self.rows(aggregate_staging, "batch"))
+
+    def test_what_is_staged_is_counted_by_window(self):
+        rows = [usage_table.staged_row(*key[:2], group_text(key[2]), _of([Reading(0, 0, 0, 1)])) for key in KEYS]
+        with self.offset_store.writing() as connection:
+            usage_table.stage(connection, "b", 1, NOW_MS, rows)
+            usage_table.stage(connection, "b", 2, NOW_MS, rows[:3])
+            usage_table.stage(connection, "other", 1, NOW_MS, rows)
+            self.assertEqual(
+                {(name, window): 4 for name in ("s@1", "t@1") for window in (0, 600_000)},
+                usage_table.staged_windows(connection, "b", [1]),
+            )
+            self.assertEqual({("s@1", 0): 3}, usage_table.staged_windows(connection, "b", [2]))
+            self.assertEqual({}, usage_table.staged_windows(connection, "b", []))
+
+    def test_what_a_crash_has_left_a_day_ago_is_cleared_and_what_is_new_is_somebodys(self):
+        row = usage_table.staged_row("s@1", 0, "[]", _of([Reading(0, 0, 0, 1)]))
+        with self.offset_store.writing() as connection:
+            for batch, staged_ms in (("mine", NOW_MS), ("another's", NOW_MS), ("old", NOW_MS - 86_400_001)):
+                usage_table.stage(connection, batch, 1, staged_ms, [row])
+            usage_table.clear(connection, "mine", NOW_MS)
+        self.assertEqual([("another's",)], self.rows(aggregate_staging, "batch"))
+
+    def test_windows_of_a_range_are_removed_and_no_others(self):
+        self.store([(key, _of([Reading(0, 0, 0, 1)])) for key in KEYS])
+        with self.offset_store.writing() as connection:
+            usage_table.remove(connection, "j", ["s@1"], 0, 600_000)
+            usage_table.remove(connection, "another", ["t@1"], 0, 10**9)
+        self.assertEqual({key for key in KEYS if key[:2] != ("s@1", 0)}, set(self.known()))
+
+    def test_a_sum_that_has_grown_long_is_written_anew_and_still_exact(self):
+        longest = 0
+        for number in range(100):
+            self.store([(KEYS[0], _of([Reading(0, 0, number, 0.1)]))])
+            [(sums,)] = self.rows(aggregate_usage, "sums")
+            longest = max(longest, len(sums.split()))
+        self.assertEqual(usage_table.MOST_FLOATS, longest)
+        self.assertEqual(exact_sum([0.1] * 100), self.known()[KEYS[0]].sums)
+
+    def test_sums_of_nothing_do_not_grow(self):
+        for number in range(100):
+            self.store([(KEYS[0], _of([Reading(0, 0, number, 0.0)]))])
+        [(sums,)] = self.rows(aggregate_usage, "sums")
+        self.assertLess(len(sums), 2 * usage_table.MOST_FLOATS)
+        self.assertEqual((), self.known()[KEYS[0]].sums)
+
+    def test_sums_of_other_jobs_and_groups_are_left_alone(self):
+        one = _of([Reading(0, 0, 0, 0.1)])
+        for _ in range(20):
+            self.store([(KEYS[0], one), (KEYS[1], one)])
+            self.store([(KEYS[0], one)], job="other")
+        with mock.patch.object(usage_table, "MOST_FLOATS", 2):
+            self.store([(KEYS[0], one)])
+        lengths = {
+            (job, group): len(sums.split())
+            for job, group, sums in self.rows(aggregate_usage, "job", "group_values", "sums")
+        }
+        self.assertEqual({("j", "[]"): 2, ("j", '["a","b"]'): 20, ("other", "[]"): 20}, lengths)
+
+
+class GoldenMerge:
+    """Metrics of real clouds, a batch for each. ``self.offset_store`` is an empty database's."""
+
+    def test_golden_data_batch_after_batch_is_exact_although_sums_are_written_anew(self):
+        self.patch(usage_table, "MOST_FLOATS", 2)
+        for row, event_types, file in (
+            (shipped_row("mem_total_all"), ["mem.total_mb"], "mem_and_pod_metrics.jsonl"),
+            (shipped_row("cpu_util_all"), ["cpu.total_logical_cores", "cpu.idle_perc"], "cpu_metrics.jsonl"),
+        ):
+            pre_rows = [pre_row(event_type, row["metric_id"]) for event_type in event_types]
+            specs = specifications(pre_rows, [row])
+            messages = [(value, 0, offset) for offset, value in enumerate(golden(file))]
+            expected = dict(partials_of(specs, messages))
+            for message in messages:
+                rows = [
+                    usage_table.staged_row(key[0], key[1], group_text(key[2]), one)
+                    for key, one in partials_of(specs, [message])
+                ]
+                if rows:
+                    with self.offset_store.writing() as connection:
+                        usage_table.stage(connection, "b", 1, NOW_MS, rows)
+                        usage_table.merge(connection, "j", "b", [1])
+                        usage_table.clear(connection, "b", NOW_MS)
+            with self.offset_store.reading() as connection:
+                [specification] = {key.specification_id for key in expected}
+                found = dict(usage_table.read(connection, "j", specification, 0, NOW_MS))
+                sums = connection.execute(sa.select(aggregate_usage.c.sums)).scalars().all()
+            self.assertEqual(expected, found)
+            self.assertLessEqual(max(len(text.split()) for text in sums), 3)
+
+
+class SqliteGoldenMergeTest(GoldenMerge, DatabaseCase): ...

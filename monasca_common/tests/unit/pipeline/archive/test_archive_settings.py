@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+from testtools.matchers import Contains
+
+from monasca_common.pipeline.archive.settings import archive_settings, has_archive
+from monasca_common.pipeline.replay.settings import KafkaTarget, StorageTarget, replay_settings
+from monasca_common.storage.base import Kind
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+DATABASE = "connection = sqlite:////tmp/nowhere.sqlite"
+HERE = "location = /archive"
+
+
+class ArchiveOptionsTest(ConfigurationTestCase):
+    def settings(self, *lines):
+        return archive_settings(self.with_kafka(database=DATABASE, pipeline_archive="\n".join(lines)))
+
+    def test_without_a_word_metrics_are_archived_for_ever(self):
+        settings = self.settings(HERE)
+        (stream,) = settings.streams
+        self.assertEqual(("metrics", "spark-archive", 300.0), (stream.topic, stream.group, stream.trigger_seconds))
+        self.assertEqual(("/archive", "zstd", 0), (settings.location, settings.compression, settings.retention_days))
+        self.assertEqual("sqlite:////tmp/nowhere.sqlite", stream.connection)
+
+    def test_several_topics_are_read_each_by_itself(self):
+        streams = self.settings(HERE, "topic = metrics, log").streams
+        self.assertEqual([("metrics",), ("log",)], [stream.consumer.topics for stream in streams])
+
+    def test_a_place_must_be_named(self):
+        self.assertThat(self.refused(self.settings), Contains("location in group [pipeline_archive]"))
+
+    def test_whether_there_is_an_archive(self):
+        self.assertFalse(has_archive(self.with_kafka()))
+        self.assertTrue(has_archive(self.with_kafka(pipeline_archive=HERE)))
+
+    def test_each_value_that_makes_no_sense_is_refused_by_name(self):
+        for line in ("retention_days = -1", "compression = best", "trigger_seconds = -1", "retention = 3"):
+            self.assertThat(self.refused(self.settings, HERE, line), Contains(line.partition(" ")[0]))
+
+    def test_where_it_is_may_hold_a_password(self):
+        self.assertNotIn("secret", repr(self.settings("location = s3://key:secret@bucket")))
+
+
+class ReplayOptionsTest(ConfigurationTestCase):
+    def settings(self, *lines, archive=HERE, kafka=""):
+        conf = self.with_kafka(kafka, database=DATABASE, pipeline_archive=archive, pipeline_replay="\n".join(lines))
+        return replay_settings(conf)
+
+    def test_to_kafka(self):
+        settings = self.settings("output_topic = again", "name = cpu.*", "tenant = a|b")
+        self.assertEqual(("/archive", "metrics"), (settings.location, settings.topic))
+        self.assertEqual(("cpu.*", "a|b"), (settings.name.text, settings.tenant.text))
+        self.assertIsInstance(settings.target, KafkaTarget)
+        self.assertEqual("again", settings.target.topic)
+
+    def test_to_storage(self):
+        target = self.settings("to = storage", "kind = logs").target
+        self.assertIsInstance(target, StorageTarget)
+        self.assertEqual((Kind.LOGS, "sqlite:////tmp/nowhere.sqlite"), (target.kind, target.storage.connection))
+
+    def test_a_topic_must_be_named(self):
+        self.assertThat(self.refused(self.settings), Contains("output_topic in group [pipeline_replay]"))
+
+    def test_an_archive_must_be_named(self):
+        told = self.refused(self.settings, "output_topic = again", archive="")
+        self.assertThat(told, Contains("location in group [pipeline_archive]"))
+
+    def test_a_transaction_is_not_shared_by_executors(self):
+        told = self.refused(self.settings, "output_topic = again", kafka="transactional_id = x")
+        self.assertThat(told, Contains("transactional_id"))
+
+    def test_what_makes_no_sense_is_refused_by_name(self):
+        for line in ("name = (", "tenant = [", "to = nowhere", "kind = numbers", "names = x", "name = $nobody"):
+            told = self.refused(self.settings, "output_topic = again", line)
+            self.assertThat(told, Contains(line.partition(" ")[0]))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+import logging
+import threading
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from unittest import mock
+
+import fixtures
+from oslotest import base
+from testtools.matchers import EndsWith
+
+from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkFailed, SparkUnavailable, StagingLost
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
+from monasca_common.storage.errors import StorageUnavailable
+
+
+@dataclass
+class Report:
+    offsets: int = 0
+    behind: int = 0
+    counted: dict[str, int] = field(default_factory=dict)
+
+    def results(self):
+        return self.counted
+
+
+class LoopTest(base.BaseTestCase):
+    """``self.stop`` never waits; it remembers for how long it should have."""
+
+    def setUp(self):
+        super().setUp()
+        self.rests, self.told = [], []
+        self.stop = threading.Event()
+        self.stop.wait = self.rests.append
+        self.is_stopped = False
+        spark_context = SimpleNamespace(isStopped=lambda: self.is_stopped)
+        self.spark = mock.Mock()
+        self.spark.sparkContext._jsc.sc.return_value = spark_context
+
+    def run_through(self, *outcomes, once=True):
+        """Each outcome is a report, or an error that a step raises."""
+        left = list(outcomes)
+
+        def step():
+            outcome = left.pop(0)
+            if not left and not once:
+                self.stop.set()
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        progress = loop.run(step, self.spark, 10.0, JobRequest(once=once), JobWatcher(self.stop, self.told.append))
+        self.assertEqual([], left)
+        return progress
+
+    def test_once_ends_when_nothing_is_left_and_adds_up_what_was_counted(self):
+        progress = self.run_through(Report(5, 7, {"records": 4}), Report(7, 0, {"records": 6}))
+        self.assertEqual((12, 0, {"records": 10}), (progress.done, progress.left, progress.results))
+        self.assertEqual([7, 0], [each.left for each in self.told])
+
+    def test_a_failure_that_passes_is_waited_for_longer_and_longer(self):
+        self.useFixture(fixtures.MonkeyPatch("random.random", lambda: 0.0))
+        self.run_through(StorageUnavailable("away"), StagingLost("gone"), StorageUnavailable("away"), Report())
+        self.assertEqual([0.5, 1.0, 2.0], self.rests)
+
+    def test_once_five_failures_in_a_row_are_the_end(self):
+        error = StorageUnavailable("away")
+        self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 5))
+        self.run_through(*[error] * 4, Report(1, 1), *[error] * 4, Report())
+
+    def test_a_run_without_end_does_not_give_up(self):
+        self.assertEqual(3, self.run_through(*[StorageUnavailable("away")] * 20, Report(3), once=False).done)
+
+    def test_a_spark_that_has_stopped_does_not_come_back(self):
+        self.is_stopped = True
+        self.assertRaises(SparkUnavailable, self.run_through, StorageUnavailable("x"), once=False)
+
+    def test_a_spark_that_has_died_is_told_so(self):
+        self.spark.sparkContext._jsc.sc.side_effect = ConnectionRefusedError(111, "Connection refused")
+        error = self.assertRaises(SparkUnavailable, self.run_through, ConnectionRefusedError("gone"), once=False)
+        self.assertEqual("Spark has ended under the job, start it again: gone", str(error))
+
+    def test_what_does_not_pass_is_the_end_at_once(self):
+        self.assertRaises(RecordsLost, self.run_through, RecordsLost("gone"), once=False)
+
+    def test_who_was_fenced_reads_on_however_often(self):
+        self.assertEqual(1, self.run_through(*[Fenced("t", 0, 1, 2)] * 9, Report(1)).done)
+
+    def test_once_does_not_end_before_all_is_published(self):
+        left = Report(5, 0, {loop.UNDELIVERED: 2})
+        self.assertEqual(5, self.run_through(left, Report()).done)
+        self.assertRaises(NotPublished, self.run_through, *[left] * 5)
+
+    def test_what_spark_says_in_pages_ends_a_job_in_a_line(self):
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        def fail(error):
+            with loop.spark_told():
+                raise error
+
+        for kind in (PySparkException, Py4JError):
+            error = self.assertRaises(SparkFailed, fail, kind("no space left\n\tat java.io.x"))
+            self.assertEqual("Spark has failed: no space left", str(error))
+        self.assertRaises(RecordsLost, fail, RecordsLost())
+
+    def test_what_java_says_below_its_first_line_is_for_those_who_look_closer(self):
+        from pyspark.errors import PySparkException
+
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG, format="%(levelname)s %(message)s"))
+        error = PySparkException("Job aborted\n\tat a.b\nCaused by: java.io.IOException: no space left\n\tat c.d")
+        self.run_through(error, Report())
+        debug, line = logged.output.split("ERROR ")
+        self.assertEqual(5, len(debug.splitlines()))
+        self.assertThat(line, EndsWith(" s: java.io.IOException: no space left\n"))

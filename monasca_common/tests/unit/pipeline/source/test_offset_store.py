@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+import threading
+from dataclasses import replace
+
+import testtools
+from testtools.matchers import Contains
+
+from monasca_common.pipeline.errors import Fenced
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
+from monasca_common.storage.errors import SchemaMismatch, StorageUnavailable, TopicMismatch
+from monasca_common.storage.sql.tables import aggregate_period
+from monasca_common.tests.unit.pipeline.database_case import SOURCE, DatabaseCase
+
+ROW = {"job": "j", "specification": "s", "period_start": 0, "version": 1, "published": 0, "provisional": False}
+
+
+class OffsetStoreTest(DatabaseCase):
+    def test_what_was_begun_is_where_the_next_batch_begins(self):
+        self.assertEqual({}, self.offset_store.next_offsets(SOURCE))
+        self.assertEqual({0: 5, 1: 0}, self.offset_store.begin(SOURCE, {0: 5, 1: 0}))
+        self.assertEqual({0: 5, 1: 0}, self.offset_store.next_offsets(SOURCE))
+
+    def test_what_somebody_else_has_begun_stays_as_it_is(self):
+        self.offset_store.begin(SOURCE, {0: 5})
+        self.assertEqual({0: 5, 1: 7}, self.offset_store.begin(SOURCE, {0: 9, 1: 7}))
+
+    def test_results_and_offsets_are_stored_together(self):
+        self.offset_store.begin(SOURCE, {0: 0, 1: 0})
+        with self.offset_store.advance(SOURCE, [_range(1, 0, 4), _range(0, 0, 3)]) as connection:
+            connection.execute(aggregate_period.insert().values(ROW))
+        self.assertEqual({0: 3, 1: 4}, self.offset_store.next_offsets(SOURCE))
+        self.assertEqual(1, len(self.rows(aggregate_period, "job")))
+
+    def test_neither_is_stored_where_the_block_fails(self):
+        self.offset_store.begin(SOURCE, {0: 0})
+        with (
+            testtools.ExpectedException(ZeroDivisionError),
+            self.offset_store.advance(SOURCE, [_range(0, 0, 3)]) as connection,
+        ):
+            connection.execute(aggregate_period.insert().values(ROW))
+            raise ZeroDivisionError
+        self.assertEqual({0: 0}, self.offset_store.next_offsets(SOURCE))
+        self.assertEqual([], self.rows(aggregate_period, "job"))
+
+    def test_of_two_that_computed_the_same_offsets_the_second_is_told(self):
+        self.offset_store.begin(SOURCE, {0: 0, 1: 0})
+        self.advance((0, 0, 3))
+        for ranges in ([(0, 0, 3)], [(0, 0, 5)], [(1, 0, 1), (0, 0, 3)]):
+            error = self.assertRaises(Fenced, self.advance, *ranges)
+            self.assertThat(str(error), Contains("metrics/0 begins at offset 0, but all below offset 3 is stored"))
+        self.assertEqual({0: 3, 1: 0}, self.offset_store.next_offsets(SOURCE))
+
+    def test_offsets_beyond_what_is_stored_are_not_skipped(self):
+        self.offset_store.begin(SOURCE, {0: 0})
+        self.assertRaises(Fenced, self.advance, (0, 2, 3))
+
+    def test_a_partition_that_nobody_has_begun_is_not_advanced(self):
+        error = self.assertRaises(Fenced, self.advance, (0, 0, 3))
+        self.assertThat(str(error), Contains("nothing is stored"))
+
+    def test_who_has_to_know_all_partitions_is_told_of_one_that_was_begun_meanwhile(self):
+        self.offset_store.begin(SOURCE, {0: 0, 1: 4})
+        ranges = [_range(0, 0, 3), _range(1, 4, 4)]
+        with self.offset_store.advance(SOURCE, ranges, are_all=True):
+            pass
+        self.offset_store.begin(SOURCE, {2: 0})
+        again = [_range(0, 3, 5), _range(1, 4, 4)]
+        advance = self.offset_store.advance(SOURCE, again, are_all=True)
+        advance.__enter__()
+        self.assertRaises(Fenced, advance.__exit__, None, None, None)
+        self.assertEqual({0: 3, 1: 4, 2: 0}, self.offset_store.next_offsets(SOURCE))
+        self.advance((0, 3, 5))  # nobody else has to
+
+    def test_two_at_the_same_time_do_not_both_get_through(self):
+        self.offset_store.begin(SOURCE, {0: 0})
+        barrier, outcomes = threading.Barrier(2), []
+
+        def write():
+            barrier.wait()
+            try:
+                with OffsetStore(self.url).advance(SOURCE, [_range(0, 0, 3)]):
+                    pass
+                outcomes.append("stored")
+            except Fenced:
+                outcomes.append("fenced")
+
+        threads = [threading.Thread(target=write) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(["fenced", "stored"], sorted(outcomes))
+        self.assertEqual({0: 3}, self.offset_store.next_offsets(SOURCE))
+
+    def test_groups_and_topics_stand_on_their_own(self):
+        self.offset_store.begin(SOURCE, {0: 0})
+        for other in (replace(SOURCE, group="other"), replace(SOURCE, topic="other")):
+            self.assertEqual({}, self.offset_store.next_offsets(other))
+            self.assertRaises(Fenced, self.advance, (0, 0, 1), source=other)
+
+    def test_a_topic_that_was_made_again_is_another_one(self):
+        self.offset_store.begin(SOURCE, {0: 0})
+        again = replace(SOURCE, topic_id="second-id")
+        self.assertRaises(TopicMismatch, self.offset_store.next_offsets, again)
+        self.assertRaises(TopicMismatch, self.offset_store.begin, again, {1: 0})
+        self.assertRaises(TopicMismatch, self.advance, (0, 0, 1), source=again)
+        # A broker that does not tell ids is believed.
+        self.assertEqual({0: 0}, self.offset_store.next_offsets(replace(SOURCE, topic_id=None)))
+
+    def test_what_the_database_refuses_passes(self):
+        error = self.assertRaises(StorageUnavailable, OffsetStore("sqlite:////nowhere/at/all").next_offsets, SOURCE)
+        self.assertThat(str(error), Contains("unable to open database file"))
+
+    def test_a_database_without_tables_is_told_with_the_remedy(self):
+        error = self.assertRaises(SchemaMismatch, OffsetStore("sqlite://").check)
+        self.assertThat(str(error), Contains("monasca-common db upgrade"))
+        self.offset_store.check()
+
+
+def _range(*numbers):
+    return OffsetRange(*numbers)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from testtools.matchers import Contains
+
+from monasca_common.pipeline.errors import RecordsLost
+from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.pipeline.source.ranges import below, next_ranges, share
+from monasca_common.pipeline.source.topic import Extent
+from monasca_common.storage.errors import TopicMismatch
+from monasca_common.tests.unit.pipeline.database_case import SOURCE, DatabaseCase
+
+
+class TopicOfTest:
+    """What Kafka says of a topic. ``start``: where the option of that name points, of each partition."""
+
+    def __init__(self, start=0, **extents):
+        self.start = start
+        self.asked = []
+        self.log = {int(name[1:]): Extent(*extent) for name, extent in extents.items()}
+
+    def extents(self):
+        return self.log
+
+    def starts(self, partitions):
+        self.asked += partitions
+        return dict.fromkeys(partitions, self.start)
+
+
+class NextRangesTest(DatabaseCase):
+    def ranges(self, topic, most=1000):
+        return next_ranges(topic, self.offset_store, SOURCE, most)
+
+    def test_the_first_batch_begins_where_the_option_says(self):
+        ranges, behind = self.ranges(TopicOfTest(7, p0=(5, 10), p1=(0, 7)))
+        self.assertEqual(([OffsetRange(0, 7, 10)], 0), (ranges, behind))
+        self.assertEqual({0: 7, 1: 7}, self.offset_store.next_offsets(SOURCE))
+
+    def test_the_next_begins_where_the_database_stands_and_nobody_is_asked_again(self):
+        topic = TopicOfTest(7, p0=(5, 10))
+        self.ranges(topic)
+        self.advance((0, 7, 10))
+        topic.log = {0: Extent(5, 12)}
+        self.assertEqual([OffsetRange(0, 10, 12)], self.ranges(topic)[0])
+        self.assertEqual([0], topic.asked)
+
+    def test_a_partition_that_comes_later_is_read_whole_wherever_the_option_points(self):
+        self.ranges(TopicOfTest(7, p0=(0, 10)))
+        topic = TopicOfTest(7, p0=(0, 10), p1=(0, 9))
+        self.assertEqual([OffsetRange(0, 7, 10), OffsetRange(1, 0, 9)], self.ranges(topic)[0])
+        self.assertEqual([], topic.asked)
+
+    def test_what_is_new_is_shared_by_how_far_each_is_behind(self):
+        ranges, behind = self.ranges(TopicOfTest(p0=(0, 80), p1=(0, 20), p2=(0, 0)), most=10)
+        self.assertEqual(([OffsetRange(0, 0, 8), OffsetRange(1, 0, 2)], 90), (ranges, behind))
+
+    def test_nothing_new_is_no_range(self):
+        self.assertEqual(([], 0), self.ranges(TopicOfTest(5, p0=(5, 5))))
+
+    def test_what_retention_has_removed_unread_is_told_with_its_number_and_the_remedy(self):
+        self.offset_store.begin(SOURCE, {0: 3})
+        error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(p0=(10, 20)))
+        for text in ("metrics/0", "offset 3 ", "begins at 10", "removed 7 offsets", SOURCE.group):
+            self.assertThat(str(error), Contains(text))
+
+    def test_the_remedy_moves_one_partition_and_none_to_what_was_counted(self):
+        self.offset_store.begin(SOURCE, {0: 30, 1: 3})
+        for extents, target in (
+            ({"p0": (0, 30), "p1": (10, 20)}, "--topic metrics:1 --to-earliest"),
+            ({"p0": (0, 20), "p1": (0, 20)}, "--topic metrics:0 --to-offset 20"),
+        ):
+            error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(**extents))
+            self.assertThat(str(error), Contains(f"offsets reset --group {SOURCE.group} {target}`"))
+
+    def test_a_log_that_ends_before_the_position_is_another_one(self):
+        self.offset_store.begin(SOURCE, {0: 30})
+        error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(p0=(0, 20)))
+        self.assertThat(str(error), Contains("the log ends at 20"))
+
+    def test_another_topic_of_the_same_name_is_not_read(self):
+        self.offset_store.begin(SOURCE, {0: 3})
+        other = replace(SOURCE, topic_id="another")
+        self.assertRaises(TopicMismatch, next_ranges, TopicOfTest(p0=(0, 20)), self.offset_store, other, 10)
+
+    def test_looking_back_ends_where_each_partition_stands_and_at_what_is_left_of_it(self):
+        found = below({0: 100, 1: 3, 2: 0, 3: 50, 4: 5}, {0: 0, 1: 0, 3: 45, 4: 9}, 10)
+        wanted = [(0, 90, 100), (1, 0, 3), (2, 0, 0), (3, 45, 50), (4, 5, 5)]
+        self.assertEqual([OffsetRange(*each) for each in wanted], found)
+
+    @given(st.dictionaries(st.integers(0, 9), st.integers(-2, 10**9)), st.integers(1, 10**9))
+    def test_each_that_is_behind_has_a_share_and_none_more_than_it_needs(self, backlog, most):
+        shares = share(backlog, most)
+        behind = {partition: count for partition, count in backlog.items() if count > 0}
+        self.assertEqual(behind.keys(), shares.keys())
+        for partition, count in shares.items():
+            self.assertTrue(1 <= count <= behind[partition])
+        self.assertLessEqual(sum(shares.values()), most + len(shares))

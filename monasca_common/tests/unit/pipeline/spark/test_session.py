@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session needs and how it is configured, without one."""
+
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import fixtures
+import pyspark
+from oslotest import base
+from testtools.matchers import Contains, MatchesRegex
+
+from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.settings import SparkSettings
+from monasca_common.pipeline.spark import session
+
+
+class InstalledTest(base.BaseTestCase):
+    def assert_unavailable(self, *texts):
+        error = self.assertRaises(SparkUnavailable, session.check_installed)
+        for text in texts:
+            self.assertThat(str(error), Contains(text))
+        self.assertNotIn("\n", str(error))
+
+    def java(self, text):
+        """A Java that says this of its version."""
+        home = Path(self.useFixture(fixtures.TempDir()).path)
+        (home / "bin").mkdir()
+        program = home / "bin" / "java"
+        program.write_text(f"#!/bin/sh\necho '{text}' >&2\n")
+        program.chmod(0o755)
+        self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME", str(home)))
+
+    def without(self, *modules):
+        find = importlib.util.find_spec
+        self.useFixture(
+            fixtures.MonkeyPatch(
+                "importlib.util.find_spec", lambda name, *rest: None if name in modules else find(name, *rest)
+            )
+        )
+
+    def test_what_python_lacks_is_named_with_the_remedy(self):
+        self.without("pandas", "pyarrow")
+        self.assert_unavailable("pandas, pyarrow is not installed", "monasca-common[spark]")
+
+    def test_a_machine_without_java_is_told_so(self):
+        self.useFixture(fixtures.EnvironmentVariable("JAVA_HOME", None))
+        self.useFixture(fixtures.EnvironmentVariable("PATH", "/nowhere"))
+        self.assert_unavailable("Java is not installed", "JAVA_HOME")
+
+    def test_an_old_java_is_told_with_its_version(self):
+        for text, version in (('openjdk version "11.0.2" 2019', 11), ('java version "1.8.0_402"', 8)):
+            self.java(text)
+            self.assert_unavailable(f"is Java {version}, but Spark needs 17")
+
+    def test_a_new_one_will_do(self):
+        for text in ('openjdk version "17.0.15" 2025', 'openjdk version "21-ea"', "something else"):
+            self.java(text)
+            session.check_installed()
+
+    def test_the_package_and_its_commands_are_imported_without_any_of_it(self):
+        code = """
+import sys
+for name in ("pyspark", "py4j", "pandas", "pyarrow"):
+    sys.modules[name] = None
+import monasca_common, monasca_common.pipeline, monasca_common.cli.pipeline, monasca_common.pipeline.settings
+import monasca_common.pipeline.aggregate.job
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+
+
+class ReasonTest(base.BaseTestCase):
+    def test_of_an_error_in_a_task_it_is_pythons_and_not_sparks(self):
+        text = """An error occurred while calling o1.x.
+: org.apache.spark.SparkException: Job aborted: org.apache.PythonException: Traceback (most recent call last):
+  File "x.py", line 3, in y
+    raise Away("no route")
+some.errors.Away: no route
+
+\tat org.apache.spark.x"""
+        self.assertEqual("some.errors.Away: no route", session.reason(Exception(text)))
+        caused = text.replace(
+            "some.errors.Away: no route",
+            """builtins.OSError: 3
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "x.py", line 5, in y
+some.errors.Away: no route""",
+        )
+        self.assertEqual("some.errors.Away: no route", session.reason(Exception(caused)))
+        self.assertEqual("plain", session.reason(Exception("plain\nand more")))
+        self.assertEqual("ValueError", session.reason(ValueError()))
+
+    def test_of_an_error_in_java_it_is_the_last_cause(self):
+        text = """An error occurred while calling o127.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:
+\tat org.apache.spark.x
+Caused by: org.apache.spark.sql.kafka010.KafkaIllegalStateException: Some data may have been lost;
+either the data was aged out
+\tat org.apache.spark.y
+Caused by: org.apache.kafka.OffsetOutOfRangeException: offset 0 is out of range
+\tat org.apache.kafka.z
+\t... 46 more
+"""
+        expected = "org.apache.kafka.OffsetOutOfRangeException: offset 0 is out of range"
+        self.assertEqual(expected, session.reason(Exception(text)))
+
+    def test_without_a_cause_it_is_what_java_has_raised_and_not_the_call(self):
+        text = "An error occurred while calling o1.start.\n: java.net.BindException: in use\n\tat a.b(C.java:1)"
+        self.assertEqual("java.net.BindException: in use", session.reason(Exception(text)))
+
+
+class ConfigurationTest(base.BaseTestCase):
+    def test_the_connector_is_that_of_the_installed_spark(self):
+        import pyspark
+
+        packages = session.configuration(SparkSettings())["spark.jars.packages"]
+        self.assertEqual(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}", packages)
+
+    def test_what_the_operator_says_comes_last(self):
+        settings = SparkSettings(packages=("a:b:1", "c:d:2"), jars=("/x.jar",), options={"spark.ui.enabled": "true"})
+        found = session.configuration(settings)
+        self.assertEqual(
+            ("a:b:1,c:d:2", "/x.jar", "true"),
+            (found["spark.jars.packages"], found["spark.jars"], found["spark.ui.enabled"]),
+        )
+
+    def test_jars_may_be_relative_to_where_the_command_is_started(self):
+        jars = ("a.jar", "/b.jar", "hdfs://name/c.jar")
+        found = session.configuration(SparkSettings(jars=jars))["spark.jars"]
+        self.assertEqual(f"{os.getcwd()}/a.jar,/b.jar,hdfs://name/c.jar", found)
+
+    def test_a_laptop_asks_nobody_for_its_address_and_a_cluster_does(self):
+        self.assertEqual("127.0.0.1", session.configuration(SparkSettings())["spark.driver.host"])
+        self.assertNotIn("spark.driver.host", session.configuration(SparkSettings("spark://h:7077")))
+
+    def open(self, settings, fetched):
+        """What a session is built with, after Spark has fetched these jars; nothing if it refuses to be built."""
+        built = {}
+
+        class Builder:
+            def appName(self, _):  # noqa: N802
+                return self
+
+            def config(self, option, value):
+                built[option] = value
+                return self
+
+            def getOrCreate(self):  # noqa: N802
+                built["it"] = True
+                raise OSError("enough")
+
+        java = mock.Mock()
+        java.java.lang.System.getProperty.return_value = fetched
+        for name, value in (
+            ("pyspark.sql.SparkSession.builder", Builder()),
+            ("pyspark.SparkContext._ensure_initialized", lambda *_: None),
+            ("pyspark.SparkContext._jvm", java),
+            ("monasca_common.pipeline.spark.session.check_installed", lambda: None),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, value))
+        error = self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
+        return built if built.pop("it", False) else {}, str(error)
+
+    def test_jars_do_not_take_the_place_of_those_of_the_packages(self):
+        """spark-submit has put them together by the time that a session is built."""
+        built, _ = self.open(SparkSettings(packages=("a:b:1",), jars=("/x.jar",)), "file:///x.jar")
+
+        self.assertIn("spark.jars.packages", built)
+        self.assertNotIn("spark.jars", built)
+
+    def test_no_session_is_built_with_a_jar_that_is_not_the_pinned_one(self):
+        jar = Path(self.useFixture(fixtures.TempDir()).path, "org.apache.kafka_kafka-clients-3.9.0.jar")
+        jar.write_bytes(b"another")
+
+        built, said = self.open(SparkSettings(), f"file://{jar}")
+
+        self.assertEqual({}, built)
+        self.assertIn(f"{jar.name} has the SHA-256 digest", said)
+
+    def test_no_session_is_built_if_spark_does_not_report_what_it_has_fetched(self):
+        built, said = self.open(SparkSettings(), None)
+
+        self.assertEqual({}, built)
+        self.assertIn("spark.repl.local.jars is empty", said)
+
+    def test_nothing_is_fetched_where_the_operator_says_so(self):
+        built, _ = self.open(SparkSettings(options={"spark.jars.packages": ""}), None)
+
+        self.assertIn("spark.master", built)
+
+    def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
+        seen = {}
+
+        def popen(command, *, env):
+            path = Path(command[command.index("--properties-file") + 1])
+            seen.update(command=command, text=path.read_text(), path=path, python=env["PYSPARK_PYTHON"])
+            seen["java"] = env["SPARK_SUBMIT_OPTS"]
+            self.assertEqual(signal.SIG_IGN, signal.getsignal(signal.SIGINT))  # for who is started inherits that
+            return mock.Mock(wait=lambda: 7)
+
+        self.useFixture(fixtures.MonkeyPatch("subprocess.Popen", popen))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.session.check_installed", lambda: None))
+        settings = SparkSettings("spark://h:7077", options={"spark.secret": "a\\b\nc"})
+        self.assertEqual(7, session.submit(settings, "program.py", ["pipeline", "run"]))
+        self.assertIn("spark.master=spark://h:7077\n", seen["text"])
+        self.assertIn("spark.secret=a\\\\b\\nc\n", seen["text"])
+        self.assertNotIn("secret", " ".join(seen["command"]))
+        self.assertEqual(["program.py", "pipeline", "run"], seen["command"][-3:])
+        self.assertFalse(seen["path"].exists())
+        self.assertThat(seen["java"], Contains("-Duser.dir="))
+        self.assertEqual(os.environ.get("PYSPARK_PYTHON", sys.executable), seen["python"])
+
+    def test_submit_passes_a_signal_on_to_the_driver_once_that_handles_it(self):
+        killed = []
+        process = mock.Mock(terminate=lambda: killed.append("spark-submit"))
+        driver = Path(self.useFixture(fixtures.TempDir()).path) / "pid"
+
+        def wait():
+            signal.raise_signal(signal.SIGTERM)
+            self.useFixture(fixtures.EnvironmentVariable("MONASCA_PIPELINE_DRIVER", str(driver)))
+            session.tell_submit()
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(each)
+            return 0
+
+        process.wait = wait
+        self.useFixture(fixtures.MonkeyPatch("os.kill", lambda *of: killed.append(of)))
+        self.useFixture(fixtures.MonkeyPatch("subprocess.Popen", lambda *_, **__: process))
+        before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+        self.assertEqual(0, session._run(["spark-submit"], {}, driver))
+        self.assertEqual(["spark-submit", *[(os.getpid(), signal.SIGTERM)] * 2], killed)
+        self.assertEqual(before, [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)])
+
+    def test_a_session_is_started_without_an_option_on_a_command_line_or_in_a_log(self):
+        seen = {}
+
+        def popen(command, *, env, **_):
+            path = Path(command[command.index("--properties-file") + 1])
+            seen["java"] = env["SPARK_SUBMIT_OPTS"]
+            level = logging.getLogger("py4j.clientserver").getEffectiveLevel()
+            seen.update(command=command, text=path.read_text(), mode=path.stat().st_mode, path=path, level=level)
+            raise OSError("no more processes")
+
+        for name, value in (
+            ("pyspark.java_gateway.Popen", popen),
+            ("pyspark.SparkContext._gateway", None),
+            ("monasca_common.pipeline.spark.session.check_installed", lambda: None),
+        ):
+            self.useFixture(fixtures.MonkeyPatch(name, value))
+        self.useFixture(fixtures.EnvironmentVariable("PYSPARK_GATEWAY_PORT", None))
+        self.useFixture(fixtures.EnvironmentVariable("PYSPARK_SUBMIT_ARGS", "--name given pyspark-shell"))
+        self.useFixture(fixtures.EnvironmentVariable("SPARK_SUBMIT_OPTS", "-Xgiven"))
+        for name, level in (("", logging.DEBUG), ("py4j", logging.NOTSET)):
+            self.addCleanup(logging.getLogger(name).setLevel, logging.getLogger(name).level)
+            logging.getLogger(name).setLevel(level)
+
+        settings = SparkSettings(options={"spark.hadoop.fs.s3a.secret.key": "hush"})
+        error = self.assertRaises(SparkUnavailable, session.open_session, settings, "a")
+
+        self.assertIn("no more processes", str(error))
+        self.assertNotIn("hush", " ".join(seen["command"]))
+        self.assertIn("spark.hadoop.fs.s3a.secret.key=hush\n", seen["text"])
+        self.assertIn("spark.driver.memory=1g\n", seen["text"])
+        self.assertEqual(["--name", "given", "pyspark-shell"], seen["command"][-3:])
+        self.assertEqual((0o600, False), (seen["mode"] & 0o777, seen["path"].exists()))
+        self.assertEqual(logging.WARNING, seen["level"])
+        self.assertEqual("--name given pyspark-shell", os.environ["PYSPARK_SUBMIT_ARGS"])
+        # It works in a folder of its own, and says each thing in a line unless somebody looks closer.
+        self.assertThat(seen["java"], MatchesRegex(r"-Duser\.dir=\S+/monasca-spark-\w+ -Xgiven$"))
+        self.assertEqual("-Xgiven", os.environ["SPARK_SUBMIT_OPTS"])
+
+    def test_under_spark_submit_the_java_that_it_has_started_is_taken(self):
+        def connect(*_):
+            connected.append(True)
+            pyspark.SparkContext._gateway = object()
+
+        connected = []
+        self.useFixture(fixtures.EnvironmentVariable("PYSPARK_GATEWAY_PORT", "1"))
+        self.useFixture(fixtures.MonkeyPatch("pyspark.SparkContext._gateway", None))
+        self.useFixture(fixtures.MonkeyPatch("pyspark.SparkContext._ensure_initialized", connect))
+        session._start_java({})
+        self.assertEqual([True], connected)
+
+    def test_java_logs_a_line_for_each_event_unless_somebody_looks_closer_or_has_configured_it(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        brief = f"-Dlog4j2.configurationFile={folder}/log4j2.properties"
+        self.useFixture(fixtures.EnvironmentVariable("SPARK_CONF_DIR", None))
+        for level, told in ((logging.INFO, True), (logging.DEBUG, False)):
+            self.useFixture(fixtures.FakeLogger(level=level))
+            self.assertEqual(told, brief in session._java_options(folder).split(), level)
+        self.useFixture(fixtures.FakeLogger(level=logging.INFO))
+        self.useFixture(fixtures.EnvironmentVariable("SPARK_CONF_DIR", str(folder)))
+        self.assertNotIn(brief, session._java_options(folder))

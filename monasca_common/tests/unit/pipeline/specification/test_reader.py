@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import pickle
+import tempfile
+from pathlib import Path
+
+from oslotest import base
+
+from monasca_common import pipeline
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row, specifications
+
+PARAMETERS = "aggregation_params_map"
+
+
+class ShippedTest(base.BaseTestCase):
+    def test_the_shipped_specifications_are_read_without_a_warning(self):
+        specs = pipeline.load()
+        self.assertEqual((17, 26, ()), (len(specs.pre_transforms), len(specs.transforms), specs.warnings))
+        self.assertEqual(set(specs.transforms), {one for row in specs.pre_transforms for one in row.metric_ids})
+
+    def test_they_can_be_sent_to_executors(self):
+        specs = pipeline.load()
+        sent = pickle.loads(pickle.dumps(specs))
+        self.assertEqual(specs, sent)
+        transform = specs.transforms["cpu_util_all"]
+        self.assertEqual(transform, sent.find(transform.id))
+
+
+class FaultsCase(base.BaseTestCase):
+    def faults(self, rows=(), pre_rows=()):
+        error = self.assertRaises(pipeline.InvalidSpecifications, specifications, pre_rows, rows)
+        self.assertIsInstance(error, ConfigurationError)
+        return [(fault.source, fault.row, fault.field, fault.rule) for fault in error.faults]
+
+    def fault(self, rows=(), pre_rows=()):
+        faults = self.faults(rows, pre_rows)
+        self.assertEqual(1, len(faults), faults)
+        return faults[0]
+
+    def changed(self, metric_id="mem_total_all", *, without=None, **parameters):
+        row = copy.deepcopy(shipped_row(metric_id, stages=2, **parameters))
+        row[PARAMETERS].pop(without, None)
+        return row
+
+
+class TransformFaultsTest(FaultsCase):
+    def assert_fault(self, field, rule, row):
+        source, number, where, text = self.fault([row])
+        self.assertEqual(("transform.jsonl", 1, f"{PARAMETERS}.{field}"), (source, number, where))
+        self.assertIn(rule, text)
+
+    def test_an_unknown_operation_is_told_with_those_that_are_known(self):
+        row = self.changed(usage_fetch_operation="median")
+        self.assert_fault("usage_fetch_operation", "one of sum, max, min, avg, latest, oldest, not 'median'", row)
+
+    def test_a_utilisation_has_no_max_min_or_sum(self):
+        for operation in ("max", "min", "sum"):
+            row = self.changed("cpu_util_all", usage_fetch_operation=operation)
+            self.assert_fault("usage_fetch_operation", f"one of avg, latest, oldest, not '{operation}'", row)
+
+    def test_a_utilisation_names_its_two_event_types(self):
+        for field in ("usage_fetch_util_quantity_event_type", "usage_fetch_util_idle_perc_event_type"):
+            self.assert_fault(field, "must be given", self.changed("cpu_util_all", without=field))
+
+    def test_each_field_that_is_missing_is_told(self):
+        for field in (
+            "aggregated_metric_name",
+            "aggregation_period",
+            "aggregation_group_by_list",
+            "usage_fetch_operation",
+            "setter_rollup_group_by_list",
+            "setter_rollup_operation",
+            "dimension_list",
+            "pre_hourly_operation",
+            "pre_hourly_group_by_list",
+        ):
+            self.assert_fault(field, "must be given", self.changed(without=field))
+
+    def test_a_misspelt_field_is_not_passed_over(self):
+        self.assert_fault("filter_by", "known are", self.changed(filter_by=[]))
+
+    def test_an_unknown_column_is_told_with_those_that_are_known(self):
+        for field in (
+            "aggregation_group_by_list",
+            "setter_rollup_group_by_list",
+            "pre_hourly_group_by_list",
+            "dimension_list",
+        ):
+            self.assert_fault(field, "[1] is not a known column ('pod')", self.changed(**{field: ["host", "pod"]}))
+
+    def test_an_unknown_map_is_no_column(self):
+        self.assert_fault("dimension_list", "('extra#x')", self.changed(dimension_list=["extra#x"]))
+
+    def test_a_bad_regular_expression_is_told_with_its_mistake(self):
+        one = {"field_to_filter": "host", "filter_expression": "(", "filter_operation": "include"}
+        row = self.changed(filter_by_list=[one])
+        self.assert_fault("filter_by_list", "[0]: filter_expression '(' is not a regular expression", row)
+
+    def test_a_filter_neither_includes_nor_excludes(self):
+        one = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "drop"}
+        self.assert_fault("filter_by_list", "[0]: filter_operation", self.changed(filter_by_list=[one]))
+
+    def test_a_period_shorter_than_the_partials_is_refused(self):
+        self.assert_fault("aggregation_period", "ten minutes", self.changed(aggregation_period="minutely"))
+
+    def test_an_unknown_component_is_refused(self):
+        for name, value, rule in (
+            ("usage", "host_metrics", "one of fetch_quantity"),
+            ("source", "batch", "one of streaming"),
+            ("setters", ["rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period", "x"], "[3] must be"),
+            ("setters", ["set_aggregated_metric_name"], "must have set_aggregated_period"),
+            ("insert", ["prepare_data"], "must have one of insert_data_pre_hourly"),
+        ):
+            row = self.changed()
+            row[PARAMETERS]["aggregation_pipeline"] = row[PARAMETERS]["aggregation_pipeline"] | {name: value}
+            self.assert_fault(f"aggregation_pipeline.{name}", rule, row)
+
+    def test_only_rates_are_combined_as_rates(self):
+        self.assert_fault("pre_hourly_operation", "calculate_rate", self.changed(pre_hourly_operation="rate"))
+
+    def test_two_dimensions_of_one_name_are_refused(self):
+        self.assert_fault("dimension_list", "'host' more than once", self.changed(dimension_list=["host", "meta#host"]))
+
+    def test_a_name_that_the_api_would_refuse_is_refused(self):
+        self.assert_fault("aggregated_metric_name", "has <", self.changed(aggregated_metric_name="a<b"))
+
+    def test_an_expression_in_a_field_is_text_and_nothing_else(self):
+        path = Path(tempfile.gettempdir()) / "evaluated"
+        row = self.changed(aggregation_group_by_list=[f"__import__('pathlib').Path({str(path)!r}).touch()"])
+        self.assert_fault("aggregation_group_by_list", "is not a known column", row)
+        self.assertFalse(path.exists())
+
+
+class FilesTest(FaultsCase):
+    def test_every_fault_of_both_files_is_told_with_its_row(self):
+        rows = [
+            self.changed(usage_fetch_operation="x"),
+            self.changed("vcpus_all"),
+            self.changed("vcpus_all", dimension_list=7),
+        ]
+        pre_rows = [pre_row("a", "mem_total_all"), pre_row("b", "nobody", required=["tenant_id"]), {}]
+        self.assertEqual(
+            [
+                ("pre.jsonl", 2, "metric_id_list[0]"),
+                ("pre.jsonl", 2, "required_raw_fields_list"),
+                ("pre.jsonl", 3, "event_type"),
+                ("pre.jsonl", 3, "metric_id_list"),
+                ("pre.jsonl", 3, "required_raw_fields_list"),
+                ("transform.jsonl", 1, f"{PARAMETERS}.usage_fetch_operation"),
+                ("transform.jsonl", 3, f"{PARAMETERS}.dimension_list"),
+                ("transform.jsonl", 3, "metric_id"),
+            ],
+            sorted(fault[:3] for fault in self.faults(rows, pre_rows)),
+        )
+
+    def test_a_metric_id_without_a_transform_is_told_with_the_remedy(self):
+        source, row, field, rule = self.fault([], [pre_row("a", "nobody")])
+        self.assertEqual(("pre.jsonl", 1, "metric_id_list[0]"), (source, row, field))
+        self.assertEqual("'nobody' is the metric_id of no row of transform.jsonl: add one, or take it out here", rule)
+
+    def test_an_event_type_that_is_sent_twice_to_one_metric_id_would_count_twice(self):
+        rows = [self.changed()]
+        for pre_rows in (
+            [pre_row("a", "mem_total_all", "mem_total_all")],
+            [pre_row("a", "mem_total_all"), pre_row("a", "mem_total_all")],
+        ):
+            self.assertIn("count twice", self.fault(rows, pre_rows)[3])
+
+    def test_a_required_field_of_the_old_form_is_told_how_to_write_it(self):
+        rule = self.fault([self.changed()], [pre_row("a", "mem_total_all", required=["resource_id"])])[3]
+        self.assertIn("dimensions#resource_id", rule)
+
+    def test_a_line_that_is_no_json_names_file_and_row(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('\n{"event_type": \n')
+            file.flush()
+            error = self.assertRaises(pipeline.InvalidSpecifications, pipeline.load, Path(file.name))
+        self.assertTrue(str(error).startswith(f"{file.name} row 2: is not JSON"), str(error))
+
+    def test_rows_of_a_database_are_read_like_those_of_a_file(self):
+        lines = [b'{"event_type": "a", "metric_id_list": ["m"], "required_raw_fields_list": []}']
+        table = pipeline.JsonRows("table pre_transform_specification", lines)
+        error = self.assertRaises(
+            pipeline.InvalidSpecifications, pipeline.read, table, pipeline.JsonRows("transforms", [])
+        )
+        self.assertTrue(str(error).startswith("table pre_transform_specification row 1: metric_id_list[0]"), str(error))
+
+
+class IdTest(base.BaseTestCase):
+    """A specification's id changes with what its partials hold, and with nothing else."""
+
+    def id_of(self, *, required=(), defaults=None, **parameters):
+        row = shipped_row("mem_total_all", **parameters)
+        pre_rows = [pre_row("mem.total_mb", "mem_total_all", required=required, **(defaults or {}))]
+        return specifications(pre_rows, [row]).transforms["mem_total_all"].id
+
+    def test_partials_of_another_layout_have_another_id(self):
+        one = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "include"}
+        ids = {
+            self.id_of(),
+            self.id_of(aggregation_group_by_list=["host"]),
+            self.id_of(filter_by_list=[one]),
+            self.id_of(filter_by_list=[one | {"filter_operation": "exclude"}]),
+            self.id_of(required=["creation_time"]),
+            self.id_of(defaults={"set_default_zone_to": "z"}),
+        }
+        self.assertEqual(6, len(ids))
+
+    def test_what_is_made_of_partials_does_not_change_it(self):
+        self.assertEqual(
+            self.id_of(),
+            self.id_of(
+                usage_fetch_operation="max", setter_rollup_group_by_list=["host"], dimension_list=["host"], stages=2
+            ),
+        )
+
+
+class WarningsTest(base.BaseTestCase):
+    def warnings(self, row, *event_types):
+        return specifications([pre_row(one, row["metric_id"]) for one in event_types], [row]).warnings
+
+    def assert_warns(self, text, *args):
+        (warning,) = self.warnings(*args)
+        self.assertIn(text, warning)
+
+    def test_rows_that_would_replace_each_other(self):
+        row = shipped_row("mem_total_all", setter_rollup_group_by_list=["host", "tenant_id"], dimension_list=["host"])
+        self.assert_warns("differ in tenant_id only", row, "mem.total_mb")
+
+    def test_a_rollup_by_what_a_usage_does_not_have(self):
+        row = shipped_row("mem_total_all", setter_rollup_group_by_list=["region"])
+        self.assert_warns("rolled up by region", row, "mem.total_mb")
+
+    def test_a_utilisation_that_lacks_one_of_its_event_types(self):
+        self.assert_warns("sends it cpu.idle_perc", shipped_row("cpu_util_all"), "cpu.total_logical_cores")
+
+    def test_a_transform_that_nothing_feeds(self):
+        self.assert_warns("never has a record", shipped_row("mem_total_all"))
+
+    def test_an_output_that_is_also_an_input(self):
+        self.assert_warns("left out as input", shipped_row("mem_total_all"), "mem.total_mb_agg")
+
+    def test_a_bare_dimension_whose_values_were_probably_wanted(self):
+        grouped = ["host", "dimensions#interface"]
+        row = shipped_row("mem_total_all", aggregation_group_by_list=grouped, dimension_list=["interface"])
+        self.assert_warns("write dimensions#interface", row, "mem.total_mb")

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+from testtools.matchers import Contains
+
+from monasca_common.pipeline.aggregate.job import AggregateJob
+from monasca_common.pipeline.archive.job import ArchiveJob
+from monasca_common.pipeline.backfill.job import BackfillJob
+from monasca_common.pipeline.errors import InvalidSpecifications
+from monasca_common.pipeline.replay.job import ReplayJob
+from monasca_common.pipeline.settings import (
+    BACKFILL_GROUP,
+    StatusSettings,
+    aggregate_settings,
+    backfill_settings,
+    list_opts,
+    spark_settings,
+    status_settings,
+)
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, shipped_row
+
+LOOKBACK = ("duplicates_lookback = 500",)
+DATABASE = "connection = sqlite:////tmp/nowhere.sqlite"
+
+
+class AggregateOptionsTest(ConfigurationTestCase):
+    def settings(self, *lines, **groups):
+        groups.setdefault("database", DATABASE)
+        return aggregate_settings(self.with_kafka(**{"pipeline_aggregate": "\n".join(lines), **groups}))
+
+    def assert_refused(self, line, *texts):
+        told = self.refused(self.settings, line)
+        for text in (line.partition(" =")[0], *texts):
+            self.assertThat(told, Contains(text))
+
+    def test_without_a_word_it_is_metrics_to_metrics_by_what_is_shipped(self):
+        settings = self.settings()
+        stream = settings.stream
+        self.assertEqual(("metrics", "spark-aggregate", "metrics"), (stream.topic, stream.group, settings.output_topic))
+        self.assertEqual(26, len(settings.specifications.transforms))
+        self.assertEqual(("update", 600, 45), (settings.emit, settings.slack_seconds, settings.retention_days))
+        self.assertEqual("sqlite:////tmp/nowhere.sqlite", stream.connection)
+
+    def test_duplicates_are_left_out_where_it_says_how_far_to_look_back(self):
+        self.assertEqual((0, 500), tuple(self.settings(*line).duplicates_lookback for line in ((), LOOKBACK)))
+
+    def test_its_own_database_comes_before_everybodys(self):
+        self.assertEqual("sqlite:////own", self.settings("connection = sqlite:////own").stream.connection)
+
+    def test_publishing_is_never_a_transaction_of_others(self):
+        conf = self.with_kafka("transactional_id = api", database=DATABASE)
+        self.assertIsNone(aggregate_settings(conf).stream.producer.transactional_id)
+
+    def test_each_value_that_makes_no_sense_is_refused_by_name(self):
+        for line in (
+            "emit = sometimes",
+            "slack_seconds = -1",
+            "slack_seconds = long",
+            "retention_days = 0",
+            "trigger_seconds = -1",
+            "max_offsets_per_trigger = 0",
+            "min_partitions = -1",
+            "duplicates_lookback = -1",
+            "status_port = 70000",
+            "start = whenever",
+        ):
+            self.assert_refused(line)
+
+    def test_a_misspelt_option_is_refused(self):
+        self.assert_refused("slack_second = 3")
+
+    def test_more_topics_than_one_are_refused(self):
+        self.assert_refused("topic = a,b", "this job reads one")
+
+    def test_a_file_that_is_not_there_is_told(self):
+        told = self.refused(self.settings, "transform_specs = /nowhere/x.jsonl")
+        self.assertThat(told, Contains("/nowhere/x.jsonl: No such file"))
+
+    def test_a_specification_that_breaks_a_rule_is_told_with_its_file_and_row(self):
+        row = shipped_row("mem_total_all", usage_fetch_operation="median")
+        pre = self.path_of(json.dumps(pre_row("cpu", "mem_total_all")))
+        transforms = self.path_of(json.dumps(row))
+        error = self.assertRaises(
+            InvalidSpecifications, self.settings, f"pre_transform_specs = {pre}", f"transform_specs = {transforms}"
+        )
+        self.assertThat(str(error), Contains(f"{transforms} row 1: aggregation_params_map.usage_fetch_operation"))
+
+    def test_a_dollar_in_a_password_is_told_without_the_password(self):
+        told = self.refused(self.settings, "connection = postgresql://u:pa$$w$ord@h/d")
+        self.assertThat(told, Contains("connection in group [pipeline_aggregate]"))
+        self.assertNotIn("ord", told.replace("words", "").replace("password", ""))
+
+    def test_no_secret_is_shown_by_the_settings(self):
+        self.assertNotIn("pass", repr(self.settings("connection = postgresql://u:pass@h/d")))
+
+
+class FactsTest(ConfigurationTestCase):
+    def test_the_line_of_a_start_says_what_is_read_and_where_state_is_kept_and_no_secret(self):
+        conf = self.with_kafka(
+            database="connection = postgresql://me:hush@db/monasca", pipeline_archive="location = s3://key:hush@bucket"
+        )
+        aggregate = AggregateJob(conf).facts()
+        self.assertEqual("metrics as spark-aggregate", aggregate["reads"])
+        self.assertEqual("postgresql://db/monasca", aggregate["keeps_state_in"])
+        self.assertEqual("s3://bucket", ArchiveJob(conf).facts()["into"])
+        conf = self.with_kafka(
+            database="connection = postgresql://me:hush@db/monasca",
+            pipeline_archive="location = s3://key:hush@bucket",
+            pipeline_replay="output_topic = again",
+        )
+        replay = ReplayJob(conf).facts()
+        self.assertEqual(("s3://bucket", "topic again"), (replay["from_archive"], replay["to"]))
+        for facts in (aggregate, replay, ArchiveJob(conf).facts(), BackfillJob(conf).facts()):
+            self.assertNotIn("hush", str(facts))
+
+
+class StatusOptionsTest(ConfigurationTestCase):
+    def status(self, job, *lines):
+        """As the job reads its options."""
+        return job(self.with_kafka(pipeline_archive="location = /archive", database=DATABASE, **dict(lines)))
+
+    def test_jobs_that_come_to_an_end_have_a_port_of_their_own(self):
+        def backfill(conf):
+            backfill_settings(conf)
+            return status_settings(conf, BACKFILL_GROUP)
+
+        def replay(conf):
+            return ReplayJob(conf)._status
+
+        for job, group, more in ((backfill, "pipeline_backfill", ""), (replay, "pipeline_replay", "output_topic = x")):
+            told = self.status(job, (group, f"{more}\nstatus_port = 8073\nstatus_host = 0.0.0.0"))
+            self.assertEqual(StatusSettings("0.0.0.0", 8073), told)
+            self.assertEqual(StatusSettings(), self.status(job, (group, more)))
+
+
+class SparkOptionsTest(ConfigurationTestCase):
+    def settings(self, *lines):
+        return spark_settings(self.with_kafka(spark="\n".join(lines)))
+
+    def test_options_of_spark_are_taken_one_a_line(self):
+        settings = self.settings("options = spark.a = 1=2", "options = spark.b=$$x", "jars = /a.jar,/b.jar")
+        self.assertEqual({"spark.a": "1=2", "spark.b": "$x"}, dict(settings.options))
+        self.assertEqual(("/a.jar", "/b.jar"), settings.jars)
+        self.assertNotIn("$x", repr(settings))
+
+    def test_a_line_that_is_none_is_refused_and_not_shown(self):
+        for line in ("spark.hidden", "= hidden"):
+            told = self.refused(self.settings, f"options = {line}")
+            self.assertThat(told, Contains("options in group [spark]"))
+            self.assertNotIn("hidden", told)
+
+    def test_what_makes_no_sense_is_refused_by_name(self):
+        for line in ("shuffle_partitions = 0", "shuffle_partitions = many", "master_url = x"):
+            self.assertThat(self.refused(self.settings, line), Contains(line.partition(" =")[0]))
+
+    def test_every_option_is_in_the_sample_with_a_text(self):
+        groups = dict(list_opts())
+        self.assertLessEqual({"spark", "pipeline_aggregate"}, set(groups))
+        for options in groups.values():
+            self.assertEqual([], [option.name for option in options if not option.help])

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services catch the root and mean all of them."""
+
+from oslotest import base
+
+from monasca_common.repositories import exceptions
+
+
+class ExceptionsTest(base.BaseTestCase):
+    def test_each_is_caught_as_the_root(self):
+        for error in (
+            exceptions.DoesNotExistException,
+            exceptions.AlreadyExistsException,
+            exceptions.InvalidUpdateException,
+        ):
+            with self.assertRaisesRegex(exceptions.RepositoryException, "no such alarm"):
+                raise error("no such alarm")

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+
+from pathlib import Path
+
+import fixtures
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from oslotest import base
+from sqlalchemy.dialects import postgresql
+
+from monasca_common.models.rows import AlarmTransition, Event, LogEntry
+from monasca_common.storage.errors import SchemaMismatch
+from monasca_common.storage.sql import migrations, schema, tables
+
+
+class SchemaTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.engine = schema.engine(f"sqlite:///{folder}/monasca.sqlite", to_write=True)
+
+    def upgrade(self):
+        with self.engine.begin() as connection:
+            schema.upgrade(connection)
+
+    def test_the_revision_is_that_of_the_newest_step(self):
+        scripts = ScriptDirectory(str(Path(migrations.__file__).parent))
+        self.assertEqual([schema.REVISION], scripts.get_heads())
+
+    def test_the_steps_come_to_the_tables_that_queries_are_made_of(self):
+        self.upgrade()
+        with self.engine.connect() as connection:
+            options = {"compare_type": True, "include_object": lambda _, name, *__: name != "series_by_dimensions"}
+            context = MigrationContext.configure(connection, opts=options)
+            self.assertEqual([], compare_metadata(context, tables.metadata))
+
+    def test_measurements_have_no_rowid(self):
+        self.upgrade()
+        with self.engine.connect() as connection:
+            made = connection.scalar(sa.text("SELECT sql FROM sqlite_master WHERE name = 'measurements'"))
+        self.assertIn("WITHOUT ROWID", made)
+
+    def test_an_upgrade_that_was_done_is_no_error(self):
+        self.upgrade()
+        self.upgrade()
+        with self.engine.connect() as connection:
+            self.assertEqual(schema.REVISION, schema.revision(connection.exec_driver_sql, "sqlite"))
+
+    def test_an_upgrade_that_fails_leaves_nothing(self):
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE events (in_the_way INTEGER)"))
+        self.assertRaises(sa.exc.OperationalError, self.upgrade)
+        with self.engine.connect() as connection:
+            self.assertEqual(["events"], sa.inspect(connection).get_table_names())
+
+    def test_a_newer_schema_is_left_alone_and_told(self):
+        self.upgrade()
+        with self.engine.begin() as connection:
+            connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        self.assertIn("upgrade the program", str(self.assertRaises(SchemaMismatch, self.upgrade)))
+        self.assertIn("upgrade the program", str(self.assertRaises(SchemaMismatch, schema.check, "9999")))
+
+    def test_what_is_missing_or_old_names_the_command(self):
+        for found in (None, "0000"):
+            self.assertIn("monasca-common db upgrade", str(self.assertRaises(SchemaMismatch, schema.check, found)))
+
+    def test_rows_have_the_columns_of_their_tables_in_order(self):
+        for row, table in ((AlarmTransition, "alarm_history"), (LogEntry, "logs"), (Event, "events")):
+            columns = [column.name for column in tables.metadata.tables[table].columns]
+            self.assertEqual(["time", "message_id", *row._fields[1:]], columns)
+
+
+class PostgresqlSchemaTest(base.BaseTestCase):
+    def test_rows_are_partitioned_by_their_time(self):
+        for name in ("measurements", "alarm_history", "logs", "events"):
+            made = str(sa.schema.CreateTable(tables.metadata.tables[name]).compile(dialect=postgresql.dialect()))
+            self.assertIn("PARTITION BY RANGE (time)", made)
+
+    def test_a_url_without_a_client_is_that_of_psycopg(self):
+        engine = schema.engine("postgresql://user:secret@localhost/monasca")
+        self.assertEqual("psycopg", engine.dialect.driver)

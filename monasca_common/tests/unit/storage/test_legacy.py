@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the old services kept their rows, as their files say it."""
+
+from __future__ import annotations
+
+from monasca_common.storage import load_storage
+from monasca_common.storage.influxdb import InfluxdbStorage
+from monasca_common.storage.influxdb.client import address
+from monasca_common.storage.settings import has_database, storage_settings
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+_SERVER = "[influxdb]\nip_address = influx.example.org\nport = 8087\ndatabase_name = monasca\n"
+_METRICS_DRIVER = "[repositories]\nmetrics_driver = monasca_persister.repositories.{}:MetricRepository\n"
+_SQLITE = "[database]\nconnection = sqlite:////var/lib/monasca/monasca.sqlite\n"
+_MYSQL = "[database]\nconnection = mysql+pymysql://monapi:hidden@mysql:3306/mon\n"
+
+
+class OldStorageTest(ConfigurationTestCase):
+    def logged(self, text: str, call=storage_settings):
+        """What the call returns, and what it logs as warnings."""
+        with self.assertLogs("monasca_common", "WARNING") as logs:
+            result = call(self.configured(text))
+        return result, [record.getMessage() for record in logs.records]
+
+    def refused_with(self, text: str):
+        """What is logged, one text, before a missing connection is refused."""
+        with self.assertLogs("monasca_common", "WARNING") as logs:
+            self.assertIn("is not set", self.refused(storage_settings, self.configured(text)))
+        return "\n".join(record.getMessage() for record in logs.records)
+
+    def test_a_server_is_read_as_driver_and_url(self):
+        settings, logged = self.logged(_SERVER + "user = mon\npassword = hidden\n")
+
+        self.assertEqual(
+            ("influxdb", "influxdb://mon:hidden@influx.example.org:8087/monasca"),
+            (settings.driver, settings.connection),
+        )
+        self.assertEqual(1, len(logged))
+        self.assertEqual(
+            "[influxdb] database_name, ip_address, password, port, user: read as [storage] driver = influxdb and "
+            "[database] connection = influxdb://influx.example.org:8087/monasca, with user and password: write "
+            "these instead",
+            logged[0],
+        )
+        self.assertNotIn("hidden", repr(settings))
+
+    def test_a_server_has_the_defaults_of_the_old_services(self):
+        settings, _ = self.logged("[influxdb]\npassword = hidden\n")
+
+        self.assertEqual("influxdb://mon_persister:hidden@127.0.0.1:8086/mon", settings.connection)
+
+    def test_a_server_without_a_password_is_asked_without_one(self):
+        self.assertEqual("influxdb://influx.example.org:8087/monasca", self.logged(_SERVER)[0].connection)
+
+    def test_every_character_of_user_and_password_reaches_the_server(self):
+        settings, logged = self.logged(_SERVER + "user = m@n:/\npassword = p@:/?#%%41 $$w+rd\n")
+
+        where = address(settings.connection)
+
+        self.assertEqual(("m@n:/", "p@:/?#%%41 $w+rd"), (where.user, where.password))
+        self.assertEqual(("influx.example.org", 8087, "monasca"), (where.host, where.port, where.database))
+        self.assertNotIn("w+rd", "".join(logged))
+
+    def test_an_address_of_version_6_is_one_in_the_url(self):
+        settings, _ = self.logged("[influxdb]\nip_address = 2001:db8::1\n")
+
+        self.assertEqual(("2001:db8::1", 8086), (address(settings.connection).host, address(settings.connection).port))
+
+    def test_tls_stays_and_its_certificate_is_verified_from_now_on(self):
+        settings, logged = self.logged(_SERVER + "ssl = true\nverify_ssl = false\n")
+
+        self.assertTrue(address(settings.connection).tls)
+        self.assertIn("[influxdb] verify_ssl = false is ignored", logged[-1])
+        self.assertIn("?ca_file=", logged[-1])
+
+    def test_verified_tls_is_nothing_to_warn_of(self):
+        _, logged = self.logged(_SERVER + "ssl = true\nverify_ssl = true\n")
+
+        self.assertEqual(1, len(logged))
+        self.assertIn("influxdb+https://influx.example.org:8087/monasca", logged[0])
+
+    def test_the_driver_is_loaded(self):
+        self.assertIsInstance(self.logged(_SERVER, load_storage)[0], InfluxdbStorage)
+        self.assertTrue(has_database(self.configured(_SERVER)))
+
+    def test_what_is_written_in_the_new_form_counts(self):
+        for new in (_SQLITE, "[storage]\ndriver = sqlite\n" + _SQLITE):
+            settings, logged = self.logged(_SERVER + "password = hidden\n" + new)
+            self.assertEqual("sqlite", settings.driver)
+            self.assertEqual("sqlite:////var/lib/monasca/monasca.sqlite", settings.connection)
+            self.assertEqual(1, len(logged))
+            self.assertEqual(
+                "[influxdb] is ignored (database_name, ip_address, password, port): [storage] driver and [database] "
+                "connection count",
+                logged[0],
+            )
+            self.forget_warnings()
+
+    def test_a_driver_in_the_new_form_is_not_given_the_old_server(self):
+        said = self.refused_with(_SERVER + "[storage]\ndriver = postgresql\n")
+
+        self.assertIn("[storage] driver = postgresql counts", said)
+
+    def test_a_driver_in_the_new_form_may_take_the_old_server(self):
+        settings, _ = self.logged(_SERVER + "[storage]\ndriver = influxdb\n")
+
+        self.assertEqual("influxdb://influx.example.org:8087/monasca", settings.connection)
+
+    def test_a_url_of_the_new_form_without_its_driver_is_refused_as_ever(self):
+        text = _SERVER + "[database]\nconnection = postgresql://u:hidden@host/d\n"
+
+        self.assertIn("make them agree", self.refused(load_storage, self.configured(text)))
+
+    def test_metrics_of_influxdb_are_read_as_its_driver(self):
+        settings, logged = self.logged(_METRICS_DRIVER.format("influxdb.metrics_repository") + _SERVER)
+
+        self.assertEqual("influxdb", settings.driver)
+        self.assertIn("port, [repositories] metrics_driver: read as [storage] driver = influxdb", logged[0])
+
+    def test_metrics_of_cassandra_are_not_there_and_a_line_says_what_to_write(self):
+        said = self.refused_with(
+            _METRICS_DRIVER.format("cassandra.metrics_repository") + "[cassandra]\nport = 9042\nkeyspace = monasca\n"
+        )
+
+        self.assertIn("metrics_driver is ignored: the class in [repositories] metrics_driver has no driver here", said)
+        self.assertIn("[cassandra] is ignored (keyspace, port): nothing is stored in Cassandra", said)
+        self.assertIn("write [storage] driver = postgresql and [database] connection = ", said)
+
+    def test_a_server_beside_metrics_of_cassandra_is_not_taken(self):
+        said = self.refused_with(_METRICS_DRIVER.format("cassandra.metrics_repository") + _SERVER)
+
+        self.assertIn(
+            "[influxdb] is ignored (database_name, ip_address, port): the class in [repositories] metrics_driver has",
+            said,
+        )
+
+    def test_metrics_of_influxdb_without_a_server_are_told_what_to_write(self):
+        said = self.refused_with(_METRICS_DRIVER.format("influxdb.metrics_repository"))
+
+        self.assertIn("[influxdb] names no server, write [storage] driver = influxdb and [database] connection", said)
+
+    def test_a_database_per_tenant_is_not_translated(self):
+        said = self.refused_with(_SERVER + "db_per_tenant = true\n")
+
+        self.assertIn("db_per_tenant = true is not there", said)
+        self.assertIn("write [storage] driver = influxdb", said)
+
+    def test_the_mysql_of_an_earlier_api_is_not_the_storage(self):
+        settings, logged = self.logged(_SERVER + _MYSQL)
+
+        self.assertEqual("influxdb://influx.example.org:8087/monasca", settings.connection)
+        self.assertIn("[database] connection is ignored, because it is an earlier API's MySQL", logged[0])
+        self.assertNotIn("hidden", "".join(logged))
+
+    def test_a_mysql_without_an_old_group_is_refused_as_ever(self):
+        self.assertIn("'mysql'", self.refused(load_storage, self.configured(_MYSQL)))
+
+    def test_a_driver_for_mysql_keeps_its_url(self):
+        settings, _ = self.logged(_SERVER + _MYSQL + "[storage]\ndriver = mysql\n")
+
+        self.assertTrue(settings.connection.startswith("mysql"))
+
+    def test_what_cannot_be_translated_says_what_to_write(self):
+        _, logged = self.logged(
+            _SERVER + "default_retention_hours = 24\nbatch_size = 10\nname = x\n"
+            "[repositories]\nignore_parse_point_error = true\nalarm_state_history_driver = x\nevents_driver = y\n"
+            "alarms_driver = z\n[elasticsearch]\nhosts = localhost:9200\n"
+        )
+
+        said = "\n".join(logged)
+        for text in (
+            "[influxdb] default_retention_hours is ignored: write [storage] retention_days",
+            "[influxdb] batch_size is ignored: write batch_size in",
+            "[influxdb] is ignored (name): nobody ever read that",
+            "[repositories] ignore_parse_point_error is ignored: a message that cannot be stored goes to dead_letter",
+            "[repositories] alarm_state_history_driver is ignored: ",
+            "[repositories] events_driver is ignored: ",
+            "[repositories] alarms_driver is ignored: ",
+            "[elasticsearch] is ignored (hosts): ",
+        ):
+            self.assertIn(text, said)
+
+    def test_each_line_is_logged_once_a_process(self):
+        text = _METRICS_DRIVER.format("influxdb.x") + _SERVER + "ssl = true\nbatch_size = 1\n" + _MYSQL
+        _, logged = self.logged(text)
+        self.assertEqual(sorted(set(logged)), sorted(logged))
+
+        with self.assertNoLogs("monasca_common", "WARNING"):
+            storage_settings(self.configured(text))
+            has_database(self.configured(text))
+
+    def test_a_file_without_old_groups_is_nothing_to_warn_of(self):
+        with self.assertNoLogs("monasca_common", "WARNING"):
+            storage_settings(self.configured(_SQLITE))
+            self.assertFalse(has_database(self.configured("")))
+
+    def test_a_value_that_cannot_be_read_is_refused_by_name(self):
+        self.assertIn("port in group [influxdb]", self.refused(storage_settings, self.configured(_SERVER + "port = x")))
+        said = self.refused(storage_settings, self.configured(_SERVER + "password = up$stairs\n"))
+        self.assertIn("$$", said)
+        self.assertNotIn("stairs", said)

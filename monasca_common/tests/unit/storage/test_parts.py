@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.storage import parts
+from monasca_common.storage.base import Kind, Rows, Written
+from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
+from monasca_common.storage.testing.scenario import claim, measurement
+
+_TOO_LONG_SECONDS = 30.0
+
+
+class Database:
+    """Takes ``most`` rows at once; each takes ``seconds_a_row``."""
+
+    def __init__(self, most=1_000_000):
+        self.most = most
+        self.refused = set()
+        self.next = 0
+        self.now = 0.0
+        self.seconds_a_row = 0.0
+        self.stored = []
+        self.claims = []
+
+    def monotonic(self):
+        return self.now
+
+    def write(self, part, rows):
+        if len(rows.values) > self.most:
+            self.now += _TOO_LONG_SECONDS
+            raise TooMuchAtOnce("too slow")
+        if reasons := {n: "refused" for n, row in enumerate(rows.values) if row.value in self.refused}:
+            raise RowsRefused(reasons)
+        self.now += self.seconds_a_row * len(rows.values)
+        skipped = sum(offset < self.next for offset in rows.offsets)
+        assert part.start <= self.next, "a gap"
+        self.next = max(self.next, part.end)
+        self.stored += [row.value for row in rows.values[skipped:]]
+        self.claims.append((part.start, part.end))
+        return Written(stored=len(rows.values) - skipped, skipped=skipped)
+
+
+class PartsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.database = Database()
+        self.size = parts.PartSize()
+
+    def write(self, count=8, *, first=0, step=1):
+        """``count`` rows at offsets that are ``step`` apart."""
+        offsets = range(first, first + count * step, step)
+        rows = Rows(Kind.METRICS, [measurement(offset) for offset in offsets], offsets)
+        whole = claim(first, first + count * step)
+        return list(parts.write(self.database, whole, rows, self.size, monotonic=self.database.monotonic))
+
+    def write_until_stored(self, **named):
+        """How often it was too much."""
+        for failures in range(20):
+            try:
+                self.write(**named)
+                return failures
+            except TooMuchAtOnce:
+                continue
+        return self.fail("never stored")
+
+    def test_what_is_not_too_much_is_one_claim(self):
+        self.write()
+        self.assertEqual([(0, 8)], self.database.claims)
+
+    def test_what_is_too_much_is_halved_until_it_passes_and_no_offset_is_left_out(self):
+        self.database.most = 2
+        self.database.seconds_a_row = 10.0
+        self.assertEqual(2, self.write_until_stored(step=10))
+        self.assertEqual([(0, 20), (20, 40), (40, 60), (60, 80)], self.database.claims)
+        self.assertEqual([10.0 * n for n in range(8)], self.database.stored)
+
+    def test_the_size_that_worked_is_remembered(self):
+        self.database.most, self.database.seconds_a_row = 2, 10.0
+        self.write_until_stored()
+        self.assertEqual(0, self.write_until_stored(first=8))
+        self.assertEqual(16, len(self.database.stored))
+
+    def test_the_size_grows_again_when_the_database_is_quick(self):
+        self.database.most, self.database.seconds_a_row = 1, 10.0
+        self.write_until_stored()
+        self.database.most, self.database.seconds_a_row, self.database.claims = 1000, 0.01, []
+        self.write(100, first=8)
+        self.assertLess(len(self.database.claims), 10)
+
+    def test_rows_that_were_stored_before_do_not_count_as_quick(self):
+        self.database.most, self.database.seconds_a_row = 2, 10.0
+        self.write_until_stored()
+        self.database.seconds_a_row = 0.0
+        self.write()
+        self.assertEqual(2, self.size.most_rows)
+
+    def test_a_single_row_that_is_too_much_is_a_database_that_is_unavailable(self):
+        self.database.most = 0
+        self.size.most_rows = 1
+        error = self.assertRaises(StorageUnavailable, self.write)
+        self.assertNotIsInstance(error, TooMuchAtOnce)
+
+    def test_one_failure_of_several_threads_halves_once(self):
+        for _ in range(3):
+            self.size.too_much(100, 1.0)
+        self.assertEqual(50, self.size.most_rows)
+
+    def test_refused_rows_have_their_positions_in_the_whole(self):
+        self.size.most_rows = 3
+        self.database.refused = {4.0}
+        refused = self.assertRaises(RowsRefused, self.write)
+        self.assertEqual({4: "refused"}, refused.reasons)
+        self.assertEqual([0.0, 1.0, 2.0], self.database.stored)
+
+    def test_a_claim_without_rows_is_claimed(self):
+        self.size.most_rows = 1
+        self.write(0)
+        self.assertEqual([(0, 0)], self.database.claims)

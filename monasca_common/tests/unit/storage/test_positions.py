@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one rule for first reads, and how much is asked of SQLite; PostgreSQL is in `functional.storage`."""
+
+import contextlib
+import sqlite3
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.storage.base import Claim
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.fence import StoredNext
+from monasca_common.storage.positions import SQLITE, StoredPositions, first_reads
+from monasca_common.storage.sql import schema
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+ZERO, ONE, TWO = (TopicPartition("metrics", number) for number in range(3))
+MANY = 10_000
+GROUP = "1_metrics"
+
+
+class FirstReadsTest(base.BaseTestCase):
+    def resolve(self, partitions):
+        self.asked = partitions
+        return dict.fromkeys(partitions, 7)
+
+    def test_a_topic_that_nobody_has_begun_begins_where_the_option_says(self):
+        self.assertEqual({ZERO: 7, ONE: 7}, first_reads([ONE, ZERO], {}, self.resolve))
+        self.assertEqual([ZERO, ONE], self.asked)
+
+    def test_a_partition_that_comes_to_a_topic_later_is_read_whole(self):
+        self.assertEqual({TWO: 0}, first_reads([ZERO, TWO], {ZERO: 5, ONE: 3}, self.fail))
+
+    def test_where_all_are_begun_nobody_is_asked(self):
+        self.assertEqual({}, first_reads([ZERO], {ZERO: 5}, self.fail))
+        self.assertEqual({}, first_reads([], {}, self.fail))
+
+
+class ManyPartitions:
+    """``self.transaction()``: one on the database of the case, as an `Execute`; ``dialect``: its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.statements = []
+        self.many = {TopicPartition("metrics", number): number for number in range(MANY)}
+        self.ids = dict.fromkeys(self.many, "an-id")
+
+    @contextlib.contextmanager
+    def positions(self):
+        """Within a transaction; what it takes is in ``self.statements``."""
+        self.statements.clear()
+        with self.transaction() as execute:
+
+            def counted(statement, parameters):
+                self.statements.append(statement)
+                return execute(statement, parameters)
+
+            yield StoredPositions(counted, self.dialect)
+
+    def test_ten_thousand_partitions_are_begun_and_read_with_a_statement_each(self):
+        with self.positions() as positions:
+            self.assertEqual(self.many, positions.begin(GROUP, self.many, self.ids))
+        self.assertEqual(1, len(self.statements))
+        with self.positions() as positions:
+            self.assertEqual(self.many, positions.next_offsets(GROUP, self.ids))
+        self.assertEqual(1, len(self.statements))
+        with self.positions() as positions:
+            self.assertEqual(self.many, positions.begin(GROUP, dict.fromkeys(self.many, 9), self.ids))
+        self.assertEqual(1, len(self.statements))
+
+    def test_ten_thousand_partitions_are_advanced_with_a_statement_for_the_lock_and_one_to_move_them(self):
+        claims = {Claim(GROUP, *each, "an-id", start, start + 5): each for each, start in self.many.items()}
+        with self.positions() as positions:
+            positions.begin(GROUP, self.many, self.ids)
+        with self.positions() as positions:
+            stored = positions.lock(GROUP, self.many)
+            self.assertEqual(StoredNext(3, "an-id"), stored[TopicPartition("metrics", 3)])
+            positions.advance({claim: stored[each] for claim, each in claims.items()})
+        self.assertEqual(2, len(self.statements))
+        with self.positions() as positions:
+            moved = {each.partition: start + 5 for each, start in self.many.items()}
+            self.assertEqual(moved, positions.of_topic(GROUP, "metrics", "an-id"))
+
+    def test_an_offset_that_changed_since_it_was_read_is_not_moved(self):
+        claim = Claim(GROUP, *ZERO, "an-id", 0, 5)
+        with self.positions() as positions:
+            positions.begin(GROUP, {ZERO: 0}, self.ids)
+        with self.positions() as positions:
+            stored = positions.hold(claim)
+            positions.reset(GROUP, {ZERO: 3}, self.ids)
+            error = self.assertRaises(StorageUnavailable, positions.advance, {claim: stored})
+            self.assertIn("the stored offset of metrics/0 changed", str(error))
+            self.assertEqual({ZERO: 3}, positions.next_offsets(GROUP, {ZERO: "an-id"}))
+
+    def test_ten_thousand_partitions_are_reset_with_three_statements(self):
+        with self.positions() as positions:
+            positions.begin(GROUP, self.many, self.ids)
+        half = {each: offset + 1 if offset % 2 else None for each, offset in self.many.items()}
+        with self.positions() as positions:
+            self.assertEqual(self.many, positions.reset(GROUP, half, self.ids))
+        self.assertEqual(3, len(self.statements))
+        with self.positions() as positions:
+            kept = {each: offset for each, offset in half.items() if offset is not None}
+            self.assertEqual(kept, positions.next_offsets(GROUP, self.ids))
+
+
+class SqlitePositionsTest(ManyPartitions, SqliteTestCase):
+    dialect = SQLITE
+
+    @contextlib.contextmanager
+    def transaction(self):
+        with contextlib.closing(sqlite3.connect(self.database.storage().path)) as connection, connection:
+            yield connection.execute
+
+    def test_the_drivers_calls_take_one_statement_each(self):
+        writer = self.database.writer()
+        writer._connection.set_trace_callback(self.statements.append)
+        for call in (
+            lambda: writer.begin(GROUP, self.many, self.ids),
+            lambda: writer.next_offsets(GROUP, self.ids),
+        ):
+            self.statements.clear()
+            self.assertEqual(self.many, call())
+            self.assertEqual(["BEGIN", "WITH", "COMMIT"], [each.split()[0] for each in self.statements])
+
+
+class SqlAlchemySqlitePositionsTest(ManyPartitions, SqliteTestCase):
+    dialect = SQLITE
+
+    @contextlib.contextmanager
+    def transaction(self):
+        engine = schema.engine(self.database.settings.connection, to_write=True)
+        with engine.begin() as connection:
+            yield connection.exec_driver_sql

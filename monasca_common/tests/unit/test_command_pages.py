@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands are documented as they are: what a page says of a command, its ``--help`` says too, and the reverse."""
+
+import argparse
+import importlib.metadata
+import re
+from pathlib import Path
+
+from oslotest import base
+
+from monasca_common.cli.main import COMMANDS, MonascaCommon
+
+ROOT = Path(__file__).parents[3]
+PAGES = [*sorted((ROOT / "doc" / "source").rglob("*.rst")), ROOT / "README.rst", ROOT / "CONTRIBUTING.rst"]
+INDEX = ROOT / "doc" / "source" / "cli" / "index.rst"
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+_LINE = re.compile(r" *\$ (?:\S*/)?monasca-common (?P<words>.+)")
+_INLINE = re.compile(r"`monasca-common (?P<words>[^`\"]+)`")
+_SYNOPSIS = re.compile(r"[\[|…]|\b[A-Z]\b")
+_TERM = re.compile(r"(?m)^(``--.+``)$")
+_HELP = {"--help"}
+
+
+def commands():
+    """{name: parser} of every command."""
+    app = MonascaCommon()
+    return {
+        name: entry.load()(app, None, cmd_name=name).get_parser(f"monasca-common {name}")
+        for name, entry in app.command_manager
+        if entry.name in importlib.metadata.entry_points(group=COMMANDS).names
+    }
+
+
+def options(parser):
+    return {string for action in parser._actions for string in action.option_strings if string.startswith("--")} - _HELP
+
+
+def options_of_all():
+    """Those that stand before the command."""
+    return options(MonascaCommon().parser)
+
+
+def terms(text):
+    """The options that a page explains: each a line of its own, with the explanation below."""
+    return {option for term in _TERM.findall(text) for option in _OPTION.findall(term)}
+
+
+def calls(text):
+    """The command lines of a page's console blocks, each on one line, without ``monasca-common``."""
+    lines = iter([*text.splitlines(), ""])
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        while found is not None:
+            words, line = found["words"], next(lines)
+            while words.endswith("\\") or line.strip().startswith(("[", "(", "--")):
+                words, line = f"{words.removesuffix(chr(92))} {line.strip()}", next(lines)
+            yield words
+            found = _LINE.fullmatch(line)
+
+
+def mentions(text):
+    """What is named within sentences, of pages and of our own messages."""
+    return [" ".join(found["words"].split()) for found in _INLINE.finditer(text)]
+
+
+class CommandPagesTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.commands = commands()
+
+    def split(self, words):
+        """The command of a line and the rest of the line; ``None`` for what names no command."""
+        named = re.sub(r"^(--\S+ )+", "", words).split()
+        for length in range(len(named), 0, -1):
+            if (name := " ".join(named[:length])) in self.commands:
+                return name, " ".join(named[length:])
+        return None, words
+
+    def assert_is_as_it_says(self, words, where):
+        name, rest = self.split(words)
+        self.assertIsNotNone(name, f"{where}: there is no command {words!r}")
+        unknown = set(_OPTION.findall(rest)) - options(self.commands[name]) - _HELP
+        self.assertEqual(set(), unknown, f"{where}: {name} has no such options")
+
+    def test_each_command_line_of_a_page_names_a_command_and_its_options(self):
+        for page in PAGES:
+            for words in calls(page.read_text()):
+                self.assert_is_as_it_says(words, page.name)
+
+    def test_each_example_of_a_page_is_accepted_by_its_command(self):
+        examples = [words for page in PAGES for words in calls(page.read_text())]
+        tried = 0
+        for words in examples:
+            name, rest = self.split(words)
+            if _SYNOPSIS.search(rest.replace("--config-file F", "--config-file f")):
+                continue
+            tried += 1
+            arguments = [part for part in re.sub(r" [&>#|].*", "", f" {rest}").split() if part]
+            try:
+                self.commands[name].parse_args(arguments)
+            except (SystemExit, argparse.ArgumentError) as error:
+                self.fail(f"{name} refuses {rest!r}: {error}")
+        self.assertGreater(tried, 15)
+
+    def test_each_command_named_in_a_sentence_is_there(self):
+        files = [*PAGES, *(path for path in (ROOT / "monasca_common").rglob("*.py") if "tests" not in path.parts)]
+        for path in files:
+            for words in mentions(path.read_text()):
+                beginning = words.partition(" --")[0].partition(" |")[0]
+                family = any(name.startswith(f"{beginning} ") for name in self.commands)
+                if not family:
+                    self.assert_is_as_it_says(words, path.name)
+
+    def test_each_option_of_a_command_is_shown_and_explained_in_one_page(self):
+        pages = [page.read_text() for page in PAGES]
+        for name, parser in self.commands.items():
+            wanted = options(parser)
+            lacking = []
+            for page in pages:
+                shown = [words for words in calls(page) if self.split(words)[0] == name]
+                explained = terms(page) | terms(INDEX.read_text())
+                lacking += [sorted(wanted - (set(_OPTION.findall(" ".join(shown))) & explained))] if shown else []
+            self.assertIn([], lacking, f"no page shows and explains {name}; what each lacks is listed")
+
+    def test_what_a_page_of_commands_explains_is_an_option_of_one_of_them(self):
+        for page in INDEX.parent.glob("*.rst"):
+            text = page.read_text()
+            shown = self.commands if page == INDEX else {self.split(words)[0] for words in calls(text)}
+            known = {option for name in shown for option in options(self.commands[name])}
+            self.assertLessEqual(terms(text), known | (options_of_all() if page == INDEX else set()), page.name)
+
+    def test_the_options_of_all_commands_are_explained(self):
+        self.assertLessEqual(options_of_all(), terms(INDEX.read_text()))
+
+
+class ReadingTest(base.BaseTestCase):
+    def test_a_command_line_ends_where_its_arguments_end(self):
+        text = """
+   $ monasca-common db upgrade --config-file F
+   The schema is 0006 now; it was not there.
+   $ .venv/bin/monasca-common offsets reset --group G \\
+       --to-latest
+   $ monasca-common pipeline run JOB [--once]
+                                     [--from TIME]
+   $ monasca-common api --config-file F
+"""
+        self.assertEqual(
+            [
+                "db upgrade --config-file F",
+                "offsets reset --group G  --to-latest",
+                "pipeline run JOB [--once] [--from TIME]",
+                "api --config-file F",
+            ],
+            list(calls(text)),
+        )
+
+    def test_a_command_in_a_sentence_may_be_broken_by_the_end_of_a_line(self):
+        self.assertEqual(["api --config-file F"], mentions("``monasca-common api\n--config-file F`` serves"))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house keeps its order: one name for one thing, and no import in circles. Floors and face: ``lint-imports``."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+from oslotest import base
+
+PACKAGE = Path(__file__).parents[2]
+
+# Names that two classes may share, and why: five at most.
+SHARED = {
+    "Scenario": "a contract's helpers: of storage's drivers, and of transports",
+    "Capability": "what a driver may lack: of storage's drivers, and of transports",
+}
+
+
+def modules():
+    """{dotted name: path} of the package, without its tests and without the faces of its rooms (``__init__.py``),
+    which import what stands in them."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        if parts[1] != "tests" and parts[-1] != "__init__":
+            found[".".join(parts)] = path
+    return found
+
+
+def imports(paths):
+    """{module: modules that it imports}, for types and within functions too."""
+    found = {name: set() for name in paths}
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                found[name] |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                found[name] |= {alias.name for alias in node.names}
+    return {name: targets & paths.keys() - {name} for name, targets in found.items()}
+
+
+def circles(graph):
+    """The modules that import one another, {module: those of them that it imports}."""
+    left = {name: set(targets) for name, targets in graph.items()}
+    while True:
+        imported = set().union(*left.values())
+        inner = {name for name, targets in left.items() if targets & left.keys() and name in imported}
+        if inner == left.keys():
+            return left
+        left = {name: left[name] & inner for name in inner}
+
+
+class NamesTest(base.BaseTestCase):
+    def test_no_two_classes_share_a_name(self):
+        places = defaultdict(list)
+        for module, path in modules().items():
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name.lstrip("_")].append(module)
+        shared = {name: found for name, found in places.items() if len(found) > 1}
+
+        self.assertEqual({}, {name: found for name, found in shared.items() if name not in SHARED})
+
+    def test_at_most_five_names_may_be_shared_each_for_a_reason(self):
+        self.assertLessEqual(len(SHARED), 5)
+        self.assertTrue(all(SHARED.values()))
+
+
+class CirclesTest(base.BaseTestCase):
+    def test_no_module_imports_itself_by_way_of_others(self):
+        self.assertEqual({}, circles(imports(modules())))
+
+    def test_a_circle_would_be_found(self):
+        graph = {"a": {"b"}, "b": {"a", "c"}, "c": set(), "d": {"a"}}
+
+        self.assertEqual({"a": {"b"}, "b": {"a"}}, circles(graph))

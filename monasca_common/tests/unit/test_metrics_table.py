@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation has every metric that a service serves, with its type and its labels, and no other."""
+
+import re
+from pathlib import Path
+
+from oslotest import base
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from monasca_common.api.access import Served
+from monasca_common.api.notes import MessageCounts
+from monasca_common.api.own_metrics import ApiMetrics
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.persister.status import MemberState, Status
+from monasca_common.persister.status_server import metrics
+from monasca_common.pipeline.jobs.job import JobProgress
+from monasca_common.pipeline.jobs.metrics import _Board
+from monasca_common.storage.base import Kind
+
+PAGE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "watching.rst"
+_ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - \S")
+_INTERNAL = {"le"}
+
+
+class Collected:
+    def __init__(self, families):
+        self.collect = lambda: families
+
+
+def served(text):
+    """{name: (type, labels)}"""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - _INTERNAL
+        if not name.endswith("_created"):
+            found[name] = (family.type, frozenset(labels))
+    return found
+
+
+class MetricsTableTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        rows = _ROW.findall(PAGE.read_text())
+        self.told = {name: (kind, frozenset(re.findall(r"``(\w+)``", labels))) for name, kind, labels in rows}
+        self.assertEqual(len(rows), len(self.told), "a metric has two rows")
+
+    def assert_told(self, prefix, text):
+        self.assertEqual({name: facts for name, facts in self.told.items() if name.startswith(prefix)}, served(text))
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                for value in sample.labels.values():
+                    self.assertNotRegex(value, r"\s", f"a value of a label of {sample.name}")
+
+    def test_api(self):
+        own = ApiMetrics(self.useFixture(MemoryKafka()).producer())
+        refused = Served(
+            0.0, "r", "", "", "t", "POST", "/v2.0/metrics", 503, 0, 0.1, MessageCounts(1, 1, 1, 1), "kafka"
+        )
+        own.count([refused], 1)
+        own.validated("valid", 0.1)
+        self.assert_told("monasca_api_", own.text().decode())
+
+    def test_persister(self):
+        statuses = [
+            Status(f"metrics-{number}", Kind.METRICS, state=state, written_ms=1, lag={"metrics/0": 1})
+            for number, state in enumerate(MemberState)
+        ]
+        registry = CollectorRegistry()
+        registry.register(Collected(list(metrics(statuses))))
+        self.assert_told("monasca_persister_", generate_latest(registry).decode())
+
+    def test_job_of_the_pipeline(self):
+        board = _Board("aggregate")
+        board.tell(JobProgress(1, 1, 1.0, {"records": 1}))
+        self.assert_told("monasca_pipeline_", generate_latest(board.registry).decode())
+
+    def test_no_other_is_told(self):
+        self.assertRegex(" ".join(self.told), r"^(monasca_(api|persister|pipeline)_\w+ ?)+$")

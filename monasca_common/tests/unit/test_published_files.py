@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of the published persister, notification engine and API, read by the services of this package.
+
+The samples are what the containers of the published packages make of their variables' defaults, and every option that
+the packages declare, with its default.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from oslo_config import cfg
+from oslo_log import log
+
+from monasca_common.api import legacy as api_legacy
+from monasca_common.api.service import storage_of
+from monasca_common.api.settings import api_settings
+from monasca_common.kafka.config import config_file, consumer_settings, producer_settings
+from monasca_common.kafka.config import legacy as kafka_legacy
+from monasca_common.persister.settings import persister_settings
+from monasca_common.storage import legacy as storage_legacy
+from monasca_common.storage.base import Kind
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration" / "legacy.rst"
+SAMPLES = pathlib.Path(__file__).parent / "kafka" / "config" / "samples"
+# Registered by keystonemiddleware and oslo.policy when the API serves.
+_OTHERS = ("keystone_authtoken", "oslo_policy")
+
+
+class PublishedFilesTestCase(ConfigurationTestCase):
+    def sample(self, name: str) -> cfg.ConfigOpts:
+        """The file, read as the commands read it: with the options of oslo.log."""
+        conf = cfg.ConfigOpts()
+        log.register_options(conf)
+        conf(["--config-file", str(SAMPLES / f"{name}.conf")], project="monasca-common-tests", default_config_dirs=[])
+        return conf
+
+    def logged(self, call, conf: cfg.ConfigOpts):
+        """What the call returns, and the warnings that it logs."""
+        with self.assertLogs("monasca_common", "WARNING") as logs:
+            result = call(conf)
+        return result, [record.getMessage() for record in logs.records]
+
+    def check_names(self, conf: cfg.ConfigOpts, logged: list[str], groups=None) -> None:
+        """Each name of the file (in ``groups``) is an option of ours, an old name of one, or in a warning."""
+        checked = 0
+        for group, names in config_file.names_in_files(conf).items():
+            if group in _OTHERS or (groups is not None and group not in groups):
+                continue
+            for name in names:
+                checked += 1
+                self.assertEqual(1, self.counted(conf, group, name, logged), f"[{group}] {name}")
+        self.assertGreater(checked, 5)
+
+    def counted(self, conf: cfg.ConfigOpts, group: str, name: str, logged: list[str]) -> int:
+        """How many lines are about this name; 1 for a name that needs none."""
+        listed = rf"\[{group}\](?: is ignored \(| )(?:[\w, ]+, )?{name}(?:, [\w, \[\]]+)?(?:\)| is ignored|: read as)"
+        lines = sum(bool(re.match(listed, line)) for line in logged)
+        if lines == 0:
+            return int((group, name) in self.read_names(conf))
+        return lines
+
+    def read_names(self, conf):
+        """Group and name of each option that is registered, former names included."""
+        names = set()
+        for info, group in conf._all_opt_infos():
+            home = group.name if group else "DEFAULT"
+            names |= {(home, info["opt"].dest), (home, info["opt"].name)}
+            names |= {(each.group or home, each.name) for each in info["opt"].deprecated_opts}
+        return names
+
+
+class PublishedPersisterTest(PublishedFilesTestCase):
+    def test_a_persister_with_influxdb_goes_on_with_its_file(self):
+        settings, _ = self.logged(persister_settings, self.sample("persister-9.0.0"))
+
+        self.assertEqual("influxdb", settings.storage.driver)
+        self.assertEqual("influxdb://mon_persister:password@influxdb:8086/mon", settings.storage.connection)
+        metrics, alarms = settings.groups
+        self.assertEqual((Kind.METRICS, Kind.ALARM_HISTORY), (metrics.kind, alarms.kind))
+        self.assertEqual((("metrics",), "1_metrics"), (metrics.consumer.topics, metrics.consumer.group_id))
+        self.assertEqual((("alarm-state-transitions",), "1_events"), (alarms.consumer.topics, alarms.consumer.group_id))
+        for group in settings.groups:
+            self.assertEqual("kafka:9092", group.consumer.connection.bootstrap_servers)
+            self.assertEqual("kafka:9092", group.producer.connection.bootstrap_servers)
+            self.assertEqual("1", group.consumer.connection.client_id)
+            self.assertEqual((1000, 15.0), (group.consumer.batch_size, group.consumer.max_wait_time_seconds))
+            self.assertEqual(1, group.num_processors)
+
+    def test_a_persister_with_cassandra_is_told_what_to_write(self):
+        conf = self.sample("persister-9.0.0-cassandra")
+        with self.assertLogs("monasca_common", "WARNING") as logs:
+            said = self.refused(persister_settings, conf)
+
+        self.assertIn("connection in group [database] is not set", said)
+        logged = [record.getMessage() for record in logs.records]
+        self.assertIn("[repositories] metrics_driver is ignored: ", "\n".join(logged))
+        self.check_names(conf, logged)
+
+    def test_each_name_of_a_persisters_file_is_read_or_logged_once(self):
+        for name in ("persister-9.0.0", "persister-9.0.0-every-option"):
+            conf = self.sample(name)
+            _, logged = self.logged(persister_settings, conf)
+            self.check_names(conf, logged)
+            self.assertNotIn("mon_persister", "\n".join(logged))
+            self.forget_warnings()
+
+    def test_every_option_of_a_persister_has_the_value_of_the_file(self):
+        settings, _ = self.logged(persister_settings, self.sample("persister-9.0.0-every-option"))
+
+        self.assertEqual("influxdb://mon_persister:secret@127.0.0.1:8086/mon", settings.storage.connection)
+        metrics, alarms = settings.groups
+        self.assertEqual((20_000, 1), (metrics.consumer.batch_size, alarms.consumer.batch_size))
+        for group in settings.groups:
+            self.assertEqual(30.0, group.consumer.max_wait_time_seconds)  # each names [kafka]'s by a $
+            self.assertEqual("monasca-persister", group.consumer.connection.client_id)
+
+    def test_ignored_points_that_cannot_be_parsed_become_dead_letters(self):
+        _, logged = self.logged(persister_settings, self.sample("persister-9.0.0"))
+
+        (line,) = [line for line in logged if "ignore_parse_point_error" in line]
+        self.assertEqual(
+            "[repositories] ignore_parse_point_error is ignored: a message that cannot be stored goes to "
+            "dead_letter_topic, and the others go on",
+            line,
+        )
+
+    def test_zookeeper_is_one_line(self):
+        _, logged = self.logged(persister_settings, self.sample("persister-9.0.0"))
+
+        (line,) = [line for line in logged if line.startswith("[zookeeper]")]
+        self.assertEqual(
+            "[zookeeper] is ignored (partition_interval_recheck_seconds, uri): groups share partitions through the "
+            "brokers, not through ZooKeeper; remove the group",
+            line,
+        )
+
+
+class PublishedApiTest(PublishedFilesTestCase):
+    def settings(self, conf: cfg.ConfigOpts):
+        """The API's settings, and its storage, as at a start."""
+        return api_settings(conf), producer_settings(conf), storage_of(conf)
+
+    def test_an_api_serves_posts_with_its_file(self):
+        (settings, producer, storage), logged = self.logged(self.settings, self.sample("api-11.0.0"))
+
+        self.assertEqual("kafka:9092", producer.connection.bootstrap_servers)
+        self.assertEqual(("metrics", "RegionOne"), (settings.metrics_topic, settings.region))
+        self.assertEqual("keystone", settings.auth_strategy)
+        self.assertIsNone(storage)
+        said = "\n".join(logged)
+        self.assertIn("[storage] driver cannot be read from: posts are served, and no reads", said)
+        self.assertIn("[security] is ignored (", said)
+        self.assertIn("policy_file", said)
+
+    def test_each_name_of_an_apis_file_is_read_or_logged_once(self):
+        for name in ("api-11.0.0", "api-11.0.0-every-option"):
+            conf = self.sample(name)
+            _, logged = self.logged(self.settings, conf)
+            self.check_names(conf, logged)
+            self.forget_warnings()
+
+    def test_every_option_of_an_api_has_the_value_of_the_file(self):
+        (settings, producer, _), _ = self.logged(self.settings, self.sample("api-11.0.0-every-option"))
+
+        self.assertEqual("127.0.0.1:9092", producer.connection.bootstrap_servers)
+        self.assertEqual(
+            ("metrics", "events", "log"), (settings.metrics_topic, settings.events_topic, settings.logs_topic)
+        )
+
+    def test_an_api_keeps_the_region_of_its_file(self):
+        text = (SAMPLES / "api-11.0.0.conf").read_text().replace("RegionOne", "north")
+
+        self.assertEqual("north", self.logged(api_settings, self.configured(text))[0].region)
+
+
+class PublishedNotificationTest(PublishedFilesTestCase):
+    def consumers(self, conf: cfg.ConfigOpts):
+        return consumer_settings(conf, "kafka_notifications"), consumer_settings(conf, "kafka_retry_notifications")
+
+    def test_a_notification_engines_file_names_its_consumers(self):
+        for name, brokers in (
+            ("notification-9.0.0", "kafka:9092"),
+            ("notification-9.0.0-every-option", "127.0.0.1:9092"),
+        ):
+            (alarms, retries), _ = self.logged(self.consumers, self.sample(name))
+            self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (alarms.topics, alarms.group_id))
+            self.assertEqual((("retry-notifications",), "monasca-notification"), (retries.topics, retries.group_id))
+            self.assertEqual({brokers}, {each.connection.bootstrap_servers for each in (alarms, retries)})
+            self.forget_warnings()
+
+    def test_what_is_about_kafka_and_zookeeper_is_read_or_logged_once(self):
+        served = {("kafka", "notification_topic"), ("kafka", "periodic")}  # read by the engine itself
+        for name in ("notification-9.0.0", "notification-9.0.0-every-option"):
+            conf = self.sample(name)
+            for group, option in served:
+                conf.register_opt(cfg.StrOpt(option), group=group)
+            _, logged = self.logged(self.consumers, conf)
+            self.check_names(conf, logged, groups=("kafka", "zookeeper"))
+            self.forget_warnings()
+
+
+class OldGroupsTest(ConfigurationTestCase):
+    def test_the_documentation_has_every_group_and_option(self):
+        text = DOCUMENTED.read_text()
+        for group in (*kafka_legacy.OLD_GROUPS, *storage_legacy.OLD_GROUPS, *api_legacy.OLD_GROUPS):
+            self.assertIn(f"``[{group.name}]``", text)
+            self.assertIn(group.note or "", text)
+            for old in group.options:
+                self.assertIn(f"   * - ``{old.name}``\n     - ``[{group.name}]``", text)
+                self.assertIn(old.note, text)
+
+    def test_a_group_that_a_service_registers_itself_is_left_to_it(self):
+        conf = self.with_kafka(zookeeper="uri = zookeeper:2181")
+        conf.register_opt(cfg.StrOpt("uri"), group="zookeeper")
+
+        with self.assertNoLogs("monasca_common", "WARNING"):
+            producer_settings(conf)

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example that sends dead letters back; what it calls has tests of its own."""
+
+import contextlib
+import importlib.util
+import io
+from unittest import mock
+
+from oslotest import base
+
+from monasca_common.kafka import Record, TopicPartition, dead_letters
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.tests.example_case import EXAMPLES
+
+LETTERS = "readings.dlq"
+
+
+def example():
+    spec = importlib.util.spec_from_file_location("replay_dead_letters", EXAMPLES / "replay_dead_letters.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class ReplayDeadLettersTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.program = example()
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in ("readings", "others", LETTERS):
+            self.kafka.broker.create_topic(topic, 1)
+        self.producer = self.kafka.producer()
+        for origin in ("readings", "others"):
+            header = (dead_letters.ORIGIN_TOPIC, origin.encode())
+            self.producer.publish(LETTERS, [Record(b"x", headers=(header,))]).raise_for_undelivered()
+
+    def run_program(self):
+        """The exit status, and what it said."""
+        consumer = self.kafka.consumer(LETTERS, "replay")
+        program, out, err = self.program, io.StringIO(), io.StringIO()
+        with (
+            mock.patch.object(program.kafka, "load_producer", lambda conf: self.producer),
+            mock.patch.object(program.kafka, "load_consumer", lambda conf, group: consumer),
+            mock.patch.object(program.sys, "argv", ["replay_dead_letters.py"]),
+            contextlib.redirect_stderr(err),
+            contextlib.redirect_stdout(out),
+        ):
+            return program.main(), out.getvalue(), err.getvalue()
+
+    def test_it_says_what_became_of_each_letter(self):
+        status, out, _ = self.run_program()
+        self.assertEqual(0, status)
+        self.assertIn("sent back to readings: readings.dlq/0/0", out)
+        self.assertEqual("2 sent back, 0 stay", out.splitlines()[-1])
+
+    def test_ctrl_c_ends_it_without_a_traceback_and_keeps_what_was_done(self):
+        publish = self.producer.publish
+        sent = []
+
+        def interrupted(*arguments):
+            if sent:
+                raise KeyboardInterrupt
+            sent.append(arguments)
+            return publish(*arguments)
+
+        self.producer.publish = interrupted
+
+        status, _, err = self.run_program()
+
+        self.assertEqual((1, "replay_dead_letters: stopped\n"), (status, err))
+        self.assertEqual({TopicPartition(LETTERS, 0): 1}, self.kafka.broker.committed("replay"))

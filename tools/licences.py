@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write the table of what this package needs in production, each with its licence: doc/source/install/licences.inc.
+
+The unit test ``test_licences`` compares the table with what is installed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PACKAGE = "monasca-common"
+# What runs in production; the others are for tests, for checks and for trying things out.
+RUNTIME_EXTRAS = ("api", "memcached", "persister", "postgresql", "services", "spark")
+TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"
+_HEAD = """\
+.. list-table::
+   :header-rows: 1
+   :widths: 30 40 30
+
+   * - Distribution
+     - Licence
+     - Needed by
+"""
+
+
+def main() -> int:
+    missing = [requirement.name for requirement in _named(RUNTIME_EXTRAS) if not _is_installed(requirement.name)]
+    if missing:
+        extras = ",".join(RUNTIME_EXTRAS)
+        print(f"not installed: {', '.join(missing)}: pip install -e '.[{extras}]' first", file=sys.stderr)
+        return 1
+    TABLE.write_text(_HEAD + "".join(rows()))
+    return 0
+
+
+def rows() -> list[str]:
+    """The rows of the table, of what is installed."""
+    base, everything = needed(), needed(RUNTIME_EXTRAS)
+    extras = {extra: needed([extra]) for extra in RUNTIME_EXTRAS}
+    found = []
+    for name, each in sorted(everything.items()):
+        by = "every installation" if name in base else ", ".join(x for x in extras if name in extras[x])
+        found.append(f"   * - {name}\n     - {licence(each)}\n     - {by}\n")
+    return found
+
+
+def needed(extras: Iterable[str] = ()) -> Mapping[str, Distribution]:
+    """{canonical name: distribution} of all that this package needs with these extras, itself not included.
+
+    What is not installed is left out: markers may exclude it on this machine.
+    """
+    found: dict[str, Distribution] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    waiting = [(PACKAGE, frozenset(extras))]
+    while waiting:
+        name, wanted = waiting.pop()
+        if (name, wanted) in seen or not _is_installed(name):
+            continue
+        seen.add((name, wanted))
+        found[name] = distribution(name)
+        waiting += [
+            (canonicalize_name(requirement.name), frozenset(requirement.extras))
+            for requirement in _requirements(found[name], wanted)
+        ]
+    del found[PACKAGE]
+    return found
+
+
+def licence(found: Distribution) -> str:
+    """The licence as the distribution declares it: an SPDX expression, classifiers, or the first line of a text."""
+    [expression] = found.metadata.get_all("License-Expression") or [""]
+    [text] = found.metadata.get_all("License") or [""]
+    classifiers = [each for each in found.metadata.get_all("Classifier") or () if each.startswith("License :: ")]
+    names = [each.rpartition(" :: ")[2] for each in classifiers if each != "License :: OSI Approved"]
+    return expression or ", ".join(names) or (text.strip() or "not declared").splitlines()[0]
+
+
+def _named(extras: Iterable[str]) -> list[Requirement]:
+    return _requirements(distribution(PACKAGE), extras)
+
+
+def _requirements(found: Distribution, extras: Iterable[str]) -> list[Requirement]:
+    requirements = map(Requirement, found.requires or ())
+    return [requirement for requirement in requirements if _holds(requirement, extras)]
+
+
+def _holds(requirement: Requirement, extras: Iterable[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write a software bill of materials (CycloneDX 1.6, JSON) of what this package needs in production.
+
+cyclonedx-py lists this interpreter's environment; what only tests and checks need is left out of it. The jars that
+Spark brings along, and those that it fetches for its Kafka connector, are listed with their pinned SHA-256 digests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from jar_digests import PYSPARK_FILE
+from licences import PACKAGE, RUNTIME_EXTRAS, needed
+from packaging.utils import canonicalize_name
+
+from monasca_common.devbroker.digests import read_digests
+from monasca_common.pipeline.spark.jars import digest_file
+
+_VERSION = "1.6"
+_SPARK = "pyspark"
+
+Bom = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, help="the file to write")
+    parser.add_argument(
+        "--extras",
+        default=",".join(RUNTIME_EXTRAS),
+        help="which extras count as production, separated by commas (default: %(default)s)",
+    )
+    parser.add_argument("--no-validate", action="store_true", help="leave out the comparison with CycloneDX's schema")
+    arguments = parser.parse_args()
+    extras = [extra for extra in arguments.extras.split(",") if extra]
+    bom = of_production(environment(), extras)
+    text = json.dumps(bom, indent=2) + "\n"
+    validator = JsonStrictValidator(SchemaVersion.from_version(_VERSION))
+    if not arguments.no_validate and (error := validator.validate_str(text)):
+        print(f"what was made is not CycloneDX {_VERSION}: {error}", file=sys.stderr)
+        return 1
+    arguments.file.write_text(text)
+    print(f"{arguments.file}: {len(bom['components'])} components")
+    return 0
+
+
+def environment() -> Bom:
+    """What cyclonedx-py says of the environment of this interpreter."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "environment.json")
+        command = [sys.executable, "-m", "cyclonedx_py", "environment", "--sv", _VERSION, "--output-reproducible"]
+        subprocess.run([*command, "--no-validate", "-o", str(file), sys.executable], check=True)
+        bom: Bom = json.loads(file.read_text())
+        return bom
+
+
+def of_production(bom: Bom, extras: list[str]) -> Bom:
+    """The bill with what these extras need, and their jars; this package is what it is about."""
+    names = needed(extras).keys()
+    every = {component["bom-ref"]: component for component in bom["components"]}
+    root = every[f"{PACKAGE}=={version(PACKAGE)}"]
+    kept = {ref: each for ref, each in every.items() if canonicalize_name(each["name"]) in names}
+    depends = {each["ref"]: each.get("dependsOn", []) for each in bom["dependencies"]}
+    jars = spark_jars() if _SPARK in names else {}
+    for ref, each in kept.items():
+        if each["name"] == _SPARK:
+            depends[ref] = [*depends.get(ref, []), *jars]
+    return {
+        **bom,
+        "metadata": {**bom["metadata"], "component": {**root, "type": "application"}},
+        "components": [*kept.values(), *jars.values()],
+        "dependencies": [
+            {"ref": ref, "dependsOn": [each for each in depends.get(ref, []) if each in kept or each in jars]}
+            for ref in (root["bom-ref"], *kept)
+        ],
+    }
+
+
+def spark_jars() -> Mapping[str, Bom]:
+    """{reference: component} of each jar within pyspark and of its Kafka connector."""
+    import pyspark
+
+    if not PYSPARK_FILE.is_file():
+        raise SystemExit(f"the jars of pyspark {pyspark.__version__} are not pinned: python tools/jar_digests.py spark")
+    digests = read_digests(PYSPARK_FILE) | read_digests(digest_file(pyspark.__version__))
+    return {
+        f"jar:{name}": {
+            "bom-ref": f"jar:{name}",
+            "type": "file",
+            "name": name,
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+        }
+        for name, digest in sorted(digests.items())
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
