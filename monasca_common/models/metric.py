@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -52,8 +52,18 @@ _TOGETHER = 1000  # messages: enough to spread the cost of a pass, few enough to
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _ARRAY = re.compile(rb"[ \t\r\n]*\[")
 
+_RESERVED = "which the database keeps for rows of its own: name the metric otherwise"
+
 # Building a named tuple from a tuple: a third cheaper than calling its class.
 _measurement: Callable[[tuple[Series, int, float, str | None, int]], Measurement] = partial(tuple.__new__, Measurement)
+
+
+class _Rules(NamedTuple):
+    """What a metric has to keep beside `Limits`."""
+
+    allowed: Window
+    max_dimensions: int
+    reserved_names: frozenset[str]
 
 
 # Not tracked by the garbage collector (they cannot be part of a cycle): it would walk 20,000 of them in each batch.
@@ -189,20 +199,23 @@ def parse_post(
     allowed: Window = ANY_TIME,
     max_dimensions: int = MOST_DIMENSIONS,
     max_elements: int = MOST_ELEMENTS,
+    reserved_names: frozenset[str] = frozenset(),
 ) -> ParsedPost:
     """A body of one metric or an array of metrics, with times in ``allowed``. The limits are `limits.POSTED`.
+
+    ``reserved_names``: those that no metric may have.
 
     ``valid`` holds ``{"name", "dimensions", "timestamp", "value", "value_meta"}`` with the timestamp in integer ms.
     Raises `NotJson`, and `InvalidEnvelope` for what is neither object nor array, or has too many elements.
     """
+    rules = _Rules(allowed, max_dimensions, reserved_names)
     try:
         if _OBJECT.match(body):
-            return ParsedPost([_normalised(_decode_posted(body), allowed, max_dimensions)], [0], 1)
+            return ParsedPost([_normalised(_decode_posted(body), rules)], [0], 1)
         metrics = _decode_posted_list(body)
-        valid = [_normalised(metric, allowed, max_dimensions) for metric in metrics[:max_elements]]
+        valid = [_normalised(metric, rules) for metric in metrics[:max_elements]]
     except _REFUSED:
-        parse = partial(_parse_element, allowed=allowed, max_dimensions=max_dimensions)
-        return _parse_each(body, parse, max_elements)
+        return _parse_each(body, partial(_parse_element, rules=rules), max_elements)
     check_count(len(metrics), max_elements)
     return ParsedPost(valid, list(range(len(valid))), len(valid))
 
@@ -228,11 +241,11 @@ def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_
     return [b'{"metric":' + metric_json + end for metric_json in metrics_json]
 
 
-def _parse_element(element: bytes, *, allowed: Window, max_dimensions: int) -> bytes:
+def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
     try:
-        return _normalised(_decode_posted(element), allowed, max_dimensions)
+        return _normalised(_decode_posted(element), rules)
     except _REFUSED:
-        raise _why_not_posted(element, allowed, max_dimensions) from None
+        raise _why_not_posted(element, rules) from None
 
 
 # The text of the dimensions as it is written, by name, the text that was posted and how many there may be: checked
@@ -240,7 +253,10 @@ def _parse_element(element: bytes, *, allowed: Window, max_dimensions: int) -> b
 _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 
-def _normalised(metric: _PostedMetric, allowed: Window, max_dimensions: int) -> bytes:
+def _normalised(metric: _PostedMetric, rules: _Rules) -> bytes:
+    allowed, max_dimensions, reserved_names = rules
+    if metric.name in reserved_names:
+        raise ValueError(_RESERVED)
     # Written by msgspec as a whole: a third of what formatting a text of the members costs.
     key = (metric.name, bytes(metric.dimensions), max_dimensions)
     metric.dimensions = _checked.find(key) or _check(key)
@@ -302,16 +318,16 @@ def _value_meta_faults(members: Mapping[str, Any], limits: Limits) -> Iterator[t
 # Why not: slow, thorough, and only asked after the fast look has refused.
 
 
-def _why_not_posted(element: bytes, allowed: Window, max_dimensions: int) -> InvalidEnvelope:
+def _why_not_posted(element: bytes, rules: _Rules) -> InvalidEnvelope:
     violations: list[Violation] = []
-    _look_at_metric(Fields.read(element, violations), POSTED, allowed, max_dimensions)
+    _look_at_metric(Fields.read(element, violations), POSTED, rules)
     return _refusal(violations)
 
 
 def _why_not_stored(value: bytes | None, max_dimensions: int) -> InvalidEnvelope:
     violations: list[Violation] = []
     whole = Fields.read(value, violations)
-    _look_at_metric(whole.inner("metric"), STORED, ANY_TIME, max_dimensions)
+    _look_at_metric(whole.inner("metric"), STORED, _Rules(ANY_TIME, max_dimensions, frozenset()))
     meta = whole.inner("meta")
     meta.text("tenantId", TENANT)
     meta.text("region", REGION, required=False)
@@ -324,10 +340,12 @@ def _refusal(violations: list[Violation]) -> InvalidEnvelope:
     return InvalidEnvelope(violations or [Violation("", "cannot be read as a metric")])
 
 
-def _look_at_metric(metric: Fields, limits: Limits, allowed: Window, max_dimensions: int) -> None:
-    metric.text("name", limits.name)
-    metric.dimensions(limits, max_dimensions)
-    metric.parsed("timestamp", allowed.checked(times.from_ms))
+def _look_at_metric(metric: Fields, limits: Limits, rules: _Rules) -> None:
+    name = metric.text("name", limits.name)
+    if name in rules.reserved_names:
+        metric.blame("name", [f"is {name}, {_RESERVED}"])
+    metric.dimensions(limits, rules.max_dimensions)
+    metric.parsed("timestamp", rules.allowed.checked(times.from_ms))
     metric.parsed("value", _finite)
     value_meta = metric.inner("value_meta", required=False)
     for key, rule in _value_meta_faults(value_meta.members, limits):

@@ -28,6 +28,9 @@ STORAGE_GROUP = "storage"
 DATABASE_GROUP = "database"
 DEFAULT_RETENTION_DAYS = 45
 _CENTURY_DAYS = 36_525
+#: The measurement of alarm history in InfluxDB. A metric is a measurement of its own name, so none may have this one.
+ALARM_HISTORY_MEASUREMENT = "alarm_state_history"
+_RESERVED_NAMES: Mapping[str, frozenset[str]] = {"influxdb": frozenset({ALARM_HISTORY_MEASUREMENT})}
 _EXAMPLE = "sqlite:////var/lib/monasca/monasca.sqlite or postgresql://user:password@host/monasca"
 
 
@@ -46,7 +49,8 @@ def _retention_option(kind: Kind) -> Option:
 class RowLimits:
     """Which rows are stored. The persister refuses others, and so does an API, which needs no database to know that.
 
-    ``retention_days``: the kinds whose retention differs from ``default_retention_days``.
+    ``retention_days``: the kinds whose retention differs from ``default_retention_days``. ``reserved_names``: those
+    that no metric may have, because of the driver.
     """
 
     default_retention_days: int = option(
@@ -81,6 +85,7 @@ class RowLimits:
         "persister makes it a dead letter: give both the same value. Too small: valid metrics are refused. Too large: "
         "a few metrics make long rows and long answers.",
     )
+    reserved_names: frozenset[str] = frozenset()
 
     def retention_of(self, kind: Kind) -> int:
         """The retention of a kind, in days."""
@@ -165,7 +170,11 @@ def storage_settings(conf: cfg.ConfigOpts) -> StorageSettings:
     if "://" not in place.connection:
         raise _refused(f"is not a URL (it is a secret and is not shown): write {_EXAMPLE}")
     return read.settings(
-        StorageSettings, driver=place.driver, connection=place.connection, retention_days=_retention_days(read)
+        StorageSettings,
+        driver=place.driver,
+        connection=place.connection,
+        retention_days=_retention_days(read),
+        reserved_names=_reserved_names(place.driver),
     )
 
 
@@ -175,7 +184,12 @@ def row_limits(conf: cfg.ConfigOpts) -> RowLimits:
     Raises `ConfigurationError`, which names the option.
     """
     read = GroupReader(conf, STORAGE)
-    return read.settings(RowLimits, retention_days=_retention_days(read))
+    reserved = _reserved_names(_place(conf).driver)
+    return read.settings(RowLimits, retention_days=_retention_days(read), reserved_names=reserved)
+
+
+def _reserved_names(driver: str) -> frozenset[str]:
+    return _RESERVED_NAMES.get(driver, frozenset())
 
 
 def _retention_days(read: GroupReader) -> Mapping[Kind, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import falcon
@@ -95,7 +96,8 @@ class Metrics(_List):
         tenant: str = request.context.tenant
         key = idempotency_key(request)
         created = posts.creation_time(request, key)
-        parse = posts.within(Kind.METRICS, metric.parse_post, created)
+        parse_post = partial(metric.parse_post, reserved_names=posts.limits.reserved_names)
+        parse = posts.within(Kind.METRICS, parse_post, created)
         post = parsed(parse, read_json_body(request, settings))
         if post.violations and settings.invalid_metrics == "refuse":
             raise refusal(post.violations)

@@ -17,6 +17,7 @@ import re
 
 from monasca_common.models.rows import AlarmTransition, Measurement
 from monasca_common.models.series import Series
+from monasca_common.storage.settings import ALARM_HISTORY_MEASUREMENT
 
 _OWN_TAGS = frozenset({"_tenant_id", "_region"})
 _MISREAD = re.compile(r"\\(?:[,= \"]|\Z)|\n")
@@ -32,6 +33,11 @@ class NotWritable(ValueError):
 
 def series_head(series: Series) -> str:
     """The part of a line before the fields. Raises `NotWritable`."""
+    if series.name == ALARM_HISTORY_MEASUREMENT:
+        raise NotWritable(
+            f"its name, {series.name}, is that of InfluxDB's measurement of alarm history: a metric of a tenant would "
+            "appear in the history of another"
+        )
     tags = {"_tenant_id": series.tenant, "_region": series.region}
     for key, value in series.dimensions.items():
         if key in _OWN_TAGS:
@@ -64,7 +70,7 @@ def transition_line(row: AlarmTransition, message_id: bytes) -> str:
         "message_id": message_id.hex(),
     }
     written = ",".join(f"{name}={_quoted(text)}" for name, text in fields.items())
-    head = _head("alarm_state_history", {"tenant_id": row.tenant, "alarm_id": row.alarm_id})
+    head = _head(ALARM_HISTORY_MEASUREMENT, {"tenant_id": row.tenant, "alarm_id": row.alarm_id})
     return f"{head} {written} {row.time_ms}"
 
 

@@ -28,6 +28,14 @@ class StorageOptionsTest(ConfigurationTestCase):
         self.assertEqual([30, 30, 7, 30], [limits.retention_of(kind) for kind in Kind])
         self.assertIn("max_dimensions", self.refused(row_limits, self.configured("[storage]\nmax_dimensions = 0\n")))
 
+    def test_names_of_influxdbs_own_measurements_are_reserved_where_it_is_the_driver(self):
+        own = frozenset({"alarm_state_history"})
+        self.assertEqual(own, row_limits(self.configured("[storage]\ndriver = influxdb\n")).reserved_names)
+        self.assertEqual(own, row_limits(self.configured("[influxdb]\nip_address = host\n")).reserved_names)
+        self.assertEqual(frozenset(), row_limits(self.storage()).reserved_names)
+        settings = storage_settings(self.storage("driver = influxdb", database="connection = influxdb://host/monasca"))
+        self.assertEqual(own, settings.reserved_names)
+
     def test_rows_may_be_further_ahead_than_a_week(self):
         self.assertEqual(
             11 * 86_400, storage_settings(self.storage("future_tolerance_seconds = 950400")).future_tolerance_seconds

@@ -112,6 +112,19 @@ class TestPosts(ApiCase):
         self.assertEqual(204, self.post(_METRICS, metric(dimensions=many), client=client).status_code)
         self.assertEqual(422, self.post(_METRICS, metric(dimensions=many)).status_code)
 
+    def test_a_name_that_the_database_keeps_for_itself_is_refused(self):
+        client = self.new_client(limits=RowLimits(reserved_names=frozenset({"alarm_state_history"})))
+        answer = self.post(_METRICS, [metric(), metric("alarm_state_history")], client=client)
+        self.assertEqual(422, answer.status_code)
+        (violation,) = answer.json["error"]["violations"]
+        self.assertEqual("[1].name", violation["where"])
+        self.assertIn("is alarm_state_history, which the database keeps for rows of its own", violation["rule"])
+        self.assertEqual([], self.records())
+        for body in (metric("alarm_state_history.x"), metric("Alarm_state_history")):
+            self.assertEqual(204, self.post(_METRICS, body, client=client).status_code)
+        self.assertEqual(204, self.post(_METRICS, metric("alarm_state_history")).status_code)
+        self.assertEqual(422, self.post(_METRICS, metric("alarm_state_history"), client=client).status_code)
+
     def test_what_is_not_json_is_a_bad_request(self):
         for body in (b"", b"{", b"nope", b"\xff\xfe", b"[1,"):
             answer = self.post(_METRICS, body)
@@ -143,6 +156,14 @@ class TestDropping(ApiCase):
         self.assertEqual(["a"], [value["metric"]["name"] for value in self.values()])
         (letter,) = self.records("metrics.dlq")
         self.assertIn(b"older than rows are kept", dict(letter.headers)["dead-letter-error-text"])
+
+    def test_a_name_that_the_database_keeps_for_itself_is_counted_as_rejected(self):
+        client = self.new_client(limits=RowLimits(reserved_names=frozenset({"alarm_state_history"})))
+        answer = self.post(_METRICS, [metric("a"), metric("alarm_state_history")], client=client)
+        self.assertEqual((204, "1"), (answer.status_code, answer.headers["Monasca-Rejected"]))
+        self.assertEqual(["a"], [value["metric"]["name"] for value in self.values()])
+        (letter,) = self.records("metrics.dlq")
+        self.assertIn(b"[1].name is alarm_state_history", dict(letter.headers)["dead-letter-error-text"])
 
     def test_also_when_all_are_bad(self):
         answer = self.post(_METRICS, [metric(""), metric("(")])

@@ -149,6 +149,12 @@ class TestRefusals(FaultCase):
         self.assertEqual({1, 3}, set(refused.reasons))
         self.assertIn("unable to parse", refused.reasons[1])
 
+    def test_a_metric_named_like_the_alarm_history_is_refused_before_anything_is_sent(self):
+        refused = self.assertRaises(RowsRefused, self.write, self.writer(), "a", "alarm_state_history")
+        self.assertEqual({1}, set(refused.reasons))
+        self.assertIn("alarm history", refused.reasons[1])
+        self.assertEqual([], self.server.requests)
+
     def test_the_rows_beside_a_refused_one_are_written(self):
         writer = self.writer()
         self.refuse("bad")

@@ -68,6 +68,11 @@ class TestMeasurementLines(base.BaseTestCase):
             with self.subTest(changes):
                 self.assertRaises(NotWritable, series_head, series(**changes))
 
+    def test_a_metric_cannot_be_a_row_of_alarm_history(self):
+        error = self.assertRaises(NotWritable, series_head, series(name="alarm_state_history"))
+        self.assertIn("its name, alarm_state_history, is that of InfluxDB's measurement of alarm history", str(error))
+        series_head(series(name="alarm_state_history2"))
+
     def test_an_empty_dimension_is_no_tag(self):
         self.assertEqual(series_head(series()), series_head(series(host="")))
 
