@@ -3,7 +3,6 @@
 
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -15,11 +14,12 @@ from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
 from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.waiting import Waiting
 
 SLOW_ANSWER_SECONDS = 2.5
 
 
-class ExamplesTest(ExampleCase):
+class ExamplesTest(Waiting, ExampleCase):
     def setUp(self):
         super().setUp()
         # The settings of the other functional tests, so that a process starts one cluster for all of them.
@@ -135,9 +135,3 @@ class ExamplesTest(ExampleCase):
         while (message := reader.poll(20)) is not None and message.error() is None:
             values.append(message.value())
         self.assertEqual([b"%d" % number for number in range(10)], values)
-
-    def wait_until(self, condition, seconds=60):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.1)

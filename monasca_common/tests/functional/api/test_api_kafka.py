@@ -233,7 +233,7 @@ class TestBrokerAway(ApiProcessCase):
         )
         self.assertEqual(503, api.request("GET", "/healthcheck")[0])
         node.restart()
-        self.wait_until(lambda: api.post([metric("a"), metric("b")], {"Idempotency-Key": "k"})[0] == 204, 60)
+        self.wait_until(lambda: api.post([metric("a"), metric("b")], {"Idempotency-Key": "k"})[0] == 204)
         self.wait_until(lambda: api.request("GET", "/healthcheck")[0] == 200)
         read = [json.loads(value)["metric"]["name"] for value in self.read(self.topic, self.partitions).values()]
         self.assertEqual(["a", "b", "before"], sorted(read))

@@ -67,7 +67,7 @@ class TestSlowClients(SlowClientsCase):
         sending = [self.slow_client(api, kind) for kind in (HEADER, BODY, CHUNKED) for _ in range(SLOW // 5)]
         silent = [self.slow_client(api, b"") for _ in range(SLOW // 5)]
         idle = [self.slow_client(api, b"GET /v2.0 HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(SLOW // 5)]
-        self.wait_until(lambda: worker.num_fds() > SLOW, 2 * SECONDS)
+        self.wait_until(lambda: worker.num_fds() > SLOW)
         taken = []
         for _ in range(ROUNDS):
             for client in sending:

@@ -23,6 +23,7 @@ from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCl
 from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import AuthenticationError, TransportError
 from monasca_common.kafka.transport.admin import Admin, Permission
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 ACKS_0, ACKS_ALL = {"acks": 0}, {"enable.idempotence": True}
 
@@ -62,7 +63,7 @@ def read(cluster, topic):
     return values
 
 
-def wait_until(condition, seconds=15):
+def wait_until(condition, seconds=PATIENCE_SECONDS):
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -312,9 +313,9 @@ class TestThreeNodes(base.BaseTestCase):
         leader = description.leaders[0] or 0
         fixture.cluster.node(leader).kill()
         self.assertEqual([None] * 3, produce(fixture.cluster, topic, 3))
-        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[0] not in (leader, None), 60))
+        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[0] not in (leader, None)))
         fixture.cluster.node(leader).restart()
-        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[1] == 3, 60))
+        self.assertTrue(wait_until(lambda: self.standing(fixture, topic)[1] == 3))
 
     def standing(self, fixture, topic):
         """The leader of its partition, and how many are in sync, as far as the brokers tell."""

@@ -15,6 +15,7 @@ from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 20
 BUSY_SECONDS = 10.0  # what a busy machine may take beyond what is promised
@@ -88,7 +89,7 @@ class Member(threading.Thread):
         self.join(SECONDS)
 
 
-class ConsumerCase(base.BaseTestCase):
+class ConsumerCase(Waiting, base.BaseTestCase):
     """Tests over a real broker; each takes topics and groups of its own."""
 
     cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True, "config": QUICK_GROUPS}
@@ -130,7 +131,7 @@ class ConsumerCase(base.BaseTestCase):
             producer.produce(topic, b"%d" % number, partition=number % partitions, **stamp)
         self.assertEqual(0, producer.flush(SECONDS))
 
-    def read(self, consumer, count, *, seconds=SECONDS):
+    def read(self, consumer, count, *, seconds=PATIENCE_SECONDS):
         """The messages of as many polls as it takes to have ``count``; errors fail the test."""
         messages: list[Message] = []
         deadline = time.monotonic() + seconds
@@ -141,7 +142,7 @@ class ConsumerCase(base.BaseTestCase):
         self.assertEqual(count, len(messages))
         return messages
 
-    def poll_until(self, consumer, condition, *, seconds=SECONDS):
+    def poll_until(self, consumer, condition, *, seconds=PATIENCE_SECONDS):
         """Poll until ``condition()``; the messages on the way."""
         messages: list[Message] = []
         deadline = time.monotonic() + seconds
@@ -150,7 +151,7 @@ class ConsumerCase(base.BaseTestCase):
             messages += consumer.poll(timeout=0.05)
         return messages
 
-    def errors_until(self, consumer, condition=None, *, seconds=SECONDS):
+    def errors_until(self, consumer, condition=None, *, seconds=PATIENCE_SECONDS):
         """Poll until ``condition()``, or until there are errors; the errors on the way."""
         errors: list[Exception] = []
         deadline = time.monotonic() + seconds
@@ -158,12 +159,6 @@ class ConsumerCase(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline, "it did not come about in time")
             errors += consumer.poll(timeout=0.1).errors
         return errors
-
-    def wait_until(self, condition, *, seconds=SECONDS):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.02)
 
 
 def all_of(topic, partitions):

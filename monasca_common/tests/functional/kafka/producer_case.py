@@ -14,6 +14,7 @@ from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 30
 BUSY_SECONDS = 10.0  # what a busy machine may take beyond what is promised
@@ -29,7 +30,7 @@ class Logged:
     value: bytes | None
 
 
-class ProducerCase(base.BaseTestCase):
+class ProducerCase(Waiting, base.BaseTestCase):
     """Tests over a real broker, which the tests of a process share; each takes topics of its own."""
 
     nodes = 1
@@ -65,7 +66,7 @@ class ProducerCase(base.BaseTestCase):
         with self.consumer(topic, partitions=chosen) as reader:
             ends = reader.seek_to_end()
             reader.seek_to_beginning()
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while any((reader.position(tp) or 0) < end for tp, end in ends.items()):
                 self.assertLess(time.monotonic(), deadline, "the reader does not reach the end of the log")
                 batch = reader.poll(timeout=0.2)
@@ -98,12 +99,6 @@ class ProducerCase(base.BaseTestCase):
                     self.fail(str(error))
         consumer.close()
         return records
-
-    def wait_until(self, condition, seconds=SECONDS):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.02)
 
 
 def doubled(records):

@@ -106,11 +106,11 @@ class TestThreeNodes(FaultCase):
         for node in followers:
             node.thaw()
         before = load.sent
-        self.wait_until(lambda: len(load.acknowledged) > before, RECOVERY_SECONDS)
+        self.wait_until(lambda: len(load.acknowledged) > before)
         load.stop()
         self.assertTrue(producer.flush(RECOVERY_SECONDS).ok)
         self.wait_until(lambda: len(load.deliveries) == load.sent)
-        self.wait_until(lambda: self.led_by_another_than(leader), RECOVERY_SECONDS)
+        self.wait_until(lambda: self.led_by_another_than(leader))
         return load.acknowledged, self.log(self.topic, PARTITIONS)
 
     def check_the_log(self, acknowledged, log):
@@ -144,7 +144,7 @@ class TestThreeNodes(FaultCase):
         for node in down:
             node.start()
         before = load.sent
-        self.wait_until(lambda: len(load.acknowledged) > before, RECOVERY_SECONDS)
+        self.wait_until(lambda: len(load.acknowledged) > before)
         load.stop()
         self.assertTrue(producer.flush(RECOVERY_SECONDS).ok)
         self.wait_until(lambda: len(load.deliveries) == load.sent)

@@ -127,7 +127,7 @@ class Protocol(ConsumerCase):
         messages = self.read(slow, 40)
         time.sleep(7)
         quick = self.member(self.topic, **self.protocol)
-        self.wait_until(lambda: len(quick.consumer.assignment()) == 4, seconds=30)
+        self.wait_until(lambda: len(quick.consumer.assignment()) == 4)
         self.wait_until(lambda: len(quick.values) == 40)
         late = slow.commit({TopicPartition(self.topic, 0): 3})
         self.assertFalse(late[TopicPartition(self.topic, 0)].committed)

@@ -58,12 +58,6 @@ class ProcessorCase(ConsumerCase):
         offsets = self.admin.group_offsets(self.group)
         return sum(offset for partition, offset in offsets.items() if partition.topic == topic)
 
-    def wait_until(self, condition, seconds=SECONDS):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.02)
-
 
 class TestMembership(ProcessorCase):
     """A group whose members must poll every 2 s, and handlers that take 6."""

@@ -105,7 +105,7 @@ class TestProducerSecurity(SecurityCase):
             denied.extend(report.failed + report.unknown)
             return denied
 
-        self.wait_until(told, SOON_SECONDS + BUSY_SECONDS)
+        self.wait_until(told)
         self.assertIsInstance(denied[0].error.cause, AuthorizationError)
 
     def test_a_topic_that_may_not_even_be_seen_is_told_as_denied(self):

@@ -31,6 +31,7 @@ from monasca_common.tests.checker import Told, check
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.persister import persister_program
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.persister import envelopes
 
 SECONDS = 40
@@ -119,7 +120,7 @@ class PersisterProcess:
         self.process.wait(SECONDS)
 
 
-class PersisterCase(base.BaseTestCase):
+class PersisterCase(Waiting, base.BaseTestCase):
     cluster_settings: ClassVar[dict[str, Any]] = {"config": QUICK_GROUPS}
     database = "sqlite"
     own_server = False  # one that the test may kill
@@ -274,16 +275,10 @@ class PersisterCase(base.BaseTestCase):
                     found.append(psutil.Process(pid))
         return found
 
-    def wait_until(self, condition, seconds=SECONDS, what="it"):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f"{what} did not come about in time")
-            time.sleep(0.05)
-
-    def wait_for_all(self, seconds=SECONDS, *, dead=0):
+    def wait_for_all(self, seconds=PATIENCE_SECONDS, *, dead=0):
         """Until as many rows (of distinct numbers) are there as can be."""
         wanted = sum(told is Told.ACKED for told in self.told.values()) - dead
-        self.wait_until(lambda: len(set(self.rows())) >= wanted, seconds, f"{wanted} rows")
+        self.wait_until(lambda: len(set(self.rows())) >= wanted, f"{wanted} rows", seconds=seconds)
 
     def assert_clean(self):
         verdict = self.verdict()

@@ -98,7 +98,7 @@ class TestRunning(PersisterCase):
         self.assertEqual(stored, sum(committed.values()))
         again = self.start(name="again")
         # Its predecessor left: no session has to expire before partitions are given.
-        self.wait_until(lambda: again.worker().get("partitions") == PARTITIONS, 10, what="the assignment")
+        self.wait_until(lambda: again.worker().get("partitions") == PARTITIONS, what="the assignment")
         self.wait_for_all()
         self.assert_ends_in_order(again)
         self.assert_clean()
@@ -132,7 +132,7 @@ class TestRunning(PersisterCase):
         workers = self.workers(persister)
         persister.process.send_signal(signal.SIGINT)
         persister.process.wait(10)
-        self.wait_until(lambda: not any(each.is_running() for each in workers), 5, what="the end of the workers")
+        self.wait_until(lambda: not any(each.is_running() for each in workers), what="the end of the workers")
 
     def test_one_percent_poison_costs_that_percent_and_nothing_else(self):
         numbers = range(100_000)

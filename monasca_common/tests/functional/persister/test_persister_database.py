@@ -38,7 +38,7 @@ class TestPostgresqlAway(PersisterCase):
         self.publish(range(500, 600))
         self.wait_for_all()
         self.assertLess(time.monotonic() - began, _BACK_SECONDS)
-        self.wait_until(lambda: self.persister.worker().get("state") == "running", 10, "running again")
+        self.wait_until(lambda: self.persister.worker().get("state") == "running", "running again")
         self.assertGreater(self.persister.counter("database_unavailable_seconds_total"), seconds * 0.8)
         self.assertEqual(0, self.persister.counter("dead_letters_total"))
         self.assertEqual(0, self.persister.worker()["restarts"])
@@ -94,7 +94,7 @@ class TestSqliteAway(PersisterCase):
             self.wait_until(lambda: persister.worker()["state"] == _WAITING, what="the wait")
             connection.exec_driver_sql("ROLLBACK")
         self.wait_for_all()
-        self.wait_until(lambda: persister.worker()["state"] == "running", 10, "running again")
+        self.wait_until(lambda: persister.worker()["state"] == "running", "running again")
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
@@ -105,11 +105,11 @@ class TestKafkaAway(PersisterCase):
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
         for node in self.cluster.nodes:
             node.freeze()
-        self.wait_until(lambda: persister.worker().get("state") == "waiting for Kafka", 20, "the wait")
+        self.wait_until(lambda: persister.worker().get("state") == "waiting for Kafka", "the wait")
         for node in self.cluster.nodes:
             node.thaw()
         self.publish(range(100))
         self.wait_for_all()
-        self.wait_until(lambda: persister.worker()["state"] == "running", 15, "running again")
+        self.wait_until(lambda: persister.worker()["state"] == "running", "running again")
         self.assert_ends_in_order(persister)
         self.assert_clean()

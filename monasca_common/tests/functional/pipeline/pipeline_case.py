@@ -32,6 +32,7 @@ from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.waiting import Waiting
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     PUBLISHER,
@@ -83,7 +84,7 @@ class SetClock(SystemClock):
         return self.now_ms
 
 
-class KafkaPipelineCase(PipelineCase):
+class KafkaPipelineCase(Waiting, PipelineCase):
     """``self.topic`` is read, and published to, as in a cloud; each test has topics, a group and a database."""
 
     database = "sqlite"
@@ -215,12 +216,6 @@ class KafkaPipelineCase(PipelineCase):
                 total[name] = total.get(name, 0) + count
             if not (report.offsets or report.published.messages):
                 return total
-
-    def wait_until(self, condition, seconds=SECONDS):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.05)
 
     # The database
 

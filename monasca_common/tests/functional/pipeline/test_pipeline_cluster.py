@@ -27,7 +27,7 @@ class ClusterTest(PipelineProcessCase):
     def test_submitted_it_ends_in_order_when_it_is_told_to(self):
         self.send_some()
         process = self.start(verb="submit")
-        self.wait_until(self.is_through, 180)
+        self.wait_until(self.is_through, seconds=180)
         process.terminate()
         self.assertEqual(0, process.wait(60))
         self.assertIn("offsets done, 0 left", self.log.read_text())

@@ -106,10 +106,10 @@ class EndToEndTest(ApiProcessCase):
     def test_hours_of_what_was_posted_are_answered_and_what_is_late_corrects_them(self):
         self.post((-3, 5, "a", 1000.0), (-3, 25, "a", 2000.0), (-3, 25, "b", 7000.0), (0, 0, "a", 5.0))
         pipeline = self.start_pipeline()
-        self.wait_until(lambda: len(self.answered()) == 2, SECONDS)
+        self.wait_until(lambda: len(self.answered()) == 2)
         self.assertEqual(self.wanted(), self.answered())
         self.post((-3, 45, "b", 9000.0))
-        self.wait_until(lambda: self.answered()[0][2] == "4", SECONDS)
+        self.wait_until(lambda: self.answered()[0][2] == "4")
         self.assertEqual(self.wanted(), self.answered())
         self.assertEqual(["4", "1"], [count for _, _, count, _ in self.answered()])
         pipeline.terminate()

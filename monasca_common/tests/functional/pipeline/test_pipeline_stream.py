@@ -70,7 +70,7 @@ class StreamCase(CpuCase):
         return sum(self.scalars(f"SELECT record_count FROM aggregate_usage WHERE specification = '{name}'"))
 
     def until_counted(self):
-        self.wait_until(lambda: self.counted() >= len(self.sent), 2 * SECONDS)
+        self.wait_until(lambda: self.counted() >= len(self.sent))
         self.assertEqual(len(self.sent), self.counted())
 
 

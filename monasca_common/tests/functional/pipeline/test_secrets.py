@@ -31,6 +31,7 @@ from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedPostgre
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
+from monasca_common.tests.functional.waiting import Waiting
 
 SECONDS = 120
 PLANTED = re.compile(rb"planted[a-z]+")
@@ -118,7 +119,7 @@ class Watch(threading.Thread):
         self.join()
 
 
-class SecretsTest(base.BaseTestCase):
+class SecretsTest(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
@@ -210,12 +211,6 @@ class SecretsTest(base.BaseTestCase):
         self.addCleanup(process.wait, SECONDS)
         self.addCleanup(lambda: process.poll() is None and process.kill())
         return process
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "it did not come about in time")
-            time.sleep(0.1)
 
     def ask(self, port, path, body=None, **headers):
         """Status and text of the answer; nothing while nobody answers."""

@@ -5,7 +5,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 import uuid
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from monasca_common.kafka import client_factory
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.services.environments import environment
+from monasca_common.tests.functional.waiting import Waiting
 
 SECONDS = 90  # a bound, not a measure: a member that was killed keeps its partitions for ten seconds
 
@@ -56,7 +56,7 @@ class ServiceProcess:
         return psutil.Process(self.process.pid).children(recursive=True)
 
 
-class ServiceCase(base.BaseTestCase):
+class ServiceCase(Waiting, base.BaseTestCase):
     service = ""  # a name of `environments.SERVICES`
 
     @classmethod
@@ -123,9 +123,10 @@ class ServiceCase(base.BaseTestCase):
 
     def wait_until(self, condition, what):
         """Fails as soon as a service has ended that nobody has ended."""
-        deadline = time.monotonic() + SECONDS
-        while not condition():
+
+        def came_about():
             ended = [each.log.name for each in self.running if not each.may_end and each.process.poll() is not None]
             self.assertEqual([], ended, f"ended by themselves, before it came about: {what}")
-            self.assertLess(time.monotonic(), deadline, f"in time did not come about: {what}")
-            time.sleep(0.05)
+            return condition()
+
+        super().wait_until(came_about, what)

@@ -4,7 +4,6 @@
 import dataclasses
 import random
 import threading
-import time
 from unittest import mock
 
 from fixtures import MonkeyPatch
@@ -17,11 +16,10 @@ from monasca_common.storage.postgresql import writer as postgresql_writer
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import (
-    RECOVERY_SECONDS,
-    RETRY_SECONDS,
     PostgresqlTestCase,
     batch,
 )
+from monasca_common.tests.functional.waiting import Waiting
 
 SIZE = 50
 LOG_LENGTH = 400
@@ -106,7 +104,7 @@ class TwoWaysTest(PostgresqlTestCase):
             self.assertEqual(theirs, encoding.jsonb_text(text))
 
 
-class RaceTest(PostgresqlTestCase):
+class RaceTest(Waiting, PostgresqlTestCase):
     def race(self):
         """All of one log by several writers, under ids of their own: only offsets can tell what is stored."""
         writers = [self.database.storage().open_writer() for _ in range(WRITERS)]
@@ -157,12 +155,6 @@ class RaceTest(PostgresqlTestCase):
     def waits_for_another(self, session):
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
         return session.execute(waiting).fetchone()[0] > 0
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + RECOVERY_SECONDS
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(RETRY_SECONDS)
 
     def test_writers_of_the_same_ids_in_any_order_do_not_deadlock(self):
         barrier = threading.Barrier(WRITERS)
