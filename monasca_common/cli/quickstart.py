@@ -8,7 +8,6 @@ import importlib
 import json
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from rich.progress import Progress as Bar
 
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.devbroker import DevBrokerError
+from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.brokers import Broker, java_is_missing, mock, real_kafka
@@ -79,7 +79,7 @@ class Quickstart(MonascaCommand):
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
         broker = stack.enter_context(self._broker())
-        port = _free_port()
+        (port,) = free_ports(1)
         configuration, database = write_configuration(folder, broker, port)
         self._say("making the database's tables")
         run_command("db", "upgrade", configuration=configuration)
@@ -209,12 +209,6 @@ def _ends_at_signals() -> Iterator[None]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _seconds(text: str) -> float:

@@ -43,6 +43,7 @@ RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2
 HEALTHY_SECONDS = 60.0
 _CLOSE_SECONDS = 1.0
 _TELL_SECONDS = 1.0
+_LAG_PATIENCE_SECONDS = 1.0
 _PROBE_SECONDS = 5.0
 _PROBE_PATIENCE_SECONDS = 2.0
 
@@ -174,7 +175,7 @@ class Member:
         if consumer is None:
             return {}
         try:
-            behind = consumer.lag(_TELL_SECONDS)
+            behind = consumer.lag(_LAG_PATIENCE_SECONDS)
         except MessagingError:
             return {}
         positions = {partition: consumer.position(partition) for partition in behind}

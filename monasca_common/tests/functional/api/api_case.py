@@ -17,7 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+from monasca_common.devbroker import ports
+from monasca_common.tests.functional.kafka.producer_case import ProducerCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 METRICS = "/v2.0/metrics"
 NOW_MS = int(time.time() * 1000)  # when this test process began
@@ -27,7 +29,7 @@ class ApiProcess:
     """``monasca-common api`` with a configuration file of its own. ``command``: another way to serve the same."""
 
     def __init__(self, folder, text, *, command=None, env=None):
-        self.port = free_port()
+        (self.port,) = ports.free_ports(1)
         self.log = Path(folder) / f"api-{self.port}.log"
         self.configuration = Path(folder) / f"api-{self.port}.conf"
         self.configuration.write_text(text.replace("{port}", str(self.port)))
@@ -42,7 +44,7 @@ class ApiProcess:
 
     def wait_until_ready(self, status=200):
         """Back when it gives this answer to whoever asks for its version without a token."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
                 if self.request("GET", "/v2.0")[0] == status:
@@ -53,12 +55,12 @@ class ApiProcess:
                 raise AssertionError(f"the API does not start:\n{self.text()}")
             time.sleep(0.05)
 
-    def request(self, method, path, body=None, headers=None, *, timeout=SECONDS):
+    def request(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
         """As `fetch`, with the body parsed, if there is one."""
         status, headers, text = self.fetch(method, path, body, headers, timeout=timeout)
         return status, headers, json.loads(text) if text else None
 
-    def fetch(self, method, path, body=None, headers=None, *, timeout=SECONDS):
+    def fetch(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
         """Status, headers (names in lower case) and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
@@ -75,13 +77,13 @@ class ApiProcess:
         finally:
             connection.close()
 
-    def post(self, body, headers=None, path=METRICS, *, timeout=SECONDS):
+    def post(self, body, headers=None, path=METRICS, *, timeout=PATIENCE_SECONDS):
         return self.request("POST", path, body, headers, timeout=timeout)
 
     def stop(self, signum=signal.SIGTERM):
         """The exit status after the signal."""
         self.process.send_signal(signum)
-        return self.process.wait(SECONDS)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def workers(self):
         return psutil.Process(self.process.pid).children()
@@ -93,7 +95,7 @@ class ApiProcess:
         if self.process.poll() is None:
             for process in (*self.workers(), self.process):
                 process.kill()
-            self.process.wait(SECONDS)
+            self.process.wait(PATIENCE_SECONDS)
 
 
 class ApiProcessCase(ProducerCase):
@@ -147,7 +149,7 @@ class ApiProcessCase(ProducerCase):
 
             for _ in range(connections):
                 post()
-            while waiting.get_map() and time.monotonic() < end + SECONDS:
+            while waiting.get_map() and time.monotonic() < end + PATIENCE_SECONDS:
                 for key, _ in waiting.select(0.1):
                     now = time.monotonic()
                     waiting.unregister(key.fileobj)
@@ -173,8 +175,3 @@ class ApiProcessCase(ProducerCase):
 
 def metric(name="cpu.percent", **changes):
     return {"name": name, "dimensions": {"host": "a"}, "timestamp": NOW_MS, "value": 1.5, **changes}
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

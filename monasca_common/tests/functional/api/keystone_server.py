@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from monasca_common.tests.functional.api.api_case import free_port
+from monasca_common.devbroker import ports
 
 _SECONDS = 120
 PASSWORD = "a-secret"
@@ -43,7 +43,7 @@ control_socket_disable = True
 class KeystoneServer:
     def __init__(self, folder):
         self.folder = Path(folder)
-        self.port = free_port()
+        (self.port,) = ports.free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}/v3"
         self._environment = {**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(self.folder / "keystone.conf")}
         self.process = None

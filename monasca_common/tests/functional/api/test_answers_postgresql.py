@@ -7,8 +7,8 @@ import sys
 
 import psycopg
 
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.unit.api.answers_contract import AnswersContract
 
 _MIB = 1024 * 1024
@@ -58,7 +58,7 @@ class TestMemory(PostgresqlTestCase):
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as session:
             session.execute(_FILL)
         command = [sys.executable, "-c", _READ, url, str(4 * _MIB)]
-        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=4 * SECONDS)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
         size, elements, grown = json.loads(done.stdout.splitlines()[-1])
         self.assertEqual((True, 10), (size <= 4 * _MIB + 1024, elements))
         self.assertLess(grown, _LONG_SERIES * _LONG_BYTES // 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase, metric
 from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "api.conf"
 LOGS = "/v2.0/logs"
@@ -120,7 +120,7 @@ class TestKeystone(ApiProcessCase):
     def test_who_has_no_token_is_answered_before_the_body_comes_and_does_not_keep_the_connection(self):
         header = b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         for length in (b"Content-Length: 1000000", b"Content-Length: 9999999999", b"Transfer-Encoding: chunked"):
-            with socket.create_connection(("127.0.0.1", self.served.port), timeout=SECONDS) as client:
+            with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_SECONDS) as client:
                 client.sendall(header + length + b"\r\n\r\n")
                 answer = client.recv(65_536)
                 self.assertEqual((b"401", True), (answer.split()[1], b"\r\nConnection: close\r\n" in answer))
@@ -176,7 +176,7 @@ class TestKeystone(ApiProcessCase):
         with self.keystone.silent():
             for thread in threads:
                 thread.start()
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while not answers:  # whoever of them comes last
                 self.assertLess(time.monotonic(), deadline)
                 time.sleep(0.01)
@@ -184,7 +184,7 @@ class TestKeystone(ApiProcessCase):
                 self.assertEqual(204, served.post(metric(), {"X-Auth-Token": known})[0])
             self.assertEqual([503], [answer[0] for answer in answers])
         for thread in threads:
-            thread.join(SECONDS)
+            thread.join(PATIENCE_SECONDS)
         self.assertEqual([204, 204, 503], sorted(answer[0] for answer in answers))
 
     def test_what_one_api_knows_by_memcached_another_knows(self):

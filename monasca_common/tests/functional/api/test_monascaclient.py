@@ -21,7 +21,7 @@ from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.api.api_case import ApiProcessCase
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 _HOSTS = [f"host-{number}" for number in range(5)]
 _ROWS = 7  # of each host
@@ -45,7 +45,7 @@ enabled = false
 
 def _answers(url):
     try:
-        urllib.request.urlopen(url, timeout=5).close()
+        urllib.request.urlopen(url, timeout=PATIENCE_SECONDS).close()
     except urllib.error.HTTPError as answer:
         answer.close()
     except OSError:
@@ -84,7 +84,7 @@ class TestMonascaclient(ApiProcessCase):
         command = [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)
-        self.addCleanup(lambda: self.assertEqual(0, process.wait(SECONDS), log.read_text()))
+        self.addCleanup(lambda: self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text()))
         self.addCleanup(process.terminate)
         # Once it answers it knows what to do with the SIGTERM at the end of a short test.
         self.wait_until(lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))

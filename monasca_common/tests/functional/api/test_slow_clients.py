@@ -9,13 +9,13 @@ import sys
 import time
 
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 SLOW = 1000
 ROUNDS = 10
 # A request takes some ms beside them, and a second on a machine that is busy. With threads that read from
 # connections it took as long as the slow clients had, ten minutes here.
-MOST_SECONDS = 20.0
+MOST_SECONDS = 60.0
 LONG = ["header_timeout_seconds = 600", "body_timeout_seconds = 600"]
 
 HEADER = b"POST /v2.0/metrics HTTP/1.1\r\nHost: x\r\nX-Auth-Token: a\r\nContent-Type: application/json\r\n"
@@ -32,7 +32,7 @@ class SlowClientsCase(ApiProcessCase):
         self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
 
     def slow_client(self, api, begin):
-        client = socket.create_connection(("127.0.0.1", api.port), timeout=SECONDS)
+        client = socket.create_connection(("127.0.0.1", api.port), timeout=PATIENCE_SECONDS)
         self.addCleanup(client.close)
         client.sendall(begin)
         return client
@@ -40,7 +40,7 @@ class SlowClientsCase(ApiProcessCase):
     def ended(self, clients):
         """What each was told, once all are ended; until then each sends a byte now and then."""
         told = dict.fromkeys(clients, b"")
-        deadline = time.monotonic() + 2 * SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         with selectors.DefaultSelector() as open_ones:
             for client in clients:
                 open_ones.register(client, selectors.EVENT_READ)
@@ -97,7 +97,8 @@ class TestSlowClients(SlowClientsCase):
         # On a very slow machine, one may have sent nothing of its request in time, and is told nothing.
         self.assertEqual({b"HTTP/1.1 408 Request Timeout"}, answers - {b""})
         self.assertEqual(b"", silent.recv(1))
-        self.assertEqual(204, api.post(metric())[0])
+        # A second is all that this one has, too, and on a busy machine it may be late itself.
+        self.wait_until(lambda: api.post(metric())[0] == 204, "a post in time")
         self.assertEqual(0, api.stop())
         self.assertRegex(api.text(), "connections ended early .*: .*a body took too long")
 

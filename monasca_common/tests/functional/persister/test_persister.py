@@ -12,7 +12,13 @@ import sqlalchemy as sa
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, PARTITIONS, SECONDS, PersisterCase
+from monasca_common.tests.functional.persister.persister_case import (
+    NO_ALARMS,
+    PARTITIONS,
+    QUICK_SESSION_SECONDS,
+    SECONDS,
+    PersisterCase,
+)
 from monasca_common.tests.unit.persister import envelopes
 
 _COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "persister"]
@@ -58,7 +64,7 @@ class TestStart(PersisterCase):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the first one")
         self.assertIn("another process", self.refused(self.configuration()))
-        self.assertEqual("running", persister.worker()["state"])
+        self.wait_until(lambda: persister.worker().get("state") == "running", what="the first one, undisturbed")
 
 
 class TestRunning(PersisterCase):
@@ -88,7 +94,7 @@ class TestRunning(PersisterCase):
             return connection.execute(sa.text(statement)).scalar()
 
     def test_a_stop_commits_leaves_the_group_and_ends_with_0_while_messages_come(self):
-        persister = self.start()
+        persister = self.start(metrics="stop_timeout_seconds = 60")
         self.wait_until(lambda: persister.worker().get("partitions") == PARTITIONS, what="the assignment")
         for first in range(0, 2000, 100):
             self.publish(range(first, first + 100))
@@ -131,7 +137,7 @@ class TestRunning(PersisterCase):
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")
         workers = self.workers(persister)
         persister.process.send_signal(signal.SIGINT)
-        persister.process.wait(10)
+        persister.process.wait(SECONDS)
         self.wait_until(lambda: not any(each.is_running() for each in workers), what="the end of the workers")
 
     def test_one_percent_poison_costs_that_percent_and_nothing_else(self):
@@ -167,6 +173,18 @@ class TestRunning(PersisterCase):
         self.assertEqual([(self.base_ms, 2.0), (self.base_ms + 1, 2.0)], [tuple(row) for row in rows])
         self.assert_ends_in_order(persister)
 
+    def steady_memory(self, process):
+        """Its memory in bytes, as soon as it is about the same half a second later."""
+        seen = [0]
+
+        def is_steady():
+            time.sleep(0.5)
+            seen.append(process.memory_info().rss)
+            return abs(seen[-1] - seen[-2]) < 1_000_000
+
+        self.wait_until(is_steady, what="full buffers")
+        return seen[-1]
+
     def test_memory_does_not_grow_with_a_backlog_that_waits_for_the_database(self):
         self.publish(range(10))
         persister = self.start(batch_size=500, metrics="buffer_bytes = 4194304")
@@ -186,7 +204,7 @@ class TestRunning(PersisterCase):
                 # What the buffers hold, ten times over. How large the process is with them full, the allocators decide.
                 add_to_the_backlog(2)
                 self.wait_until(lambda: persister.worker()["state"] == "waiting for the database", what="the wait")
-                full = worker.memory_info().rss
+                full = self.steady_memory(worker)
                 add_to_the_backlog(5)
             grown = worker.memory_info().rss - full
             connection.exec_driver_sql("ROLLBACK")
@@ -197,6 +215,7 @@ class TestRunning(PersisterCase):
 
 class TestWorkers(PersisterCase):
     database = "postgresql"
+    session_seconds = QUICK_SESSION_SECONDS
 
     def test_a_dead_worker_is_replaced_alone(self):
         topic = self.fixture.topic(1)
@@ -221,6 +240,6 @@ class TestWorkers(PersisterCase):
         self.wait_until(lambda: persister.worker().get("restarts", 0) >= 2, what="two deaths")
         began, restarts = time.monotonic(), persister.worker()["restarts"]
         time.sleep(2)
-        made = persister.worker()["restarts"] - restarts
-        self.assertLessEqual(made, 2, f"{made} replacements in {time.monotonic() - began:.1f} s")
+        made, seconds = persister.worker()["restarts"] - restarts, time.monotonic() - began
+        self.assertLessEqual(made, max(2, seconds), f"{made} replacements in {seconds:.1f} s")
         persister.kill()

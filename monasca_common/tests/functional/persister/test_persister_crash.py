@@ -4,20 +4,18 @@
 The table has no key here, so that whatever is written twice is there twice. Each guarantee has its mutant.
 """
 
-import time
-
 import sqlalchemy as sa
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.tests.functional.persister.persister_case import PersisterCase
+from monasca_common.tests.functional.persister.persister_case import QUICK_SESSION_SECONDS, PersisterCase
 
 MESSAGES = 200
 BAD = frozenset(range(3, MESSAGES, 40))
 
 
 class CrashCase(PersisterCase):
-    bad: frozenset[int] = frozenset()
+    session_seconds = QUICK_SESSION_SECONDS
 
     def crash(self, point, *, mutants=(), meanwhile=None):
         """Store everything with a worker that dies at ``point`` and another one after it."""
@@ -100,12 +98,20 @@ class Points:
         """Another member joins the group once the first has begun, and leaves it again."""
         self.wait_until(self.rows, what="the first row")
         settings = ConsumerSettings(
-            self.connection, (self.topic,), self.group, session_timeout_seconds=1.5, stop_timeout_seconds=1.0
+            self.connection,
+            (self.topic,),
+            self.group,
+            session_timeout_seconds=QUICK_SESSION_SECONDS,
+            stop_timeout_seconds=1.0,
         )
         consumer = plugins.kafka_consumer(settings)
-        deadline = time.monotonic() + 10
-        while not consumer.assignment() and time.monotonic() < deadline:
+        self.addCleanup(consumer.close, 1)
+
+        def has_some():
             consumer.poll(1, timeout=0.1)
+            return bool(consumer.assignment())
+
+        self.wait_until(has_some, what="the other's turn")
         consumer.close(1)
 
     def test_mutant_that_trusts_kafkas_offsets_doubles(self):

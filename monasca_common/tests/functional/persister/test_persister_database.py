@@ -7,7 +7,8 @@ from monasca_common.tests.functional.persister.persister_case import PARTITIONS,
 
 _WAITING = "waiting for the database"
 _AWAY_SECONDS = 3
-_BACK_SECONDS = 20
+_BACK_SECONDS = 60  # some are promised, and the machine may be busy
+_SPINNING = 0.5  # of a core; who waits takes a tenth of that
 
 
 class TestPostgresqlAway(PersisterCase):
@@ -29,10 +30,12 @@ class TestPostgresqlAway(PersisterCase):
         self.publish(range(300, 500))
         self.wait_until(lambda: self.persister.worker().get("state") == _WAITING, what="the wait")
         log_before, cpu_before = self.persister.log.stat().st_size, sum(self.worker.cpu_times()[:2])
+        began = time.monotonic()
         time.sleep(seconds)
-        self.assertLess(sum(self.worker.cpu_times()[:2]) - cpu_before, 0.3 * seconds, "it spins")
-        self.assertLess(self.persister.log.stat().st_size - log_before, 3000 * seconds, "it chatters")
-        self.assertEqual(PARTITIONS, self.persister.worker()["partitions"])
+        cpu_after, waited = sum(self.worker.cpu_times()[:2]), time.monotonic() - began
+        self.assertLess(cpu_after - cpu_before, _SPINNING * waited, "it spins")
+        self.assertLess(self.persister.log.stat().st_size - log_before, 3000 * waited, "it chatters")
+        self.wait_until(lambda: self.persister.worker()["partitions"] == PARTITIONS, what="its partitions, kept")
         end()
         began = time.monotonic()
         self.publish(range(500, 600))

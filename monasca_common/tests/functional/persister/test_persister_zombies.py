@@ -3,20 +3,24 @@
 
 import signal
 import time
+from collections import Counter
+
+import psutil
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.checker import Told
-from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
+from monasca_common.tests.functional.persister.persister_case import PARTITIONS, QUICK_SESSION_SECONDS, PersisterCase
 
 MESSAGES = 1000
 _TRANSACTION = 40
-_FROZEN_SECONDS = 2.5  # beyond the session time-out of 1.5 s
+_FROZEN_SECONDS = QUICK_SESSION_SECONDS + 1
 
 
 class ZombieCase(PersisterCase):
     database = "postgresql"
+    session_seconds = QUICK_SESSION_SECONDS
 
     def setUp(self):
         super().setUp()
@@ -78,14 +82,13 @@ class TestZombies(ZombieCase):
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
     def test_a_member_that_was_frozen_past_its_session_is_fenced_off(self):
-        slow = "persister.before_write=sleep:0.2"
-        self.publish(range(MESSAGES // 2))
-        persister = self.start(fail_points=slow, metrics="num_processors = 2")
-        self.wait_until(lambda: len(self.rows()) > 20, what="the first rows")
-        self.wait_until(lambda: len(self.workers(persister)) == 2, what="both members")
-        self.wait_until(lambda: persister.worker("metrics-0").get("partitions") == 1, what="one partition each")
-        frozen = self.workers(persister)[0]
-        frozen.send_signal(signal.SIGSTOP)
+        persister = self.start(fail_points="persister.before_write=sleep:0.2", metrics="num_processors = 2")
+        members = ("metrics-0", "metrics-1")
+        self.wait_until(
+            lambda: all(persister.worker(name).get("partitions") == 1 for name in members), what="one partition each"
+        )
+        frozen = psutil.Process(persister.worker("metrics-0")["pid"])
+        self.freeze_at_work(frozen)
         self.wait_until(lambda: persister.worker("metrics-1").get("partitions") == 2, what="the other's turn")
         before = len(self.rows())
         self.wait_until(lambda: len(self.rows()) > before + 100, what="rows of the other")
@@ -94,3 +97,20 @@ class TestZombies(ZombieCase):
         self.wait_until(lambda: persister.counter("rows_total", outcome="skipped"), what="the fence")
         self.assert_ends_in_order(persister)
         self.assert_clean()
+
+    def freeze_at_work(self, member):
+        """Stop it while of each partition something is stored, and much is not; again with more if that was over."""
+        for first in range(0, 10 * MESSAGES, MESSAGES):
+            before = self.stored()
+            self.publish(range(first, first + MESSAGES))
+            self.wait_until(lambda: all(self.stored()[each] > before[each] for each in before), what="the first rows")  # noqa: B023
+            member.send_signal(signal.SIGSTOP)
+            if all(count < (first + MESSAGES) // PARTITIONS - 100 for count in self.stored().values()):
+                return
+            member.send_signal(signal.SIGCONT)
+        self.fail("it was always through before it could be stopped")
+
+    def stored(self):
+        """How many rows there are of each partition."""
+        found = Counter(number % PARTITIONS for number in self.rows())
+        return {partition: found[partition] for partition in range(PARTITIONS)}

@@ -31,8 +31,7 @@ from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
-from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     PUBLISHER,
@@ -143,7 +142,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
             else one
             for number, one in enumerate(records)
         ]
-        report = self.producer.publish(topic or self.topic, records, timeout=SECONDS)
+        report = self.producer.publish(topic or self.topic, records, timeout=PATIENCE_SECONDS)
         report.raise_for_undelivered()
         return [(records[each.index].value, each.partition, each.offset) for each in report.delivered]
 
@@ -155,7 +154,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         reader.assign(
             [confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in range(count)]
         )
-        found, ends, deadline = [], 0, time.monotonic() + SECONDS
+        found, ends, deadline = [], 0, time.monotonic() + PATIENCE_SECONDS
         while ends < count:
             self.assertLess(time.monotonic(), deadline, "the end of the topic is not reached")
             for message in reader.consume(500, 0.05):

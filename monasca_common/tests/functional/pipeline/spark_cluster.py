@@ -14,9 +14,9 @@ import pyspark
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.java import find_java
 from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 HOST = "127.0.0.1"
-_SECONDS = 90
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -43,7 +43,7 @@ class SparkCluster(fixtures.Fixture):
             worker = [f"{_DEPLOY}.worker.Worker", "--host", HOST, "--cores", "1", "--memory", "1g"]
             where = ["--webui-port", str(web), "--work-dir", str(folder / f"worker-{number}"), self.master]
             supervisor.start([*start, *worker, *where], log=folder / f"worker-{number}.log")
-        deadline = time.monotonic() + _SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self.state().get("aliveworkers") != self._workers:
             if time.monotonic() > deadline:
                 logs = "\n".join(log.read_text()[-2000:] for log in folder.glob("*.log"))
@@ -53,7 +53,7 @@ class SparkCluster(fixtures.Fixture):
     def state(self):
         """What the master tells; nothing while it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://{HOST}:{self._looking}/json/", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{HOST}:{self._looking}/json/", timeout=PATIENCE_SECONDS) as answer:
                 return json.load(answer)
         except (OSError, urllib.error.URLError):
             return {}

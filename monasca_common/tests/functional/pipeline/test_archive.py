@@ -4,7 +4,6 @@
 import contextlib
 import datetime
 import signal
-import time
 from unittest import mock
 
 from monasca_common.kafka import failpoints
@@ -229,6 +228,7 @@ class MutantTest(ArchiveCase):
         """What the watch and the end say, after a failure at this point and a run after it."""
         sent = self.publish(metric(number) for number in range(30))
         with Watch(self) as watch:
+            self.watch = watch
             with failpoints.armed(fail_point, "raise"), contextlib.suppress(FailPointReached):
                 self.archiving().step()
             self.archiving().step()
@@ -280,11 +280,16 @@ class MutantTest(ArchiveCase):
                 for half in (source.read_bytes()[:1000], source.read_bytes()[1000:]):
                     stream.write(half)
                     stream.flush()
-                    time.sleep(0.1)
+                    self.wait_for_two_looks()
 
         with mock.patch.object(batch.Store, "place", copies):
             faults, _ = self.fails("no.point")
         self.assertNotEqual([], faults)
+
+    def wait_for_two_looks(self):
+        """The second has begun since."""
+        before = self.watch.looks
+        self.wait_until(lambda: self.watch.looks >= before + 2, "two looks")
 
 
 def _ms(moment):

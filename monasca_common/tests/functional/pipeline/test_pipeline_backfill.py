@@ -11,8 +11,8 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.pipeline.errors import BackfillStopped, RecordsLost
 from monasca_common.pipeline.jobs.job import JobWatcher
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark, expected
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope, pre_row, shipped_row, specifications
 
 HOUR_MS = 3_600_000
@@ -207,7 +207,7 @@ class BackfillTest(KafkaPipelineCase):
             calls.append(arguments)
             if len(calls) == 1:
                 client = AdminClient(self.cluster.direct_options())
-                client.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(SECONDS)
+                client.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(PATIENCE_SECONDS)
                 self.wait_until(lambda: self.cluster.admin.partition_count(self.topic) == 3)
                 self.partitions, self.producer = 3, self.new_producer()
                 messages.extend(self.publish(self.records(0, range(100, 107)), partition=2))

@@ -2,7 +2,7 @@
 """The job aggregate on a standalone cluster of two workers, of which one loses its executor on the way."""
 
 from monasca_common.tests.functional.pipeline import spark_cluster
-from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
 from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
 
 
@@ -16,11 +16,10 @@ class ClusterTest(PipelineProcessCase):
     def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
         self.send_some()
         (self.deaths / "executor").touch()
-        self.assertEqual(0, self.start("--once", verb="submit").wait(300))
+        self.assertEqual(0, self.start("--once", verb="submit").wait(2 * SECONDS))
         self.assertEqual([], list(self.deaths.iterdir()))
         self.assert_clean()
-        state = self.spark.state()
-        self.assertEqual((2, 1), (state["aliveworkers"], len(state["completedapps"])))
+        self.wait_until(lambda: self.masters_view() == (2, 1), self.masters_view)
         # What the dead one had staged is not there any more, either.
         self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
 
@@ -29,7 +28,12 @@ class ClusterTest(PipelineProcessCase):
         process = self.start(verb="submit")
         self.wait_until(self.is_through, seconds=180)
         process.terminate()
-        self.assertEqual(0, process.wait(60))
+        self.assertEqual(0, process.wait(SECONDS))
         self.assertIn("offsets done, 0 left", self.log.read_text())
-        self.assertEqual(1, len(self.spark.state()["completedapps"]))
+        self.wait_until(lambda: self.masters_view() == (2, 1), self.masters_view)
         self.assert_clean()
+
+    def masters_view(self):
+        """How many workers are alive, and how many applications have ended: it learns of an end by and by."""
+        state = self.spark.state()
+        return state.get("aliveworkers"), len(state.get("completedapps", ()))

@@ -15,6 +15,7 @@ from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.topic import Extent
 from monasca_common.pipeline.spark import duplicates
 from monasca_common.tests.functional.pipeline.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 HOUR_MS = 60 * MINUTE_MS
 LOOKBACK = 100
@@ -61,7 +62,7 @@ class BatchTest(DuplicatesCase):
         for headers in ([(MESSAGE_ID_HEADER, b""), (MESSAGE_ID_HEADER, b"a")], [(MESSAGE_ID_HEADER, b"a")]):
             producer.produce(self.topic, cpu(1, 2), partition=0, headers=headers)
         self.sent.append((cpu(1, 2), 0, 10))
-        self.assertEqual(0, producer.flush(10))
+        self.assertEqual(0, producer.flush(PATIENCE_SECONDS))
         self.assertEqual(1, self.job().step().duplicates)
         self.assert_exact()
 
@@ -122,7 +123,7 @@ class BatchesTest(DuplicatesCase):
         self.first(b"a", 0)
         job.step()
         admin = confluent_kafka.admin.AdminClient(self.cluster.direct_options())
-        admin.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(10)
+        admin.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(PATIENCE_SECONDS)
         self.partitions = 3
         self.wait_until(lambda: self.cluster.admin.partition_count(self.topic) == 3)
         self.producer = self.new_producer()

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Prometheus finds while a job that comes to an end is running."""
 
-import socket
 import urllib.request
 
 import fixtures
 from oslo_config import cfg
 
+from monasca_common.devbroker import ports
 from monasca_common.pipeline.backfill import job
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
 from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, SharedSpark, cpu
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 
 class BackfillProgressTest(PipelineProcessCase):
@@ -19,7 +20,7 @@ class BackfillProgressTest(PipelineProcessCase):
     def test_a_backfill_tells_how_far_it_is_under_the_names_of_the_other_jobs(self):
         self.send(*(cpu(number, 1) for number in range(20)))
         self.job(max_offsets_per_trigger=20).step()
-        port = _free_port()
+        (port,) = ports.free_ports(1)
         with self.configuration.open("a") as file:
             file.write(f"max_offsets_per_trigger = 10\n[pipeline_backfill]\nstatus_port = {port}\n")
         conf = cfg.ConfigOpts()
@@ -41,7 +42,7 @@ class BackfillProgressTest(PipelineProcessCase):
 
 
 def _scraped(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_SECONDS) as answer:
         lines = answer.read().decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     prefix, label = "monasca_pipeline_", '{job="backfill"'
@@ -50,8 +51,3 @@ def _scraped(port):
         for name, _, value in samples
         if label in name
     }
-
-
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

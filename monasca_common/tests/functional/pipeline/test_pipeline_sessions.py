@@ -2,6 +2,7 @@
 """A job's sessions on a real PostgreSQL: no driver, frozen or slow, keeps another one out indefinitely."""
 
 import time
+from dataclasses import replace
 
 import sqlalchemy as sa
 import testtools
@@ -10,10 +11,11 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 SOURCE = Source("aggregate", "metrics", "an-id")
 RANGES = [OffsetRange(0, 0, 5)]
-BOUNDS = Bounds(statement_seconds=20.0, lock_seconds=10.0, idle_seconds=1.0)
+PATIENT = Bounds(statement_seconds=PATIENCE_SECONDS, lock_seconds=PATIENCE_SECONDS, idle_seconds=PATIENCE_SECONDS)
 
 
 class SessionsTest(PostgresqlTestCase):
@@ -23,7 +25,7 @@ class SessionsTest(PostgresqlTestCase):
         OffsetStore(self.url).begin(SOURCE, {0: 0})
 
     def test_a_driver_that_is_frozen_within_its_transaction_loses_it_to_its_successor(self):
-        frozen, successor = OffsetStore(self.url, BOUNDS), OffsetStore(self.url, BOUNDS)
+        frozen, successor = OffsetStore(self.url, replace(PATIENT, idle_seconds=3.0)), OffsetStore(self.url, PATIENT)
         transaction = frozen.advance(SOURCE, RANGES)
         transaction.__enter__()  # and says nothing further: to the server it is frozen
         with successor.advance(SOURCE, RANGES):
@@ -32,20 +34,20 @@ class SessionsTest(PostgresqlTestCase):
         self.assertEqual({0: 5}, successor.next_offsets(SOURCE))
 
     def test_who_waits_for_a_lock_is_told_in_time(self):
-        impatient = OffsetStore(self.url, Bounds(statement_seconds=20.0, lock_seconds=0.2, idle_seconds=20.0))
+        impatient = OffsetStore(self.url, replace(PATIENT, lock_seconds=0.2))
         with OffsetStore(self.url).advance(SOURCE, RANGES):
             began = time.monotonic()
             with testtools.ExpectedException(StorageUnavailable, ".*lock timeout.*"), impatient.advance(SOURCE, RANGES):
                 pass
-            self.assertLess(time.monotonic() - began, 10)
+            self.assertLess(time.monotonic() - began, PATIENCE_SECONDS / 2)
 
     def test_a_statement_ends_with_its_time(self):
-        slow = OffsetStore(self.url, Bounds(statement_seconds=0.2, lock_seconds=10.0, idle_seconds=20.0))
+        slow = OffsetStore(self.url, replace(PATIENT, statement_seconds=0.2))
         with (
             testtools.ExpectedException(StorageUnavailable, ".*statement timeout.*"),
             slow.writing() as connection,
         ):
-            connection.execute(sa.text("SELECT pg_sleep(30)"))
+            connection.execute(sa.text("SELECT pg_sleep(60)"))
 
     def test_without_being_asked_a_job_has_all_of_them(self):
         with OffsetStore(self.url).writing() as connection:

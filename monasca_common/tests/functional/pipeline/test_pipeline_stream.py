@@ -25,7 +25,6 @@ from monasca_common.pipeline.source import offset_store
 from monasca_common.pipeline.spark.session import reason
 from monasca_common.storage.errors import TopicMismatch
 from monasca_common.storage.sql.tables import aggregate_usage
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
 from monasca_common.tests.functional.pipeline.pipeline_case import (
     CPU_PRE_ROWS,
     CPU_ROWS,
@@ -34,6 +33,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     cpu,
     expected,
 )
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.unit.pipeline import strategies
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, specifications
 
@@ -55,12 +55,12 @@ class StreamCase(CpuCase):
 
         def end():
             stop.set()
-            thread.join(2 * SECONDS)
+            thread.join(PATIENCE_SECONDS)
             if raised:
                 raise raised[0]
 
         # Whatever the test comes to: its database goes with it.
-        self.addCleanup(thread.join, 2 * SECONDS)
+        self.addCleanup(thread.join, PATIENCE_SECONDS)
         self.addCleanup(stop.set)
         return end
 
@@ -80,7 +80,7 @@ class RangesTest(StreamCase):
         job = self.job()
         job.step()
         client = AdminClient(self.cluster.direct_options())
-        client.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(SECONDS)
+        client.create_partitions([NewPartitions(self.topic, 3)])[self.topic].result(PATIENCE_SECONDS)
         self.partitions = 3
         self.wait_until(lambda: self.cluster.admin.partition_count(self.topic) == 3)
         self.producer = self.new_producer()  # which does not have to find out
@@ -151,7 +151,7 @@ class RangesTest(StreamCase):
         job = self.job()
         self.until_quiet(job)
         self.cluster.admin.delete_topic(self.topic)
-        self.wait_until(lambda: not self.cluster.admin.topic_ids([self.topic], 5))
+        self.wait_until(lambda: not self.cluster.admin.topic_ids([self.topic], PATIENCE_SECONDS))
         self.cluster.create_topic(self.topic, self.partitions)
         self.publish([cpu(1, 1) for _ in range(20)])
         error = self.assertRaises(TopicMismatch, job.step)

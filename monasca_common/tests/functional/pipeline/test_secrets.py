@@ -217,7 +217,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         headers["Content-Type"] = "application/json"
         request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body, headers)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             with error:

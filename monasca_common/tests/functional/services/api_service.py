@@ -12,9 +12,10 @@ from typing import ClassVar
 import fixtures
 
 from monasca_common.devbroker import KafkaCluster, ports
-from monasca_common.tests.functional.api.api_case import ApiProcess, free_port
+from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.services.environments import environment
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 TOPIC = "metrics"
 PROJECT = "a-project"
@@ -56,7 +57,7 @@ class PublishedApi(ApiProcess):
     """In a folder of its own, which is its home: there it looks for its configuration."""
 
     def __init__(self, folder, configuration, *, pipeline="request_id api"):
-        self.port = free_port()
+        (self.port,) = ports.free_ports(1)
         self.folder = Path(folder)
         self.log = self.folder / "api.log"
         (self.folder / "monasca-api.conf").write_text(configuration)
@@ -77,7 +78,7 @@ class PublishedApi(ApiProcess):
         for each in group:
             each.send_signal(signal.SIGKILL)
         for each in group:
-            each.wait(30)
+            each.wait(PATIENCE_SECONDS)
 
 
 class PublishedApiCase(ProducerCase):

@@ -19,9 +19,7 @@ from monasca_common.kafka import client_factory
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.services.environments import environment
-from monasca_common.tests.functional.waiting import Waiting
-
-SECONDS = 90  # a bound, not a measure: a member that was killed keeps its partitions for ten seconds
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 
 class ServiceProcess:
@@ -40,7 +38,7 @@ class ServiceProcess:
         self.may_end = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(SECONDS)
+        self.process.wait(PATIENCE_SECONDS)
 
     def terminate(self):
         """The exit status after SIGTERM."""
@@ -50,7 +48,7 @@ class ServiceProcess:
     def wait_for_end(self):
         """The exit status of one that ends by itself."""
         self.may_end = True
-        return self.process.wait(SECONDS)
+        return self.process.wait(PATIENCE_SECONDS)
 
     def children(self):
         return psutil.Process(self.process.pid).children(recursive=True)
@@ -81,28 +79,28 @@ class ServiceCase(Waiting, base.BaseTestCase):
 
     def publish(self, topic, messages):
         """All of them, acknowledged."""
-        self.assertEqual(0, self.producer.publish(topic, list(messages), timeout=SECONDS))
+        self.assertEqual(0, self.producer.publish(topic, list(messages), timeout=PATIENCE_SECONDS))
 
     def ends(self, topic):
         """Where each partition's log ends."""
         return {
-            one.partition: self._reader.get_watermark_offsets(one, timeout=SECONDS)[1]
+            one.partition: self._reader.get_watermark_offsets(one, timeout=PATIENCE_SECONDS)[1]
             for one in self._partitions(topic)
         }
 
     def is_read(self, topic):
         """Whether the group has committed all that there is, and was when the commits were asked for."""
-        committed = self._reader.committed(self._partitions(topic), timeout=SECONDS)
+        committed = self._reader.committed(self._partitions(topic), timeout=PATIENCE_SECONDS)
         return self.ends(topic) == {one.partition: max(0, one.offset) for one in committed}
 
     def has_settled(self, members):
         """Whether the group has so many members, and each knows what it is to read."""
-        [asked] = self._admin.describe_consumer_groups([self.group], request_timeout=SECONDS).values()
-        group = asked.result(SECONDS)
+        [asked] = self._admin.describe_consumer_groups([self.group], request_timeout=PATIENCE_SECONDS).values()
+        group = asked.result(PATIENCE_SECONDS)
         return group.state is confluent_kafka.ConsumerGroupState.STABLE and len(group.members) == members
 
     def _partitions(self, topic):
-        numbers = self._reader.list_topics(topic, timeout=SECONDS).topics[topic].partitions
+        numbers = self._reader.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions
         return [confluent_kafka.TopicPartition(topic, number) for number in numbers]
 
     def start(self, program, configuration, name):

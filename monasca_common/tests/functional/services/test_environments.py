@@ -45,7 +45,7 @@ class EnvironmentTest(base.BaseTestCase):
         named = metadata.Distribution.at(next(below.glob("lib/*/site-packages/monasca_notification-*.dist-info")))
         always = [each for each in named.requires or () if "extra ==" not in each]
         self.assertFalse([each for each in always if each.startswith(("Jinja2", "PyMySQL"))])
-        subprocess.run([below / "bin" / "python", "-c", "import jinja2, pymysql"], timeout=60, check=True)
+        subprocess.run([below / "bin" / "python", "-c", "import jinja2, pymysql"], timeout=120, check=True)
 
     def test_a_service_runs_on_this_checkout(self):
         persister = environments.environment("monasca-persister")
@@ -53,7 +53,7 @@ class EnvironmentTest(base.BaseTestCase):
             [persister.python, "-c", _WHAT_IS_INSTALLED],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=True,
             cwd="/",
         )

@@ -17,10 +17,11 @@ from oslotest import base
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
 from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
-from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.services.agent_service import BATCH, Forwarder
 from monasca_common.tests.functional.services.api_service import PUBLISHED_PIPELINE, PublishedApiCase
 from monasca_common.tests.functional.services.environments import environment
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 _AGGREGATOR = """
 import json, sys
@@ -59,7 +60,10 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         folder = self.useFixture(fixtures.TempDir(tempfile.gettempdir())).path
         account = {"user": "agent", "password": PASSWORD, "project": "observed"}
         url = f"http://127.0.0.1:{api.port}/v2.0"
-        timeouts = {"write_timeout": SECONDS, "keystone_timeout": SECONDS}  # nothing is sent again on a busy machine
+        timeouts = {
+            "write_timeout": PATIENCE_SECONDS,
+            "keystone_timeout": PATIENCE_SECONDS,
+        }  # nothing is sent again on a busy machine
         forwarder = Forwarder(folder, url, self.keystone.url, **account, **timeouts)
         self.addCleanup(forwarder.kill)
         return forwarder.start()
@@ -170,7 +174,11 @@ class TestAggregator(base.BaseTestCase):
         ]
         python = environment("monasca-agent").python
         done = subprocess.run(
-            [python, "-c", _AGGREGATOR], input=json.dumps(tried), capture_output=True, text=True, timeout=60
+            [python, "-c", _AGGREGATOR],
+            input=json.dumps(tried),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
         )
         self.assertEqual(0, done.returncode, done.stderr)
         refused, gathered = json.loads(done.stdout)
@@ -187,7 +195,7 @@ class TestKafkaCheck(ProducerCase):
         producer = confluent_kafka.Producer(self.cluster.direct_options())
         for partition in (0, 0, 0, 0, 1, 1, 1):
             producer.produce(topic, b"x", partition=partition)
-        self.assertEqual(0, producer.flush(SECONDS))
+        self.assertEqual(0, producer.flush(PATIENCE_SECONDS))
         reader = confluent_kafka.Consumer({**self.cluster.direct_options(), "group.id": group})
         read = [confluent_kafka.TopicPartition(topic, partition, offset) for partition, offset in ((0, 1), (1, 2))]
         reader.commit(offsets=read, asynchronous=False)
@@ -205,7 +213,7 @@ class TestKafkaCheck(ProducerCase):
         )
         command = [environment("monasca-agent").program("monasca-collector"), "--config-file", folder / "agent.yaml"]
         done = subprocess.run(
-            [*command, "check", "kafka_consumer"], capture_output=True, text=True, timeout=120, cwd=folder
+            [*command, "check", "kafka_consumer"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, cwd=folder
         )
         found = re.findall(
             r"Name: +kafka.consumer_lag\n Value: +(\d+)\n Dimensions: (.*?) Value Meta", done.stdout, re.S

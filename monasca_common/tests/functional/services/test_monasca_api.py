@@ -20,9 +20,9 @@ from monasca_common.devbroker import ports
 from monasca_common.tests.functional.api.api_case import METRICS
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
-from monasca_common.tests.functional.kafka.producer_case import SECONDS
 from monasca_common.tests.functional.services.api_service import IDENTITY, PROJECT, PublishedApiCase
 from monasca_common.tests.functional.storage import influxdb_case
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 _PROMISED_AFTER_SECONDS = 1.9  # a publish waits 2 s; then the API answers 204 for what is still on its way
 
@@ -65,6 +65,13 @@ class TestPosting(PublishedApiCase):
     def post(self, body):
         return self.served.post(body, IDENTITY)[0]
 
+    def counted(self):
+        return Counter(envelope["metric"]["name"] for envelope in self.logged(self.name))
+
+    def wait_for(self, count):
+        """Until the log has so many: on a busy machine some are still on their way when it answers."""
+        self.wait_until(lambda: len(self.counted()) >= count, f"{count} in the log")
+
     def test_what_is_answered_204_is_in_the_log_as_it_was_posted(self):
         bulk = [
             _metric(f"{self.name}.a"),
@@ -73,6 +80,7 @@ class TestPosting(PublishedApiCase):
         one = _metric(f"{self.name}.c", timestamp=1_700_000_000_001.0)
         began = time.time()
         self.assertEqual((204, 204), (self.post(bulk), self.post(one)))
+        self.wait_for(3)
         logged = {envelope["metric"]["name"]: envelope for envelope in self.logged(self.name)}
         self.assertEqual([*bulk, one], [logged[f"{self.name}.{letter}"]["metric"] for letter in "abc"])
         for envelope in logged.values():
@@ -83,7 +91,8 @@ class TestPosting(PublishedApiCase):
         self.assertEqual(204, self.post([]))
         names = [f"{self.name}.{number}" for number in range(2500)]  # it sends 1000 at a time
         self.assertEqual(204, self.post([_metric(name) for name in names]))
-        self.assertEqual(Counter(names), Counter(envelope["metric"]["name"] for envelope in self.logged(self.name)))
+        self.wait_for(2500)
+        self.assertEqual(Counter(names), self.counted())
 
     def test_bulks_posted_at_the_same_time_share_the_queue(self):
         statuses = []
@@ -95,9 +104,10 @@ class TestPosting(PublishedApiCase):
         for client in clients:
             client.start()
         for client in clients:
-            client.join(SECONDS)
+            client.join(PATIENCE_SECONDS)
         self.assertEqual([204] * 4, statuses)
-        counted = Counter(envelope["metric"]["name"] for envelope in self.logged(self.name))
+        self.wait_for(4000)
+        counted = self.counted()
         self.assertEqual((4000, {1}), (len(counted), set(counted.values())))
 
     def test_what_breaks_a_rule_is_refused_whole_as_before(self):
@@ -201,13 +211,13 @@ class TestKilled(PublishedApiCase):
         self.addCleanup(ended.set)
         for client in clients:
             client.start()
-        self.assertTrue(enough[killed].wait(SECONDS))
+        self.assertTrue(enough[killed].wait(PATIENCE_SECONDS))
         killed.kill()
         enough[other].clear()
-        self.assertTrue(enough[other].wait(SECONDS))
+        self.assertTrue(enough[other].wait(PATIENCE_SECONDS))
         ended.set()
         for client in clients:
-            client.join(SECONDS)
+            client.join(PATIENCE_SECONDS)
         counted = Counter(envelope["metric"]["name"] for envelope in self.logged(name))
         lost = set(answered[killed] + answered[other]) - set(counted)
         self.assertEqual((set(), {1}), (lost, set(counted.values())))
@@ -258,5 +268,5 @@ class TestReadingFromInfluxdb(PublishedApiCase):
         attach_file(self, "persister", log)
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)
-        self.addCleanup(process.wait, SECONDS)
+        self.addCleanup(process.wait, PATIENCE_SECONDS)
         self.addCleanup(process.kill)
