@@ -23,7 +23,7 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.api.worker import ApiWorker
 from monasca_common.kafka.config import joined, producer_settings, shown_url, started, stopped
 from monasca_common.storage.base import Capability
-from monasca_common.storage.plugins import open_storage
+from monasca_common.storage.plugins import driver_of
 from monasca_common.storage.settings import has_database, storage_settings
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def _database_read(conf: cfg.ConfigOpts) -> str:
     if not has_database(conf):
         return ""
     settings = storage_settings(conf)
-    return shown_url(settings.connection) if Capability.READS in open_storage(settings).capabilities else ""
+    return shown_url(settings.connection) if Capability.READS in driver_of(settings).capabilities else ""
 
 
 class GunicornLog(glogging.Logger):  # type: ignore[misc]  # it has no annotations

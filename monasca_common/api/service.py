@@ -17,9 +17,9 @@ from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.storage.base import Capability, Storage
-from monasca_common.storage.plugins import load_storage
+from monasca_common.storage.plugins import driver_of, open_storage
 from monasca_common.storage.reader import Reader
-from monasca_common.storage.settings import has_database, row_limits
+from monasca_common.storage.settings import has_database, row_limits, storage_settings
 
 LOG = logging.getLogger(__name__)
 
@@ -72,11 +72,11 @@ def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
     if not has_database(conf):
         LOG.warning("[database] connection is not set: posts are served, and no reads")
         return None
-    storage = load_storage(conf)
-    if Capability.READS not in storage.capabilities:
+    settings = storage_settings(conf)
+    if Capability.READS not in driver_of(settings).capabilities:
         LOG.warning("[storage] driver cannot be read from: posts are served, and no reads")
         return None
-    return storage
+    return open_storage(settings)
 
 
 def _probe(conf: cfg.ConfigOpts) -> Callable[[], None] | None:

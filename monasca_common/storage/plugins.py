@@ -22,7 +22,13 @@ def load_storage(conf: cfg.ConfigOpts) -> Storage:
 
 
 def open_storage(settings: StorageSettings, *, clock: Clock | None = None) -> Storage:
-    """The driver that the settings name. Raises `ConfigurationError` for an unknown driver, or a URL of another one."""
-    driver = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
+    """The driver that the settings name. Raises `ConfigurationError` for an unknown driver, or a URL of another one, or
+    one that the driver refuses."""
+    return driver_of(settings)(settings, clock=clock or SystemClock())  # type: ignore[call-arg]
+
+
+def driver_of(settings: StorageSettings) -> type[Storage]:
+    """The driver's class, for what it can do. Raises `ConfigurationError` for an unknown one, or a URL of another."""
+    driver: type[Storage] = entry_point(DRIVERS, settings.driver, option="driver in group [storage]")
     check_dialect(settings)
-    return driver(settings, clock=clock or SystemClock())  # type: ignore[no-any-return]
+    return driver

@@ -144,6 +144,11 @@ class StorageSettings(RowLimits):
         help="How many rows one read may load into memory before it is refused as too large. Too small: valid queries "
         "are refused. Too large: a query can exhaust the memory.",
     )
+    allow_insecure_credentials: bool = option(
+        False,
+        help="Send the password in [database] connection to InfluxDB on another machine without TLS (influxdb://), "
+        "where everybody on the network path can read it. Without it that is refused at start: use influxdb+https://.",
+    )
 
 
 # The driver first, in sample files too.

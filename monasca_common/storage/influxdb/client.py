@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import ipaddress
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -63,6 +64,24 @@ def address(connection: str) -> Address:
     return Address(
         url.host, url.port or 8086, url.database, url.drivername == _TLS, url.username, url.password, **options
     )
+
+
+def check_credentials(where: Address, *, insecure_allowed: bool) -> None:
+    """Raise `ConfigurationError` if a password would go to another machine without TLS, and nobody allowed that."""
+    if not where.password or where.tls or insecure_allowed or _is_this_machine(where.host):
+        return
+    raise ConfigurationError(
+        f"connection in group [database] sends a password to {where.host} without TLS: write {_TLS}:// instead of "
+        f"{_PLAIN}:// ([influxdb] ssl = true in an old file), or set allow_insecure_credentials = true in group "
+        "[storage] where the network is trusted"
+    )
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
 
 
 def _refused(rule: str) -> ConfigurationError:

@@ -13,7 +13,7 @@ from monasca_common.models.seen import Seen
 from monasca_common.storage import fence, retention
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, Writer, Written
 from monasca_common.storage.errors import NotSupported, RowsRefused
-from monasca_common.storage.influxdb.client import Address, InfluxClient, LinesRefused, address
+from monasca_common.storage.influxdb.client import Address, InfluxClient, LinesRefused, address, check_credentials
 from monasca_common.storage.influxdb.lines import NotWritable, measurement_line, series_head, transition_line
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.settings import StorageSettings
@@ -39,6 +39,7 @@ class InfluxdbStorage(Storage):
         """Raises `ConfigurationError`."""
         self.settings = settings
         self._address = address(settings.connection)
+        check_credentials(self._address, insecure_allowed=settings.allow_insecure_credentials)
         self._clock = clock or SystemClock()
 
     def open_writer(self) -> Writer:
