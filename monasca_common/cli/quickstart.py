@@ -25,7 +25,14 @@ from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.brokers import Broker, java_is_missing, mock, real_kafka
 from monasca_common.quickstart.run import Run, RunProgress
-from monasca_common.quickstart.services import TOPICS, ServiceFailed, ServiceProcess, run_command, write_configuration
+from monasca_common.quickstart.services import (
+    TOPICS,
+    ServiceFailed,
+    ServiceProcess,
+    make_folder,
+    run_command,
+    write_configuration,
+)
 from monasca_common.quickstart.table import show
 
 _DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
@@ -129,7 +136,7 @@ class Quickstart(MonascaCommand):
         if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
             raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new one")
         try:
-            keep.mkdir(parents=True, exist_ok=True)
+            make_folder(keep)
         except OSError as error:
             raise ServiceFailed(f"--keep-data {keep} cannot be made ({error.strerror}): name another folder") from None
         return keep.absolute()

@@ -78,6 +78,12 @@ class ServiceFailed(Exception):
     """A service did not start, or ended by itself; the end of its log is in the message."""
 
 
+def make_folder(folder: Path) -> None:
+    """Make it, and the folders above it that do not exist, for this user alone; those that exist stay as they are."""
+    for each in (*reversed(folder.parents), folder):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
 def write_configuration(folder: Path, broker: Broker, port: int) -> tuple[Path, Path]:
     """The configuration file and the database that it names."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"

@@ -17,6 +17,7 @@ from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.positions import Result
 from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.storage.sql.private_file import make_private_file
 from monasca_common.storage.sql.tables import kafka_offset
 
 Execute = Callable[[str], Result]
@@ -67,6 +68,9 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     made = sa.create_engine(url, poolclass=pool.NullPool)
     # The driver itself begins no transaction before DDL: a crash within an upgrade would leave half of it.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
+    file = url.database
+    if file and file != ":memory:" and not file.startswith("file:"):
+        event.listen(made, "do_connect", lambda *_: make_private_file(file))
     event.listen(made, "connect", _leave_transactions_alone)
     event.listen(made, "begin", lambda begun: begun.exec_driver_sql(begin))
     return made

@@ -52,7 +52,7 @@ def release(lock: WriterLock) -> None:
 
 def _lock(path: Path) -> WriterLock:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StorageUnavailable(f"cannot open {path}, which keeps other writers away: {error.strerror}") from error
     try:

@@ -16,6 +16,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.private_file import make_private_file
 from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.storage.sqlite.connection import database_file, translated
 from monasca_common.storage.sqlite.prune import prune
@@ -46,6 +47,7 @@ class SqliteStorage(Storage):
                 f"the folder of the database, {self.path.parent}, does not exist: make it, or correct connection in "
                 "group [database]"
             )
+        make_private_file(self.path)
         # The mode is stored in the file, and cannot be set within a transaction.
         with translated(self.path), contextlib.closing(sqlite3.connect(self.path)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.quickstart.services import make_folder
+
+
+def mode(path):
+    return path.stat().st_mode & 0o777
+
+
+class FolderTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.above = Path(self.useFixture(fixtures.TempDir()).path)
+        os.chmod(self.above, 0o755)
+        self.addCleanup(os.umask, os.umask(0o022))
+
+    def test_folders_that_are_made_are_private(self):
+        make_folder(self.above / "kept" / "data")
+        self.assertEqual([0o755, 0o700, 0o700], [mode(self.above / each) for each in ("", "kept", "kept/data")])
+
+    def test_a_folder_that_exists_keeps_its_permissions(self):
+        (self.above / "kept").mkdir()
+        make_folder(self.above / "kept")
+        self.assertEqual(0o755, mode(self.above / "kept"))
