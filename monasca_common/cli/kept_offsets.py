@@ -13,6 +13,9 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import SchemaMismatch, StorageError
 
+# A broker's name for its refusal of offsets that a stranger commits for a group with members.
+_HAS_MEMBERS = "UNKNOWN_MEMBER_ID"
+
 
 class KeptOffsets(Protocol):
     place: str  # "database" or "kafka"
@@ -73,6 +76,8 @@ class DatabaseOffsets:
         try:
             self._in_kafka.write(offsets, topic_ids)
         except TransportError as error:
+            if error.name == _HAS_MEMBERS:
+                return  # one joined since it was looked for members: it reads the database, and commits what it reads
             raise TransportError(
                 "the database has the new offsets, which is what counts; Kafka's copy of them, for lag tools, could "
                 f"not be set: {error}. Run the same command again, or let the service commit them"

@@ -5,6 +5,10 @@ import io
 import json
 from unittest import mock
 
+from testtools.content import Content
+from testtools.content_type import UTF8_TEXT
+
+from monasca_common.cli import offsets as offsets_command
 from monasca_common.cli.main import main
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import RetriableError
@@ -15,6 +19,12 @@ from monasca_common.tests.functional.persister.persister_case import PARTITIONS,
 
 
 class OffsetsCase(PersisterCase):
+    def setUp(self):
+        super().setUp()
+        self.everything_said = []
+        said = Content(UTF8_TEXT, lambda: ["\n".join(self.everything_said).encode()])
+        self.addDetail("what the command said on standard error", said)
+
     def offsets(self, *arguments):
         """The exit status, and what --json printed. Standard error: ``self.said``."""
         out, err = io.StringIO(), io.StringIO()
@@ -22,6 +32,7 @@ class OffsetsCase(PersisterCase):
         with mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
             status = main(["offsets", *arguments, *where])
         self.said = err.getvalue()
+        self.everything_said.append(f"{' '.join(arguments)}: {status} {self.said}")
         text = out.getvalue()
         return status, json.loads(text) if text else None
 
@@ -38,17 +49,17 @@ class OffsetsCase(PersisterCase):
             except RetriableError:
                 return False
 
-        self.wait_until(is_served, what="the new topic")
+        self.wait_until(is_served, "the new topic")
         self.producer = self.open_producer()
 
     def wait_for_failure(self, persister):
-        self.wait_until(lambda: persister.worker().get("state") == "failed", what="the stop")
+        self.wait_until(lambda: persister.worker().get("state") == "failed", "the stop")
         reason = persister.worker()["reason"]
         self.assertIn("monasca-common offsets reset", reason)
         return reason
 
     def wait_for_rows(self, numbers):
-        self.wait_until(lambda: set(self.rows()) >= set(numbers), what="the rows")
+        self.wait_until(lambda: set(self.rows()) >= set(numbers), "the rows")
 
 
 class TestWithSqlite(OffsetsCase):
@@ -102,7 +113,7 @@ class TestWithSqlite(OffsetsCase):
         status, told = self.offsets("reset", "--to-earliest", "--execute")
         self.assertEqual((0, [50, 50]), (status, [each["read_again"] for each in told["partitions"]]), self.said)
         persister = self.start()
-        self.wait_until(lambda: persister.counter("rows_total", outcome="repeated") == 100, what="the second reading")
+        self.wait_until(lambda: persister.counter("rows_total", outcome="repeated") == 100, "the second reading")
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
@@ -116,10 +127,24 @@ class TestWithPostgresql(OffsetsCase):
         self.wait_for_all()
         self.make_topic_again(1)
         self.publish(range(100, 120), partition=0)
-        self.wait_until(lambda: self.offsets("show")[0] == 1, what="the new topic")
+        self.wait_until(lambda: self.offsets("show")[0] == 1, "the new topic")
         # A failed worker tries again, and is a member meanwhile: between two tries the command gets its turn.
-        self.wait_until(lambda: self.offsets("reset", "--to-earliest", "--execute")[0] == 0, what="the reset")
+        reset = ("reset", "--to-earliest", "--execute")
+        self.wait_until(lambda: self.offsets(*reset)[0] == 0, "the reset")
         self.wait_for_rows(range(120))
+        self.assert_ends_in_order(persister)
+        self.assert_clean()
+
+    def test_a_member_that_joins_while_the_database_is_written_goes_on_from_there(self):
+        self.publish(range(100))
+        persister = self.start()
+        self.wait_for_all()
+        with mock.patch.object(offsets_command, "_members", return_value=[]):  # it joined since
+            status, told = self.offsets("reset", "--to-earliest", "--execute")
+        self.assertEqual((0, True), (status, told["executed"]), self.said)
+        self.publish(range(100, 100 + PARTITIONS))
+        self.wait_until(lambda: persister.counter("rows_total", outcome="repeated") == 100, "the second reading")
+        self.wait_for_rows(range(100 + PARTITIONS))
         self.assert_ends_in_order(persister)
         self.assert_clean()
 

@@ -206,6 +206,19 @@ class TestReset(OffsetsCase):
         self.assertIn("the database has the new offsets", error)
         self.assertIn(StoredOffset(_GROUP, "metrics", 0, "first", 0), self.stored())
 
+    def test_a_member_that_joins_while_the_database_is_written_sets_kafkas_copy_itself(self):
+        self.store(_FIRST)
+        self.cluster.refusal = TransportError("Unknown member", name="UNKNOWN_MEMBER_ID")
+        status, told = self.run_json("reset", "--to-earliest", "--execute", "--topic", "metrics:0")
+        self.assertEqual((0, True), (status, told["executed"]))
+        self.assertEqual({StoredOffset(_GROUP, "metrics", 0, "first", 0)}, self.stored())
+
+    def test_a_group_in_kafka_that_a_member_joins_meanwhile_is_not_reset(self):
+        self.cluster.committed = {_FIRST: 10}
+        self.cluster.refusal = TransportError("Unknown member", name="UNKNOWN_MEMBER_ID")
+        status, _, error = self.run_command("reset", "--to-earliest", "--execute")
+        self.assertEqual((1, True), (status, "Unknown member" in error), error)
+
     def test_a_process_that_writes_to_the_same_sqlite_file_is_named(self):
         self.store(_FIRST)
         other = subprocess.Popen(
