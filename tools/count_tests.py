@@ -5,10 +5,10 @@ A folder holds of each suite ``<suite>.<process>.subunit``, ``<suite>.status`` (
 run broke off) and ``<suite>.stderr``. Before the line stands once more what failed, and why: nobody finds it thousands
 of lines above.
 
-A test that failed in its set-up, because something did not start, or by its time limit, is run once more by itself
-(``--repeatable`` prints those); ``<suite>-again`` is the record of that. What then passed counts as passed and is
-shown as flaky with its first traceback, unless these are more than two. What a test claims and did not find is never
-forgiven.
+A test that failed is run once more by itself (``--repeatable`` prints those); ``<suite>-again`` is the record of
+that. What then passed counts as passed and is listed as flaky with its first traceback: at most two in a run, of which
+one may be a claim; the other one failed in its set-up, because something did not start, or by its time limit. What
+tells of lost or doubled messages is never forgiven.
 """
 
 import argparse
@@ -28,9 +28,11 @@ _SKIPPED = ("skip",)
 _TESTS_FAILED = 1  # a suite's exit status
 _AGAIN = "-again"
 _MOST_FLAKY = 2
+_MOST_CLAIMS = 1  # of them
 _MOST_REPEATED = 10  # beyond it the machine is at fault, or the change
 _SHOWN_LINES = 60  # of a traceback, and of what a suite that failed wrote to its stderr
 
+_OF_MESSAGES = re.compile(r"\b\d+ (?:lost|duplicate|phantom) \[|^(?:\w+\.)*UndeliveredError\b", re.MULTILINE)
 _CLAIMS = re.compile(r"^(?:\w+\.)*(?:AssertionError|MismatchError|UndeliveredError)\b", re.MULTILINE)
 _NOT_STARTED = re.compile(
     r"^(?:\w+\.)*(?:TimeoutException|DevBrokerError|BrokerFailed|PortTaken|DatabaseFailed|JarsUnavailable"
@@ -59,8 +61,13 @@ def main() -> int:
     total = Counter(passed=arguments.passed, failed=arguments.failed)
     for name, suite in suites.items():
         total += suite.count(again=name.endswith(_AGAIN))
-    if len(forgiven) > _MOST_FLAKY:
-        print(f"FAILED: {len(forgiven)} tests passed only the second time; at most {_MOST_FLAKY} may", file=sys.stderr)
+    claims = sum(each.claims for each in forgiven)
+    if len(forgiven) > _MOST_FLAKY or claims > _MOST_CLAIMS:
+        print(
+            f"FAILED: {len(forgiven)} tests passed only the second time, {claims} of them after a failed claim; "
+            f"at most {_MOST_FLAKY} may, and {_MOST_CLAIMS}",
+            file=sys.stderr,
+        )
         total["failed"] += len(forgiven)
         total["passed"] -= sum(each.passed_again for each in forgiven)
     for each in forgiven:
@@ -91,11 +98,16 @@ class Failure:
 
     @property
     def forgivable(self) -> bool:
-        """Whether it failed in set-up, start or by the time limit, and claimed nothing: in all of its tracebacks."""
-        return bool(self.tracebacks) and all(_forgivable(each) for each in self.tracebacks)
+        """Whether it says why it failed, and that is not what became of messages."""
+        return bool(self.tracebacks) and not any(_OF_MESSAGES.search(each) for each in self.tracebacks)
+
+    @property
+    def claims(self) -> bool:
+        """Whether it failed otherwise than in set-up, start or by its time limit."""
+        return not all(_machines_fault(each) for each in self.tracebacks)
 
 
-def _forgivable(traceback: str) -> bool:
+def _machines_fault(traceback: str) -> bool:
     if _CLAIMS.search(traceback):
         return False
     return bool(_NOT_STARTED.search(traceback) or _IN_SET_UP.search(traceback))

@@ -19,9 +19,9 @@ with one line:
 A check counts as one. The exit status is 0 when nothing failed. With CI=true a skip is a failure.
 
 The classes that take longest begin first; the times are kept in the user's cache, and the ten slowest are printed.
-A test that failed in its set-up, because something did not start, or by its time limit, is run once more by itself.
-If it then passes, it counts as passed, and stands above the last line as flaky, with its first traceback; more than
-two of them fail the run. A failed claim is never forgiven.
+A test that failed is run once more by itself. If it then passes, it counts as passed, and stands above the last line as
+flaky, with its first traceback: a bug that is to be found. More than two of them, more than one that failed by what it
+claims, or one that tells of lost or doubled messages, fail the run.
 
   --unit   unit tests only: no checks, no Java, no broker
   --help   this text
@@ -91,8 +91,8 @@ check() {
 given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
-# Runs the tests in one folder. What did not start, or not end in time, is run once more, by itself and with a record
-# of its own, when nothing else runs.
+# Runs the tests in one folder. What failed is run once more, by itself and with a record of its own, when nothing else
+# runs.
 results="$(mktemp -d)"
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$results"' EXIT
 

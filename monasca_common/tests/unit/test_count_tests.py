@@ -10,6 +10,8 @@ import fixtures
 import subunit
 from oslotest import base
 
+from monasca_common.tests.checker import Verdict
+
 COUNT = Path(__file__).parents[3] / "tools" / "count_tests.py"
 
 
@@ -141,21 +143,35 @@ class TestFlaky(ResultsCase):
         self.first(LIMIT, NOT_STARTED, SET_UP)
         self.assertEqual([f"unit.Some.test_{number}" for number in range(3)], self.repeatable())
 
-    def test_a_failed_claim_is_never_run_once_more_wherever_it_was_made(self):
+    def test_what_tells_of_lost_or_doubled_messages_is_never_run_once_more(self):
         undelivered = SET_UP.replace("ConnectionRefusedError", "monasca_common.kafka.errors.UndeliveredError")
-        chained = f"{CLAIM}\n\nDuring handling of the above exception, another exception occurred:\n\n{LIMIT}"
-        self.first(CLAIM, CLAIM_IN_SET_UP, undelivered, chained, "KeyError: 'offset'", "")
+        lost = Verdict(frozenset({7}), frozenset(), frozenset(), 9, 0, frozenset())
+        doubled = Verdict(frozenset(), frozenset({7}), frozenset(), 9, 0, frozenset())
+        beside = f"{CLAIM}\n\nDuring handling of the above exception, another exception occurred:\n\n{undelivered}"
+        self.first(undelivered, f"AssertionError: False is not true : {lost}", f"{CLAIM} : {doubled}", beside, "")
         self.assertEqual([], self.repeatable())
 
-    def test_a_time_out_beside_a_failed_claim_is_not_run_once_more(self):
-        self.suite("unit", "success", exit_status=1)
+    def test_one_failed_claim_that_holds_the_second_time_is_listed_and_two_fail_the_run(self):
+        self.first(CLAIM, LIMIT)
+        self.again("unit.Some.test_0", "unit.Some.test_1")
+        done = self.run_command()
+        self.assertEqual(("3 passed, 0 failed, 0 skipped", 0), (done.stdout.splitlines()[-1], done.returncode))
+        self.assertIn(f"flaky: unit.Some.test_0\n{CLAIM}", done.stdout)
+
+        self.first(CLAIM, CLAIM_IN_SET_UP)
+        self.again("unit.Some.test_0", "unit.Some.test_1")
+        self.assertEqual(("1 passed, 2 failed, 0 skipped", 1), self.count())
+
+    def test_a_time_out_beside_a_failed_claim_is_a_claim(self):
+        self.first(CLAIM)
         with (self.results / "unit.1.subunit").open("ab") as stream:
             result = subunit.StreamResultToBytes(stream)
             for name, text in (("traceback", LIMIT), ("traceback-1", CLAIM)):
                 mime_type = "text/plain;charset=utf8"
-                result.status(test_id="unit.red", file_name=name, mime_type=mime_type, file_bytes=text.encode())
-            result.status(test_id="unit.red", test_status="fail")
-        self.assertEqual([], self.repeatable())
+                result.status(test_id="unit.Some.test_1", file_name=name, mime_type=mime_type, file_bytes=text.encode())
+            result.status(test_id="unit.Some.test_1", test_status="fail")
+        self.again("unit.Some.test_0", "unit.Some.test_1")
+        self.assertEqual(("1 passed, 2 failed, 0 skipped", 1), self.count())
 
     def test_a_class_that_could_not_start_is_run_once_more_as_a_whole(self):
         self.suite("unit", "success", exit_status=1)
@@ -181,8 +197,8 @@ class TestFlaky(ResultsCase):
 
         self.assertEqual(("2 passed, 1 failed, 0 skipped", 1), self.count())
 
-    def test_a_claim_stays_failed_even_if_something_ran_it_again(self):
-        self.first(CLAIM)
+    def test_a_lost_message_stays_failed_even_if_something_ran_the_test_again(self):
+        self.first(f"{CLAIM} : 9 stored, 0 dead letters, 0 open: 1 lost ['7']")
         self.again("unit.Some.test_0")
 
         self.assertEqual(1, self.count()[1])
@@ -285,14 +301,18 @@ class TestRunSuite(ResultsCase):
 
         self.assertIn("ended (-9) in package.test_some.Dying.test_a", done.stderr)
         self.assertEqual(("3 passed, 1 failed, 0 skipped", 1), self.count())
-        self.assertEqual([], self.run_command("--repeatable", "unit").stdout.split())
+        self.assertEqual(["package.test_some.Dying.test_a"], self.run_command("--repeatable", "unit").stdout.split())
 
-    def test_real_failures_of_set_up_and_of_fixtures_are_told_from_claims(self):
+    def test_real_failures_of_set_up_and_of_fixtures_and_of_claims_are_run_once_more(self):
         done = self.run_suite(self.source("NotReady", "Starting", "Claiming", "ClassStarting"))
 
         self.assertEqual(1, done.returncode)
         self.assertEqual(
-            {"package.test_some.Starting.test_a", "package.test_some.ClassStarting"},
+            {
+                "package.test_some.Starting.test_a",
+                "package.test_some.Claiming.test_a",
+                "package.test_some.ClassStarting",
+            },
             set(self.run_command("--repeatable", "unit").stdout.split()),
         )
 
