@@ -11,8 +11,8 @@ usage() {
 Usage: bash tools/run_tests.sh [--unit] [--help]
 
 Creates .venv when it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with
-their pinned digests, runs ruff, mypy, import-linter, bandit, reno, sphinx and the unit and functional tests, and ends
-with one line:
+their pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, reno, sphinx and the unit and
+functional tests, and ends with one line:
 
     N passed, N failed, N skipped
 
@@ -123,6 +123,7 @@ checks() {
     check "mypy" mypy
     check "import-linter" lint-imports
     check "bandit" bandit --quiet --recursive --configfile pyproject.toml monasca_common
+    check "deployment" python tools/deployment.py
     check "reno" reno lint
     check "software bill of materials" python tools/sbom.py --no-validate "$results/sbom.json"
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html

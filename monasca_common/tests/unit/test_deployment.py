@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in ``deploy/`` fits the services: commands, options, ports, paths, versions, and how long a stop may take."""
+
+import configparser
+import functools
+import re
+import shlex
+from pathlib import Path
+
+import yaml
+from keystoneauth1 import loading
+from keystonemiddleware.auth_token import _opts as middleware_options
+from oslo_config import cfg
+from oslotest import base
+
+from monasca_common.api import server
+from monasca_common.api.auth import PUBLIC_PATHS
+from monasca_common.api.settings import api_settings
+from monasca_common.cli import services
+from monasca_common.cli.config import look_over
+from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.persister import service, status_server
+from monasca_common.persister.settings import persister_settings
+from monasca_common.tests.unit.test_command_pages import commands
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+SERVICES = ("api", "persister", "pipeline")
+[RELEASE] = re.findall(r"(?m)^version = (.+)$", (ROOT / "setup.cfg").read_text())
+_SECONDS = {"s": 1, "min": 60}
+_BATCH_SECONDS = 180  # of the pipeline: batches are short, and one that is killed is computed again
+_STATUS_PATHS = set(re.findall(r'path == "(/\w+)"', Path(status_server.__file__).read_text()))
+PATHS = {"api": PUBLIC_PATHS, "persister": _STATUS_PATHS, "pipeline": {"/metrics"}}
+
+
+def unit(name):
+    """The options of a unit, the last of each name."""
+    text = (DEPLOY / "systemd" / f"monasca-{name}.service").read_text()
+    parser = configparser.RawConfigParser(strict=False, comment_prefixes=("#",))
+    parser.optionxform = str
+    parser.read_string(text)
+    return {option: value for section in parser.sections() for option, value in parser[section].items()}
+
+
+def seconds(text):
+    number, unit_of_time = re.fullmatch(r"(\d+)(s|min)", text).groups()
+    return int(number) * _SECONDS[unit_of_time]
+
+
+def composed():
+    return yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())
+
+
+def kustomization():
+    return yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text())
+
+
+@functools.cache
+def manifests(kind):
+    """{name: manifest} of a kind; not to be changed."""
+    found = {}
+    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")):
+        for each in yaml.safe_load_all(path.read_text()):
+            if each["kind"] == kind:
+                found[each["metadata"]["name"].removeprefix("monasca-")] = each
+    return found
+
+
+def pods():
+    """{name of the service: its pod's specification}, with that of ``init``."""
+    found = {**manifests("Deployment"), **manifests("StatefulSet"), **manifests("Job")}
+    return {name: each["spec"]["template"]["spec"] for name, each in found.items()}
+
+
+def words_of_containers():
+    """The command lines of compose and of the manifests, from the command's name on."""
+    for name in (*SERVICES, "init"):
+        yield composed()["services"][name]["command"]
+        yield pods()[name]["containers"][0]["args"]
+
+
+class ConfiguredTestCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        [database] = self.create_tempfiles([("secret", "[database]\nconnection = postgresql://u:p@db/d\n")])
+        authority = self.create_tempfiles([("ca", "")], ext=".pem")[0]
+        example = (DEPLOY / "systemd" / "monasca.conf").read_text().replace("/etc/monasca/ca.pem", authority)
+        [here] = self.create_tempfiles([("monasca", example)])
+        secret = str(DEPLOY / "systemd" / "secret.conf")
+        self.files = {
+            "systemd": [here, secret],
+            "compose": [str(DEPLOY / "compose" / "monasca.conf"), database],
+            "kubernetes": [str(DEPLOY / "kubernetes" / "monasca.conf"), secret],
+        }
+
+    def conf(self, where, service_name="persister"):
+        return services.read_service(service_name, self.files[where])
+
+
+class CommandsTest(base.BaseTestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.commands = commands()
+
+    def assert_accepted(self, words):
+        known = self.commands
+        words = words[words[0] == "monasca-common" :]
+        length = next(length for length in (3, 2, 1) if " ".join(words[:length]) in known)
+        parsed = known[" ".join(words[:length])].parse_args(words[length:])
+        self.assertEqual(2, len(parsed.config_file))
+        self.assertNotRegex(" ".join(words), "(?i)password|token|://")
+
+    def test_each_command_of_a_unit_is_one_of_ours(self):
+        for name in SERVICES:
+            program, *words = shlex.split(unit(name)["ExecStart"])
+            self.assertEqual("/opt/monasca/bin/monasca-common", program)
+            self.assertEqual(name, words[0])
+            self.assert_accepted(words)
+
+    def test_each_command_of_a_container_is_one_of_ours(self):
+        for words in words_of_containers():
+            self.assert_accepted(words)
+
+
+class ConfigurationsTest(ConfiguredTestCase):
+    def test_each_service_would_start_with_each_file(self):
+        for where, files in self.files.items():
+            for name in SERVICES:
+                found = look_over(name, files)
+                self.assertEqual(((), ()), (found.faults, found.notes), f"{where}: {name}")
+
+    def test_each_option_for_keystone_is_one_of_the_middleware_or_of_the_way_to_authenticate(self):
+        options = [*middleware_options._OPTS, *loading.get_auth_common_conf_options()]
+        options += loading.get_auth_plugin_conf_options("password")
+        known = {option.dest for option in options}
+        for where in ("systemd", "kubernetes"):
+            for file in self.files[where]:
+                parser = configparser.RawConfigParser(strict=False)
+                parser.read(file)
+                if parser.has_section("keystone_authtoken"):
+                    self.assertLessEqual(set(parser["keystone_authtoken"]), known)
+
+    def test_ports_are_those_of_the_files(self):
+        spec, config = composed()["services"], (DEPLOY / "compose" / "monasca.conf").read_text()
+        for name in SERVICES:
+            pod = pods()[name]["containers"][0]
+            ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
+            self.assertEqual(port_of(name, (DEPLOY / "kubernetes" / "monasca.conf").read_text()), ports["http"])
+            [url] = re.findall(r"http://127.0.0.1:(\d+)(/\w+)", spec[name]["healthcheck"]["test"][-1])
+            self.assertEqual(port_of(name, config), int(url[0]))
+            self.assertIn(url[1], PATHS[name])
+        self.assertEqual(["127.0.0.1:8070:8070"], spec["api"]["ports"])
+
+    def test_the_driver_is_found_where_executors_look_for_it(self):
+        text = (DEPLOY / "kubernetes" / "monasca.conf").read_text()
+        options = dict(re.findall(r"(?m)^options = ([\w.]+)=(.+)$", text))
+        ports = {each["name"]: each["port"] for each in manifests("Service")["pipeline"]["spec"]["ports"]}
+        self.assertEqual("monasca-pipeline", options["spark.driver.host"])
+        self.assertEqual(str(ports["driver"]), options["spark.driver.port"])
+        self.assertEqual(str(ports["blocks"]), options["spark.driver.blockManager.port"])
+        [image] = [each for each in kustomization()["images"] if each["name"] == "monasca-pipeline"]
+        self.assertEqual(f"{image['newName']}:{image['newTag']}", options["spark.kubernetes.container.image"])
+
+    def test_a_stop_may_take_as_long_as_the_service_does(self):
+        compose, kubernetes = composed()["services"], pods()
+        for where in self.files:
+            gunicorn = server.Server(self.conf(where, "api"), api_settings(self.conf(where, "api")))
+            takes = {
+                "api": gunicorn.cfg.graceful_timeout,
+                "persister": service._grace_seconds(persister_settings(self.conf(where))),
+                "pipeline": _BATCH_SECONDS,
+            }
+            for name, least in takes.items():
+                self.assertGreater(seconds(unit(name)["TimeoutStopSec"]), least)
+                self.assertGreater(seconds(compose[name]["stop_grace_period"]), least)
+                self.assertGreater(kubernetes[name]["terminationGracePeriodSeconds"], least)
+
+
+def port_of(name, text):
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read_string(text)
+    group = {"api": "api", "persister": "persister", "pipeline": "pipeline_aggregate"}[name]
+    return int(parser[group]["port" if name == "api" else "status_port"])
+
+
+class UnitsTest(base.BaseTestCase):
+    def test_a_unit_has_a_user_a_folder_and_an_end_of_its_restarts(self):
+        for name in SERVICES:
+            found = unit(name)
+            self.assertEqual(("monasca", "/var/lib/monasca"), (found["User"], found["WorkingDirectory"]))
+            self.assertEqual(("on-failure", "mixed"), (found["Restart"], found["KillMode"]))
+            attempts = int(found["StartLimitBurst"]) * seconds(found["RestartSec"])
+            self.assertLess(attempts, seconds(found["StartLimitIntervalSec"]))
+            self.assertEqual(
+                ("yes", "strict", ""),
+                tuple(found[option] for option in ("NoNewPrivileges", "ProtectSystem", "CapabilityBoundingSet")),
+            )
+
+
+class ContainersTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.containerfile = (DEPLOY / "Containerfile").read_text()
+
+    def test_versions_are_those_that_are_tested(self):
+        [spark] = re.findall(r"(?m)^pyspark==(.+)$", (ROOT / "upper-constraints.txt").read_text())
+        self.assertIn(f"/spark:{spark}-", self.containerfile)
+        self.assertEqual({RELEASE}, set(re.findall(r"(?m)^ARG VERSION=(.+)$", self.containerfile)))
+        self.assertEqual(f"docker.io/apache/kafka:{KAFKA_VERSION}", composed()["services"]["kafka"]["image"])
+        self.assertEqual({RELEASE}, {str(each["newTag"]) for each in kustomization()["images"]})
+        for name in SERVICES:
+            self.assertTrue(composed()["services"][name]["image"].endswith(f":{RELEASE}"))
+
+    def test_extras_and_files_of_the_images_are_there_and_nothing_else_gets_in(self):
+        parser = configparser.RawConfigParser()
+        parser.read(ROOT / "setup.cfg")
+        for extras in re.findall(r'"\.\[([\w,]+)\]"', self.containerfile):
+            self.assertLessEqual(set(extras.split(",")), set(parser["extras"]))
+        copied = {
+            word for line in re.findall(r"(?m)^COPY (?!--)(.+) \S+$", self.containerfile) for word in line.split()
+        }
+        let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+        self.assertEqual(copied, let_in)
+        self.assertEqual([], [name for name in copied if not (ROOT / name).exists()])
+
+    def test_nothing_runs_as_root(self):
+        users = [stage.split() for stage in re.findall(r"(?m)^FROM .+ AS (.+(?:\n(?!FROM).*)*)", self.containerfile)]
+        last = {words[0]: words[len(words) - 1 - words[::-1].index("USER") + 1] for words in users if "USER" in words}
+        self.assertEqual(("42420:42420", "185:185"), (last["service"], last["pipeline"]))
+        for name, pod in pods().items():
+            context = pod["containers"][0]["securityContext"]
+            self.assertTrue(pod["securityContext"]["runAsNonRoot"], name)
+            self.assertIn(f"{pod['securityContext']['runAsUser']}:", self.containerfile)
+            self.assertEqual((False, True), (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]))
+            self.assertIn("memory", pod["containers"][0]["resources"]["limits"])
+
+    def test_each_probe_asks_what_the_service_serves(self):
+        for name in SERVICES:
+            container = pods()[name]["containers"][0]
+            probes = [probe for key, probe in container.items() if key.endswith("Probe")]
+            self.assertGreaterEqual(len(probes), 2)
+            for probe in probes:
+                self.assertEqual("http", probe["httpGet"]["port"])
+                self.assertIn(probe["httpGet"]["path"], PATHS[name])
+
+    def test_what_a_dependency_lets_fail_restarts_no_pod(self):
+        for name in SERVICES:
+            self.assertNotEqual("/healthcheck", pods()[name]["containers"][0]["livenessProbe"]["httpGet"]["path"])
+
+    def test_kustomize_finds_each_file_and_each_file_is_found(self):
+        there = {path.name for path in (DEPLOY / "kubernetes").glob("*.yaml")} - {"kustomization.yaml"}
+        self.assertEqual(there, set(kustomization()["resources"]))
+        [config] = kustomization()["configMapGenerator"]
+        self.assertTrue(all((DEPLOY / "kubernetes" / name).exists() for name in config["files"]))
+        self.assertEqual(
+            {each["name"] for each in kustomization()["images"]},
+            {pod["containers"][0]["image"] for pod in pods().values()},
+        )
+
+
+class ProxyTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        text = re.sub(r"#.*", "", (DEPLOY / "nginx" / "monasca-api.conf").read_text())
+        self.directives = dict(re.findall(r"(?m)^\s*(\w+) ([^;{]+);", text))
+        self.text = text
+        self.settings = api_settings(self.conf())
+
+    def conf(self):
+        conf = cfg.ConfigOpts()
+        [file] = self.create_tempfiles([("api", "[kafka]\nbootstrap_servers = nowhere:9092\n")])
+        conf(["--config-file", file], default_config_files=[])
+        return conf
+
+    def test_its_limits_leave_the_answer_to_the_api(self):
+        megabytes = int(self.directives["client_max_body_size"].removesuffix("m"))
+        self.assertGreater(megabytes * 1024 * 1024, self.settings.max_body_bytes)
+        self.assertGreater(seconds(self.directives["proxy_read_timeout"]), self.settings.publish_timeout_seconds)
+        self.assertLess(seconds(self.directives["keepalive_timeout"]), server._KEEP_ALIVE_SECONDS)
+
+    def test_it_never_sends_a_post_again_and_passes_what_a_repeat_needs(self):
+        self.assertEqual("error timeout", self.directives["proxy_next_upstream"])
+        self.assertNotIn("non_idempotent", self.text)
+        self.assertIn("proxy_set_header Idempotency-Key $http_idempotency_key;", self.text)
+        self.assertIn("proxy_pass_header Retry-After;", self.text)
+
+
+class ProjectFilesTest(base.BaseTestCase):
+    def test_each_job_runs_an_environment_that_there_is(self):
+        tox = configparser.RawConfigParser()
+        tox.read(ROOT / "tox.ini")
+        environments = {section.partition(":")[2] for section in tox.sections()}
+        entries = yaml.safe_load((ROOT / ".zuul.yaml").read_text())
+        own = {each["job"]["name"]: each["job"]["vars"]["tox_envlist"] for each in entries if "job" in each}
+        self.assertLessEqual(set(own.values()), environments)
+        [project] = [each["project"] for each in entries if "project" in each]
+        for name in project["check"]["jobs"]:
+            environment = own.get(name, name.removeprefix("openstack-tox-").removeprefix("build-openstack-"))
+            self.assertTrue(environment in environments or re.fullmatch(r"py3\d+", environment), name)
+
+    def test_reviews_go_to_the_project_of_the_metadata(self):
+        review = configparser.RawConfigParser()
+        review.read(ROOT / ".gitreview")
+        self.assertIn(review["gerrit"]["project"].removesuffix(".git"), (ROOT / "setup.cfg").read_text())

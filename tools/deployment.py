@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check what is in ``deploy/`` with the linters of each format.
+
+    python tools/deployment.py              hadolint, kubernetes-validate, compose-spec
+    python tools/deployment.py --systemd    systemd-analyze verify and security, for a machine that has systemd
+
+The unit test ``test_deployment`` compares the files with the services: commands, options, ports, paths, times.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import compose_spec
+import yaml
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+_INSTALLED = "/opt/monasca/bin/monasca-common"
+# Of systemd-analyze security, in tenths of a point.
+_MOST_EXPOSURE = 20
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--systemd"]:
+        return systemd()
+    return max(images(), manifests(), compose())
+
+
+def images() -> int:
+    return _run("hadolint", DEPLOY / "Containerfile")
+
+
+def manifests() -> int:
+    files = [path for path in sorted((DEPLOY / "kubernetes").glob("*.yaml")) if path.name != "kustomization.yaml"]
+    return _run("kubernetes-validate", "--strict", "--quiet", *files)
+
+
+def compose() -> int:
+    path = DEPLOY / "compose" / "compose.yaml"
+    merged = yaml.safe_dump(yaml.safe_load(path.read_text()))  # it knows no merge keys
+    try:
+        compose_spec.PyCompose.from_yaml(merged).validate()
+    except ValueError as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def systemd() -> int:
+    """The units, as they would be with the package in this environment: verify looks for what they start."""
+    program = Path(sys.executable).with_name("monasca-common")
+    with tempfile.TemporaryDirectory() as folder:
+        units = []
+        for path in sorted((DEPLOY / "systemd").glob("*.service")):
+            units.append(Path(folder, path.name))
+            units[-1].write_text(path.read_text().replace(_INSTALLED, str(program)))
+        verified = _run("systemd-analyze", "verify", *units)
+        secured = _run("systemd-analyze", "security", "--offline=true", f"--threshold={_MOST_EXPOSURE}", *units)
+    return max(verified, secured)
+
+
+def _run(program: str, *arguments: str | Path) -> int:
+    try:
+        return subprocess.run([program, *arguments], check=False).returncode
+    except FileNotFoundError:
+        print(f"{program} is not installed: pip install -c upper-constraints.txt '.[lint]'", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
