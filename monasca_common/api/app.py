@@ -13,20 +13,20 @@ from oslo_config import cfg
 
 from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
 from monasca_common.api.notes import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.posting import PostContext
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
 from monasca_common.api.publishing import Publishing
-from monasca_common.api.reopening import Reopening
 from monasca_common.api.resources import alarms, events, health, logs, measurements, metrics
 from monasca_common.api.resources.versions import Version, Versions
 from monasca_common.api.routes import Routes
 from monasca_common.api.series_limit import SeriesLimit
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.stamps import SHARED, Stamps
-from monasca_common.kafka import ClosedError, KafkaProducer
+from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka import ClosedError
 from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import RowLimits
@@ -36,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 def make_app(
     settings: ApiSettings,
-    producer: KafkaProducer,
+    producers: TopicProducers,
     reader: Reader | None = None,
     *,
     conf: cfg.ConfigOpts | None = None,
@@ -45,7 +45,7 @@ def make_app(
     now: Callable[[], float] = time.time,
     stamps: Stamps = SHARED,
 ) -> Access:
-    """The application over an open producer (and reader, without which reads are answered 501); it closes neither.
+    """The application over producers (and a reader, without which reads are answered 501); it closes neither.
 
     ``conf``: where [keystone_authtoken] and [oslo_policy] are, needed unless ``auth_strategy`` is noauth.
     ``probe``: see `health.producer_check`. ``limits``: what storage would refuse is refused; by default as its options'
@@ -64,9 +64,8 @@ def make_app(
     app.add_error_handler(Exception, _failed)
     app.add_error_handler(ClosedError, _closing)
     app.add_error_handler(StorageError, _unreadable)
-    reopening = Reopening(producer)
     checks = {
-        "producer": health.producer_check(producer, settings, probe, reopening),
+        "producer": health.producer_check(producers, probe),
         "storage": health.storage_check(reader),
     }
     app.add_route("/", Versions())
@@ -74,14 +73,14 @@ def make_app(
     app.add_route("/healthcheck", health.Health(checks))
     max_series = settings.max_series_per_tenant
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
-    publishing = Publishing(producer, settings, reopening)
+    publishing = Publishing(producers, settings)
     posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, stamps)
     _add_routes(app, posts, reader)
-    own_metrics = ApiMetrics(producer)
+    own_metrics = ApiMetrics(producers)
     app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
     app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, auth.PUBLIC_PATHS))
-    limited = InFlightLimit(app, settings.max_in_flight)
+    limited = InFlightLimit(app, places_of(settings))
     behind = limited if settings.auth_strategy == "noauth" else _authenticated(limited, settings, conf, own_metrics)
     access = Access(behind, Routes(app.routes), own_metrics.count, log_handler(settings.access_log))
     own_metrics.before_read = access.flush

@@ -44,10 +44,16 @@ _BUSY = msgspec.json.encode(
 )
 
 
+def places_of(settings: ApiSettings) -> int:
+    """How many requests are in flight at most. As many as ``max_in_flight`` may wait for one topic of Kafka
+    (`TopicProducer`), so a quarter more are for those who need another, which one stuck topic cannot take."""
+    return settings.max_in_flight + max(1, settings.max_in_flight // 4)
+
+
 def threads_of(settings: ApiSettings) -> int:
-    """How many threads a worker needs: for the requests in flight, for as many that wait for Keystone, and to spare."""
+    """How many threads a worker needs: for the requests in flight, for those that wait for Keystone, and to spare."""
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
-    return settings.max_in_flight + waiting + _SPARE_THREADS
+    return places_of(settings) + waiting + _SPARE_THREADS
 
 
 class InFlightLimit:

@@ -25,7 +25,7 @@ from monasca_common.api.access import Served
 from monasca_common.api.notes import NO_MESSAGES, MessageCounts
 from monasca_common.api.openapi import STRING, operation
 from monasca_common.api.problems import Problem
-from monasca_common.kafka import KafkaProducer
+from monasca_common.api.topic_producers import TopicProducers
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "monasca_api"
@@ -36,9 +36,9 @@ _KINDS = {"/v2.0/metrics": "metrics", "/v2.0/logs": "logs", "/v1.0/events": "eve
 class ApiMetrics:
     """What one worker counts. Called by one thread at a time, but for `validated`."""
 
-    def __init__(self, producer: KafkaProducer) -> None:
+    def __init__(self, producers: TopicProducers) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._producer = producer
+        self._producers = producers
         self.before_read: Callable[[], object] = lambda: None
         self._registry = CollectorRegistry()
         made: dict[str, Any] = {"namespace": _PREFIX, "registry": self._registry}
@@ -54,10 +54,18 @@ class ApiMetrics:
         self._seconds_of = cache(self._seconds.labels)
         self._in_flight = Gauge("requests_in_flight", "Requests in flight", multiprocess_mode="livesum", **made)
         self._unacknowledged = Gauge(
-            "unacknowledged_messages", "Messages that Kafka has yet to answer", multiprocess_mode="livesum", **made
+            "unacknowledged_messages",
+            "Messages that Kafka has yet to answer",
+            ("topic",),
+            multiprocess_mode="livesum",
+            **made,
         )
         self._oldest = Gauge(
-            "oldest_unacknowledged_seconds", "The age of the oldest of them", multiprocess_mode="livemax", **made
+            "oldest_unacknowledged_seconds",
+            "The age of the oldest of them",
+            ("topic",),
+            multiprocess_mode="livemax",
+            **made,
         )
 
     def count(self, served: Sequence[Served], in_flight: int) -> bool:
@@ -76,11 +84,14 @@ class ApiMetrics:
         for route, counts in messages.items():
             for outcome, numbers in zip(MessageCounts._fields, zip(*counts, strict=True), strict=True):
                 self._messages.labels(_KINDS.get(route, "other"), outcome).inc(sum(numbers))
-        health = self._producer.health()
         self._in_flight.set(in_flight)
-        self._unacknowledged.set(health.outstanding_messages)
-        self._oldest.set(health.oldest_unacknowledged_seconds)
-        return bool(in_flight or health.outstanding_messages)
+        unacknowledged = 0
+        for opened in self._producers.opened():
+            health = opened.producer.health()
+            self._unacknowledged.labels(opened.topic).set(health.outstanding_messages)
+            self._oldest.labels(opened.topic).set(health.oldest_unacknowledged_seconds)
+            unacknowledged += health.outstanding_messages
+        return bool(in_flight or unacknowledged)
 
     def validated(self, outcome: str, seconds: float) -> None:
         """Note a token for which Keystone was asked."""

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from monasca_common.api.limits import RETRY_AFTER_SECONDS
 from monasca_common.api.notes import Reason
 from monasca_common.api.problems import Problem, unavailable
-from monasca_common.api.reopening import Reopening
 from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka import DeliveryReport, KafkaProducer, MessageTooLarge, Record
+from monasca_common.api.topic_producers import TopicProducer, TopicProducers
+from monasca_common.kafka import DeliveryReport, MessageTooLarge, Record
 
 LOG = logging.getLogger(__name__)
-
-_LOOK_AGAIN_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,54 +32,49 @@ class Publishing:
 
     def __init__(
         self,
-        producer: KafkaProducer,
+        producers: TopicProducers,
         settings: ApiSettings,
-        reopening: Reopening | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.producer = producer
-        self._reopening = reopening or Reopening(producer)
+        self._producers = producers
         self._seconds = settings.publish_timeout_seconds
-        self._stalled_after = settings.stalled_after_seconds
         self._monotonic = monotonic
-        self._stalled = False
-        self._look_again_at = float("-inf")
 
     def publish(self, *bulks: TopicMessages, keyed: bool) -> None:
         """Return once every message is acknowledged. Raises `Problem`: 503 (or 413, for a message that no retry can
-        deliver), with the counts.
+        deliver), with the counts. Before anything is sent all of its topics have a place for it.
 
         ``keyed``: the messages have ids that an earlier request may have used.
         """
-        if self.stalled:
-            raise _stalled(sum(len(bulk.records) for bulk in bulks), keyed=keyed)
-        deadline = self._monotonic() + self._seconds
-        reports = [
-            self.producer.publish(bulk.topic, bulk.records, timeout=max(0.0, deadline - self._monotonic()))
-            for bulk in bulks
-            if bulk.records
-        ]
+        entered: list[tuple[TopicProducer, TopicMessages]] = []
+        try:
+            for bulk in bulks:
+                producer = self._producers.of(bulk.topic)
+                if producer.stalled or not producer.enter():
+                    raise _refused(producer, sum(len(each.records) for each in bulks), keyed=keyed)
+                entered.append((producer, bulk))
+            deadline = self._monotonic() + self._seconds
+            reports = []
+            while entered:
+                producer, bulk = entered[0]
+                if bulk.records:
+                    reports.append(producer.publish(bulk.records, max(0.0, deadline - self._monotonic())))
+                # At once: who waits for one topic holds no place of another.
+                entered.pop(0)
+                producer.leave()
+        finally:
+            for producer, _ in entered:
+                producer.leave()
         if not all(report.ok for report in reports):
             raise _undelivered(reports)
 
-    @property
-    def stalled(self) -> bool:
-        """Whether Kafka has left a message unacknowledged for too long. Then nobody waits for it: a frozen broker
-        must not take a thread and a body of each client until its deadline, and what cannot be sent would fill the
-        budget. What is on its way ends the state by being acknowledged, so nothing needs to be tried out."""
-        now = self._monotonic()
-        if now >= self._look_again_at:
-            self._look_again_at = now + _LOOK_AGAIN_SECONDS
-            self._reopening.reopen_if_finished()
-            self._stalled = self.producer.health().oldest_unacknowledged_seconds > self._stalled_after
-        return self._stalled
 
-
-def _stalled(messages: int, *, keyed: bool) -> Problem:
+def _refused(producer: TopicProducer, messages: int, *, keyed: bool) -> Problem:
     failed, unknown = (0, messages) if keyed else (messages, 0)
+    why = "has acknowledged nothing for a while" if producer.stalled else "is waited for by as many requests as may"
     return unavailable(
-        "Kafka has not acknowledged anything for a while, so nothing of this request was sent: send it again later",
+        f"Kafka's topic {producer.topic} {why}, so nothing of this request was sent: send it again later",
         retry_after_seconds=RETRY_AFTER_SECONDS,
         reason=Reason.KAFKA,
         details={"delivered": 0, "failed": failed, "unknown": unknown},

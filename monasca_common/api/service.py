@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API of one process: producer, reader and application, made together and closed together.
+"""The API of one process: producers, reader and application, made together and closed together.
 
 Made after a fork, in the process that serves: clients of Kafka and pools of databases do not survive one.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from oslo_config import cfg
 
@@ -16,6 +17,8 @@ from monasca_common.api import auth
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
+from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka.config import producer_settings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import driver_of, open_storage
 from monasca_common.storage.reader import Reader
@@ -36,20 +39,28 @@ class Service:
         limits = row_limits(conf)
         storage = storage_of(conf)
         self._reader: Reader | None = storage.open_reader() if storage is not None else None
-        self._producer = kafka.load_producer(conf, eager_callers=_EAGER_CALLERS)
+        self._producers = TopicProducers(_opening(conf, self.settings), self.settings)
+        self._producers.of(self.settings.metrics_topic)  # what keeps producers from opening is told at the start
         self.app: Access = make_app(
-            self.settings, self._producer, self._reader, conf=conf, probe=_probe(conf), limits=limits
+            self.settings, self._producers, self._reader, conf=conf, probe=_probe(conf), limits=limits
         )
 
     def close(self) -> None:
         """Wait for what Kafka has not acknowledged yet, `stop_timeout_seconds` at most; log what is left."""
-        report = self._producer.close(self.settings.stop_timeout_seconds)
-        left = len(report.failed) + len(report.unknown)
+        left = self._producers.close(self.settings.stop_timeout_seconds)
         if left:
             LOG.error("%d messages are left undelivered by this stop; their clients got 503", left)
         if self._reader is not None:
             self._reader.close()
         self.app.close()
+
+
+def _opening(conf: cfg.ConfigOpts, settings: ApiSettings) -> Callable[[str], kafka.KafkaProducer]:
+    """Opens a topic's producer. Together they hold no more than ``[kafka] budget_bytes``: each has its share."""
+    read = producer_settings(conf)
+    share = read.budget_bytes // len(settings.posted_topics)
+    own = replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
+    return lambda _topic: kafka.open_producer(own)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:

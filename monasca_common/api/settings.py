@@ -48,9 +48,10 @@ class ApiSettings:
         minimum=2,
         maximum=4096,
         unit="requests",
-        help="How many requests one worker serves at once; one more is answered 503 immediately. Reads take at most "
-        "half of them, so that a slow database leaves room for posts. Too small: clients get 503 at normal load. Too "
-        "large: requests exhaust the memory and wait for each other.",
+        help="How many posts of one worker wait for one topic at once; a quarter more requests are served together, so "
+        "that a topic that does not answer leaves room for others. One more is answered 503 immediately. Reads take "
+        "at most half of all, so that a slow database leaves room for posts. Too small: clients get 503 at normal "
+        "load. Too large: requests exhaust the memory and wait for each other.",
     )
     auth_strategy: Literal["keystone", "noauth"] = option(
         "keystone",
@@ -157,9 +158,9 @@ class ApiSettings:
         minimum=0.1,
         maximum=600.0,
         unit="seconds",
-        help="How long a message may be unacknowledged before Kafka counts as stalled. Then posts are answered 503 "
-        "without a wait, until Kafka answers again. Too small: a short pause of Kafka refuses posts. Too large: posts "
-        "wait for a Kafka that does not answer.",
+        help="How long a message may be unacknowledged before its topic counts as stalled. Then posts to this topic "
+        "are answered 503 without a wait, until Kafka answers again. Too small: a short pause of Kafka refuses posts. "
+        "Too large: posts wait for a Kafka that does not answer.",
     )
     stop_timeout_seconds: float = option(
         5.0,
@@ -207,6 +208,11 @@ class ApiSettings:
         "exceed it, with a link to what follows; a single element that is larger is answered 422. An answer takes "
         "about twice this memory. Too small: clients need more requests. Too large: a few requests exhaust the memory.",
     )
+
+    @property
+    def posted_topics(self) -> frozenset[str]:
+        rejected = {self.rejected_metrics_topic} if self.invalid_metrics == "drop" else set()
+        return frozenset({self.metrics_topic, self.logs_topic, self.events_topic, *rejected})
 
 
 _API = OptionGroup(API_GROUP, options_of(ApiSettings))

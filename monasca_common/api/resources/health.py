@@ -19,15 +19,14 @@ import msgspec
 
 from monasca_common.api.openapi import PART, STRING, of, operation
 from monasca_common.api.problems import bad_request
-from monasca_common.api.reopening import Reopening
-from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka import AuthorizationError, FatalError, KafkaProducer
+from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 
 LOG = logging.getLogger(__name__)
 
 _HEALTH = of(status=STRING)
+_ALWAYS_TOLD = {"outstanding_messages", "oldest_unacknowledged_seconds"}
 _KEEP_SECONDS = 2.0  # the last result is returned again for so long: health checks must not become the load
 _NOBODY = "healthcheck"  # a tenant without series: one look at an index
 
@@ -91,31 +90,32 @@ class _LastChecks:
             self._lock.release()
 
 
-def producer_check(
-    producer: KafkaProducer,
-    settings: ApiSettings,
-    probe: Callable[[], None] | None,
-    reopening: Reopening | None = None,
-) -> Check:
-    """``probe`` asks the brokers something and raises whatever it gets when they do not answer: an idle producer
-    hears of nothing by itself for a minute. ``reopening``: a worker that gets no posts because it is not healthy must
-    become so by itself."""
+def producer_check(producers: TopicProducers, probe: Callable[[], None] | None) -> Check:
+    """A topic that is stalled or refused is named. The part fails when all that were posted to are, because a balancer
+    that takes the worker away takes it from the other topics as well.
+
+    ``probe`` asks the brokers something and raises whatever it gets when they do not answer: an idle producer
+    hears of nothing by itself for a minute. A worker that gets no posts because it is not healthy becomes so by this.
+    """
 
     def check() -> CheckResult:
-        if reopening is not None:
-            reopening.reopen_if_finished()
-        health = producer.health()
-        oldest = health.oldest_unacknowledged_seconds
-        facts = {
-            "outstanding_messages": health.outstanding_messages,
+        opened = producers.opened()
+        healths = {each.topic: each.health() for each in opened}
+        stalled = sorted(each.topic for each in opened if each.is_stalled(healths[each.topic]))
+        refused = sorted(each.topic for each in opened if each.is_refused(healths[each.topic]))
+        oldest = max((health.oldest_unacknowledged_seconds for health in healths.values()), default=0.0)
+        facts: dict[str, Any] = {
+            "outstanding_messages": sum(health.outstanding_messages for health in healths.values()),
             "oldest_unacknowledged_seconds": round(oldest, 3),
+            "recreated_topics": sum(health.recreated_topics for health in healths.values()),
+            "stalled_topics": stalled,
+            "refused_topics": refused,
         }
-        if health.recreated_topics:
-            facts["recreated_topics"] = health.recreated_topics
-        if health.finished or isinstance(health.last_error, AuthorizationError | FatalError):
-            return CheckResult(False, {**facts, "reason": "Kafka refuses this client for good: see the log"})
-        if oldest > settings.stalled_after_seconds:
-            return CheckResult(False, {**facts, "reason": "Kafka acknowledges nothing"})
+        facts = {name: value for name, value in facts.items() if value or name in _ALWAYS_TOLD}
+        concerned = {each.topic for each in opened if each.used} or set(healths)
+        if concerned and concerned <= {*stalled, *refused}:
+            reason = "Kafka refuses this client for good: see the log" if refused else "Kafka acknowledges nothing"
+            return CheckResult(False, {**facts, "reason": reason})
         if probe is not None:
             try:
                 probe()

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from monasca_common.api.access import Served
 from monasca_common.api.notes import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
@@ -54,7 +56,10 @@ class MetricsTableTest(base.BaseTestCase):
                     self.assertNotRegex(value, r"\s", f"a value of a label of {sample.name}")
 
     def test_api(self):
-        own = ApiMetrics(self.useFixture(MemoryKafka()).producer())
+        kafka = self.useFixture(MemoryKafka())
+        producers = TopicProducers(lambda _: kafka.producer(), ApiSettings())
+        producers.of("metrics")
+        own = ApiMetrics(producers)
         refused = Served(
             0.0, "r", "", "", "t", "POST", "/v2.0/metrics", 503, 0, 0.1, MessageCounts(1, 1, 1, 1), "kafka"
         )

@@ -22,6 +22,7 @@ import json, re, sys
 from falcon import testing
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
+from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.storage import open_storage
 from monasca_common.storage.settings import StorageSettings
@@ -30,7 +31,8 @@ kafka = MemoryKafka()
 kafka.setUp()
 reader = open_storage(StorageSettings("postgresql", sys.argv[1])).open_reader()
 settings = ApiSettings(auth_strategy="noauth", max_answer_bytes=int(sys.argv[2]))
-client = testing.TestClient(make_app(settings, kafka.producer(), reader))
+producers = TopicProducers(lambda _: kafka.producer(), settings)
+client = testing.TestClient(make_app(settings, producers, reader))
 
 def read(query):
     answer = client.simulate_get("/v2.0/metrics", query_string=query, headers={"X-Project-Id": "tenant"})

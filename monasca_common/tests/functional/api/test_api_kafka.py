@@ -257,6 +257,32 @@ class TestBrokerAway(ApiProcessCase):
         self.wait_until(lambda: api.request("GET", "/healthcheck")[0] == 503)
 
 
+class TestStuckTopic(ApiProcessCase):
+    LOGS = "/v2.0/logs"
+    A_LOG = {"logs": [{"message": "a"}]}  # noqa: RUF012
+
+    def test_only_its_own_posts_are_refused(self):
+        logs = self.fixture.topic()
+        api = self.api(
+            api=[f"logs_topic = {logs}", "publish_timeout_seconds = 1", "stalled_after_seconds = 0.5"],
+        )
+        self.wait_until(lambda: api.post(self.A_LOG, path=self.LOGS)[0] == 204)
+        held = self.fixture.proxy.add(Fault.hold_answer(ApiKey.PRODUCE, where=lambda r: logs.encode() in r.frame))
+        self.assertEqual(503, api.post(self.A_LOG, path=self.LOGS)[0])
+        for _ in range(3):
+            self.wait_until(lambda: api.post(metric())[0] == 204)
+            status, headers, told = api.post(self.A_LOG, path=self.LOGS)
+            self.assertEqual((503, "1", 1), (status, headers["retry-after"], told["error"]["failed"]))
+        self.wait_until(lambda: self.producers_health(api) == (200, [logs]))
+        self.fixture.proxy.remove(held)
+        self.wait_until(lambda: api.post(self.A_LOG, path=self.LOGS)[0] == 204)
+        self.wait_until(lambda: self.producers_health(api) == (200, []))
+
+    def producers_health(self, api):
+        status, _, told = api.request("GET", "/healthcheck?part=producer")
+        return status, told["producer"].get("stalled_topics", [])
+
+
 class TestFrozen(ApiProcessCase):
     LIMIT = 32
     CONNECTIONS = 10 * LIMIT

@@ -2,6 +2,7 @@
 """What the API's tests share: an application over a broker in memory."""
 
 import json
+import threading
 
 from falcon import testing
 from oslotest import base
@@ -9,6 +10,7 @@ from oslotest import base
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.stamps import SHARED
+from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.testing import MemoryKafka
 
 NOW_MS = 1_790_000_000_123  # of the application's clock, in September 2026
@@ -19,14 +21,24 @@ class ApiCase(base.BaseTestCase):
     """``self.post`` and ``self.get`` go to an application without authentication, as tenant ``t1``."""
 
     settings: dict[str, object] = {}  # noqa: RUF012  # oslotest's own style: nobody changes it
+    kafka_settings: dict[str, object] = {}  # noqa: RUF012
 
     def setUp(self):
         super().setUp()
         self.kafka = self.useFixture(MemoryKafka())
         for topic in ("metrics", "metrics.dlq", "log", "monevents"):
             self.kafka.broker.create_topic(topic, 2)
-        self.producer = self.kafka.producer()
+        self._producers, self._opening = {}, threading.Lock()
+        self.producer = self.producer_of("metrics")
         self.client = self.new_client()
+
+    def producer_of(self, topic):
+        """The topic's producer, which all clients share."""
+        with self._opening:
+            if topic not in self._producers:
+                self._producers[topic] = self.kafka.producer(**self.kafka_settings)
+                self.addCleanup(self._producers[topic].close, 0.0)  # what is stuck is waited for by nobody
+            return self._producers[topic]
 
     def new_client(
         self, *, reader=None, producer=None, now=lambda: NOW_MS / 1000, stamps=SHARED, limits=None, **changes
@@ -38,8 +50,9 @@ class ApiCase(base.BaseTestCase):
             **self.settings,
             **changes,
         }
-        producer = producer or self.producer
-        app = make_app(ApiSettings(**values), producer, reader, limits=limits, now=now, stamps=stamps)
+        settings = ApiSettings(**values)
+        producers = TopicProducers((lambda _: producer) if producer else self.producer_of, settings)
+        app = make_app(settings, producers, reader, limits=limits, now=now, stamps=stamps)
         return testing.TestClient(app)
 
     def post(self, path, body, headers=None, *, client=None):

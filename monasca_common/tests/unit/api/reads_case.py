@@ -10,6 +10,7 @@ from falcon import testing
 from monasca_common.api.app import make_app
 from monasca_common.api.query import iso
 from monasca_common.api.settings import ApiSettings
+from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.storage.base import Kind, Rows
 from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id
@@ -34,7 +35,8 @@ class Reads:
 
     def application(self, reader, **changes):
         settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", "page_limit": PAGE_LIMIT, **changes})
-        return testing.TestClient(make_app(settings, self.useFixture(MemoryKafka()).producer(), reader))
+        kafka = self.useFixture(MemoryKafka())
+        return testing.TestClient(make_app(settings, TopicProducers(lambda _: kafka.producer(), settings), reader))
 
     def store(self, *rows, kind=Kind.METRICS):
         offsets = range(self._next, self._next + len(rows))

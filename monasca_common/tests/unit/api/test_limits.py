@@ -104,15 +104,15 @@ class TestGuard(LimitCase):
 
 class TestThreads(base.BaseTestCase):
     def test_who_waits_for_keystone_takes_no_thread_of_a_request(self):
-        self.assertEqual(8 + 64 + 64, threads_of(ApiSettings(max_in_flight=64)))
-        self.assertEqual(8 + 64, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
+        self.assertEqual(8 + 80 + 64, threads_of(ApiSettings(max_in_flight=64)))
+        self.assertEqual(8 + 80, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
 
 
 class TestOrder(ApiCase):
     def test_what_is_refused_for_load_was_not_looked_at(self):
         client = self.new_client(max_in_flight=2)
         self.assertEqual(204, self.post("/v2.0/metrics", metric(), client=client).status_code)
-        for _ in range(2):
+        for _ in range(3):
             client.app._app._all.acquire()
         answer = self.post("/v2.0/metrics", b"not json", client=client)
         self.assertEqual(

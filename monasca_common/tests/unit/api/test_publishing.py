@@ -1,10 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import threading
+import time
 
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
 METRICS = "/v2.0/metrics"
+LOGS = "/v2.0/logs"
+EVENTS = "/v1.0/events"
+A_LOG = {"logs": [{"message": "a"}]}
+AN_EVENT = {"events": [{"event": {"event_type": "a"}}]}
+PATIENCE = 60.0  # at most; what is waited for takes milliseconds
 
 
 class TestUndelivered(ApiCase):
@@ -54,3 +61,80 @@ class TestUndelivered(ApiCase):
         self.producer.flush(5.0)
         self.assertEqual(204, self.post(METRICS, metric("c"), client=self.new_client()).status_code)
         self.assertEqual({"cpu.percent", "waits", "c"}, {value["metric"]["name"] for value in self.values()})
+
+
+class TestStuckTopic(ApiCase):
+    """The topic of logs acknowledges nothing, the others do."""
+
+    def setUp(self):
+        super().setUp()
+        self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="log", count=None)
+
+    def counts(self, answer):
+        return tuple(answer.json["error"][name] for name in ("delivered", "failed", "unknown"))
+
+    def test_only_its_posts_are_refused(self):
+        self.post(LOGS, A_LOG, client=self.new_client(publish_timeout_seconds=2 * SECONDS))
+        client = self.new_client(stalled_after_seconds=SECONDS, publish_timeout_seconds=3600.0)
+        refused = self.post(LOGS, A_LOG, client=client)
+        self.assertEqual((503, "1"), (refused.status_code, refused.headers["Retry-After"]))
+        self.assertEqual((0, 1, 0), self.counts(refused))
+        self.assertIn("log", refused.json["error"]["message"])
+        self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
+        self.assertEqual(200, self.post(EVENTS, AN_EVENT, client=client).status_code)
+
+    def test_those_who_wait_for_it_leave_places_to_others(self):
+        client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE)
+        waiting = [self.start_post(client) for _ in range(2)]
+        self.wait_until(lambda: self.unanswered("log") == 2)
+        refused = self.post(LOGS, A_LOG, client=client)
+        self.assertEqual((503, "1"), (refused.status_code, refused.headers["Retry-After"]))
+        self.assertEqual((0, 1, 0), self.counts(refused))
+        for _ in range(3):
+            self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
+        self.producer_of("log").close(0.0)
+        for thread in waiting:
+            thread.join(PATIENCE)
+
+    def test_who_waits_for_the_dead_letters_takes_no_place_of_valid_metrics(self):
+        self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="metrics.dlq", count=None)
+        client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE, invalid_metrics="drop")
+        body = [metric(), metric(name="")]
+        waiting = [self.start_post(client, METRICS, body) for _ in range(2)]
+        self.wait_until(lambda: self.unanswered("metrics.dlq") == 2)
+        refused = self.post(METRICS, body, client=client)
+        self.assertEqual((503, (0, 2, 0)), (refused.status_code, self.counts(refused)))
+        self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
+        self.assertEqual(3, len(self.records()))  # of what is refused nothing was sent
+        self.producer_of("metrics.dlq").close(0.0)
+        for thread in waiting:
+            thread.join(PATIENCE)
+
+    def test_what_it_holds_of_the_budget_is_its_own(self):
+        self.kafka_settings = {"budget_messages": 2}  # of a producer that is opened from now on
+        impatient = self.new_client(publish_timeout_seconds=SECONDS)
+        for _ in range(3):
+            self.assertEqual(503, self.post(LOGS, A_LOG, client=impatient).status_code)
+        self.assertEqual(2, self.unanswered("log"))
+        self.assertEqual(204, self.post(METRICS, [metric(), metric(), metric()]).status_code)
+
+    def test_a_topic_that_may_not_be_written_stops_only_its_posts(self):
+        self.kafka.broker.clear_faults()
+        self.kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True), topic="log")
+        self.assertEqual(503, self.post(LOGS, A_LOG).status_code)
+        self.assertTrue(self.producer_of("log").health().finished)
+        self.assertEqual(204, self.post(METRICS, metric()).status_code)
+
+    def unanswered(self, topic):
+        return self.producer_of(topic).health().outstanding_messages
+
+    def start_post(self, client, path=LOGS, body=A_LOG):
+        thread = threading.Thread(target=self.post, args=(path, body), kwargs={"client": client})
+        thread.start()
+        return thread
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
 import falcon
 from falcon import testing
 from oslotest import base
 
 from monasca_common.api.resources import health
 from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka.transport.memory.injection import Fail
+from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
 
@@ -62,8 +65,18 @@ class TestHealth(ApiCase):
 
     def test_a_client_that_kafka_refuses_is_told(self):
         self.kafka.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"))
-        self.post("/v2.0/metrics", metric(), client=self.new_client(publish_timeout_seconds=SECONDS))
+        self.post("/v2.0/metrics", metric())
         self.assertEqual(503, self.health()[0])
+
+    def test_a_topic_that_acknowledges_nothing_is_named_and_the_part_is_well_while_others_do(self):
+        self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="log", count=None)
+        client = self.new_client(publish_timeout_seconds=2 * SECONDS)
+        self.client = self.new_client(stalled_after_seconds=SECONDS)
+        self.assertEqual(204, self.post("/v2.0/metrics", metric()).status_code)
+        self.post("/v2.0/logs", {"logs": [{"message": "a"}]}, client=client)
+        self.post("/v2.0/logs", {"logs": [{"message": "a"}]})
+        code, body = self.health("?part=producer")
+        self.assertEqual((200, ["log"]), (code, body["producer"]["stalled_topics"]))
 
     def test_a_part_that_there_is_not_is_a_bad_request(self):
         self.assertEqual(400, self.health("?part=moon")[0])
@@ -97,5 +110,6 @@ class TestProbe(ApiCase):
         def probe():
             raise TimeoutError("nobody there")
 
-        self.assertFalse(health.producer_check(self.producer, ApiSettings(), probe)().ok)
-        self.assertTrue(health.producer_check(self.producer, ApiSettings(), lambda: None)().ok)
+        producers = TopicProducers(self.producer_of, ApiSettings())
+        self.assertFalse(health.producer_check(producers, probe)().ok)
+        self.assertTrue(health.producer_check(producers, lambda: None)().ok)
