@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ports on the loopback address."""
 
+import fcntl
+import functools
 import itertools
+import os
 import random
 import socket
+import tempfile
 import time
+from pathlib import Path
 
 from monasca_common.devbroker.errors import PortTaken
 
@@ -13,12 +18,15 @@ HOST = "127.0.0.1"
 # Below the range that systems hand out for outgoing connections, so that a port stays free while its broker is down.
 _FIRST, _LAST = 20_000, 32_000
 _ATTEMPTS = 200
+_TEMPORARY = tempfile.gettempdir()  # tests change it
+_given: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` different ports that nobody listens on now; somebody may before they are used."""
+    """``count`` different ports that nobody listens on now, and that neither this process nor another of this user
+    was given that still runs; a stranger may listen there before they are used."""
     candidates = random.SystemRandom().sample(range(_FIRST, _LAST), _ATTEMPTS)
-    found = list(itertools.islice(filter(is_free, candidates), count))
+    found = list(itertools.islice((port for port in candidates if is_free(port) and _reserve(port)), count))
     if len(found) < count:
         raise PortTaken(
             f"no {count} free ports on {HOST} between {_FIRST} and {_LAST}: end something that listens there"
@@ -34,6 +42,25 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _reserve(port: int) -> bool:
+    """Note that this process is given the port, until it ends. Returns whether nobody was before."""
+    if port in _given:
+        return False
+    try:
+        fcntl.lockf(_register(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _given.add(port)
+    return True
+
+
+@functools.cache
+def _register() -> int:
+    """A file with a byte for each port, which stays open: whoever is given a port locks its byte."""
+    path = Path(_TEMPORARY, f"monasca-common-ports-{os.getuid()}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def accepts(port: int) -> bool:

@@ -26,12 +26,11 @@ from monasca_common.storage import StorageSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.reduction import rank
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SharedSpark
-from monasca_common.tests.functional.pipeline.pipeline_process_case import ReadOnlyFolder
+from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, ReadOnlyFolder
 from monasca_common.tests.unit.persister import envelopes
 
 HOUR_MS = 3_600_000
 SIX_MS = 1_767_247_200_000  # 2026-01-01 06:00 UTC
-PROCESS_SECONDS = 120
 
 _CONFIGURATION = """\
 [kafka]
@@ -168,7 +167,7 @@ class ArchiveCase(KafkaPipelineCase):
             env=os.environ | {failpoints.ENVIRONMENT_VARIABLE: fail_points},
             capture_output=True,
             text=True,
-            timeout=PROCESS_SECONDS,
+            timeout=SECONDS,
         )
 
 

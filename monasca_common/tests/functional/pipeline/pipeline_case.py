@@ -86,6 +86,7 @@ class SetClock(SystemClock):
 class KafkaPipelineCase(Waiting, PipelineCase):
     """``self.topic`` is read, and published to, as in a cloud; each test has topics, a group and a database."""
 
+    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
     database = "sqlite"
     partitions = PARTITIONS
     cluster_settings: ClassVar[dict[str, Any]] = {}

@@ -19,7 +19,7 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline import pipeline_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import CPU_PRE_ROWS, CPU_ROWS, QUICK_JAVA, CpuCase, cpu
 
-SECONDS = 120
+SECONDS = 240  # for one run: it starts Spark, beside other tests that do
 
 _CONFIGURATION = """\
 [kafka]

@@ -39,7 +39,7 @@ class CrashTest(PipelineProcessCase):
         # A task dies that has staged its rows, and they count no second time; and it ends in order when it is told to.
         (self.deaths / "worker").touch()
         process = self.start()
-        self.wait_until(self.is_through)
+        self.wait_until(self.is_through, seconds=SECONDS)
         process.terminate()
         self.assertEqual(0, process.wait(SECONDS))
         self.assertEqual([], list(self.deaths.iterdir()))

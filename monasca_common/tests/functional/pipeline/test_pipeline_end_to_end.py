@@ -20,7 +20,7 @@ from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA, expected
 from monasca_common.tests.unit.pipeline.pipeline_case import SHIPPED
 
-SECONDS = 120
+SECONDS = 240  # for what starts Spark
 HOUR_MS = 3_600_000
 NAME = "mem.total_mb"
 
@@ -45,6 +45,7 @@ tenant = noauth
 class EndToEndTest(ApiProcessCase):
     """API, persister and pipeline as processes of their own, with one topic and one database, and what is shipped."""
 
+    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
     start_persister = test_monascaclient.TestMonascaclient.start_persister
 
     def setUp(self):
@@ -106,10 +107,10 @@ class EndToEndTest(ApiProcessCase):
     def test_hours_of_what_was_posted_are_answered_and_what_is_late_corrects_them(self):
         self.post((-3, 5, "a", 1000.0), (-3, 25, "a", 2000.0), (-3, 25, "b", 7000.0), (0, 0, "a", 5.0))
         pipeline = self.start_pipeline()
-        self.wait_until(lambda: len(self.answered()) == 2)
+        self.wait_until(lambda: len(self.answered()) == 2, seconds=SECONDS)
         self.assertEqual(self.wanted(), self.answered())
         self.post((-3, 45, "b", 9000.0))
-        self.wait_until(lambda: self.answered()[0][2] == "4")
+        self.wait_until(lambda: self.answered()[0][2] == "4", seconds=SECONDS)
         self.assertEqual(self.wanted(), self.answered())
         self.assertEqual(["4", "1"], [count for _, _, count, _ in self.answered()])
         pipeline.terminate()

@@ -56,6 +56,7 @@ class StreamCase(CpuCase):
         def end():
             stop.set()
             thread.join(PATIENCE_SECONDS)
+            self.assertFalse(thread.is_alive(), "it does not end")
             if raised:
                 raise raised[0]
 

@@ -33,7 +33,7 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.waiting import Waiting
 
-SECONDS = 120
+SECONDS = 240  # for what starts Spark
 PLANTED = re.compile(rb"planted[a-z]+")
 HOUR_MS = 3_600_000
 _PAGES = 60  # of Spark's user interface
@@ -120,6 +120,8 @@ class Watch(threading.Thread):
 
 
 class SecretsTest(Waiting, base.BaseTestCase):
+    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+
     def setUp(self):
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
@@ -282,7 +284,7 @@ class SecretsTest(Waiting, base.BaseTestCase):
         now_ms = time.time_ns() // 1_000_000
         metric = {"name": "mem.total_mb", "dimensions": {"hostname": "a"}, "timestamp": now_ms, "value": 1.0}
         self.assertEqual(204, self.ask(self.api_port, "/v2.0/metrics", json.dumps(metric).encode())[0])
-        self.wait_until(self.aggregates)
+        self.wait_until(self.aggregates, seconds=SECONDS)
         token = {"X-Auth-Token": "plantedtoken"}
         self.wait_until(lambda: self.ask(self.dead_api_port, "/v2.0/metrics", **token)[0])
         away = self.configure("away", self.by_password(), url=self.url.replace("127.0.0.1", "127.0.0.2"))

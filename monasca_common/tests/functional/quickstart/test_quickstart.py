@@ -19,10 +19,12 @@ from oslotest import base
 from monasca_common.quickstart import aggregates
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
-_PATIENCE_SECONDS = 240  # more than it has itself for all that it waits for, so that it tells what did not come
+_PATIENCE_SECONDS = 480  # more than it has itself for all that it waits for, so that it tells what did not come
 
 
 class QuickstartTest(base.BaseTestCase):
+    TIMEOUT_SCALING_FACTOR = 2  # it starts Kafka and Spark
+
     def setUp(self):
         super().setUp()
         folder = tempfile.TemporaryDirectory()

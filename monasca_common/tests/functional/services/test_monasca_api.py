@@ -139,6 +139,7 @@ class TestHealthCheck(PublishedApiCase):
 
     def test_the_health_check_reads_the_topics(self):
         served = self.published_api(influxdb_port=self.influx_port)
+        self.wait_until(lambda: served.request("GET", "/healthcheck", headers=IDENTITY)[0] == 200, served.text)
         status, _, told = served.request("GET", "/healthcheck", headers=IDENTITY)
         self.assertEqual(
             (200, {"kafka": "OK", "alarms_database": "OK", "metrics_database": "OK"}), (status, told), served.text()
