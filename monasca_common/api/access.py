@@ -24,13 +24,11 @@ from typing import Any, NamedTuple
 import msgspec
 from oslo_context.context import RequestContext, get_current
 
+from monasca_common.api import problems
 from monasca_common.api.limits import Environ, StartResponse, WsgiApp
 from monasca_common.api.notes import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
-from monasca_common.api.problems import error_body
 from monasca_common.api.routes import OTHER, Routes, method_of
 from monasca_common.kafka.errors import ConfigurationError
-
-LOG = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "X-Openstack-Request-Id"
 STDERR, OFF = "stderr", "off"
@@ -38,7 +36,6 @@ STDERR, OFF = "stderr", "off"
 _FLUSH_SECONDS = 0.5
 _MAX_WAITING_LINES = 100_000
 _GLOBAL_ID = re.compile(r"req-[0-9a-f-]{36}")
-_FAILED = "the request failed; the log of the API says why"
 
 
 class Served(NamedTuple):
@@ -169,10 +166,9 @@ class Access:
                 return list(body)
             finally:
                 getattr(body, "close", lambda: None)()
-        except Exception:
-            LOG.exception("%s %s failed", environ["REQUEST_METHOD"], environ.get("PATH_INFO", ""))
+        except Exception as error:
+            answer = problems.failed(environ, error)
             environ.pop(COUNTS, None)
-            answer = msgspec.json.encode(error_body(500, "Internal Server Error", _FAILED))
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(answer)))]
             start_response("500 Internal Server Error", headers, sys.exc_info())
             return [answer]

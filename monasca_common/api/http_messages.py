@@ -8,7 +8,6 @@ and no clock is here.
 from __future__ import annotations
 
 import io
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -24,9 +23,7 @@ import httptools
 import msgspec
 
 from monasca_common.api.limits import Environ, WsgiApp
-from monasca_common.api.problems import error_body
-
-LOG = logging.getLogger(__name__)
+from monasca_common.api.problems import error_body, failed
 
 _MOST_TARGET_BYTES = 8 * 1024
 _MOST_HEADER_BYTES = 64 * 1024
@@ -331,16 +328,19 @@ def answer_of(app: WsgiApp, request: HttpRequest, *, closes: bool) -> HttpAnswer
         finally:
             getattr(result, "close", lambda: None)()
         return _written(status, headers, b"".join(pieces), request.environ["REQUEST_METHOD"], closes=closes)
-    except Exception:
-        LOG.exception("%s %s failed", request.environ["REQUEST_METHOD"], request.environ["PATH_INFO"])
-        return error_answer(500, "the request failed; the log of the API says why")
+    except Exception as error:
+        return _error(500, failed(request.environ, error))
 
 
 def error_answer(status: int, message: str, *headers: tuple[str, str]) -> HttpAnswer:
     """What is answered without the application; it ends the connection."""
-    phrase = HTTPStatus(status).phrase
-    body = msgspec.json.encode(error_body(status, phrase, message))
-    return _written(f"{status} {phrase}", [("Content-Type", "application/json"), *headers], body, "", closes=True)
+    body = msgspec.json.encode(error_body(status, HTTPStatus(status).phrase, message))
+    return _error(status, body, *headers)
+
+
+def _error(status: int, body: bytes, *headers: tuple[str, str]) -> HttpAnswer:
+    fields = [("Content-Type", "application/json"), *headers]
+    return _written(f"{status} {HTTPStatus(status).phrase}", fields, body, "", closes=True)
 
 
 def _written(status: str, headers: Iterable[tuple[str, str]], body: bytes, method: str, *, closes: bool) -> HttpAnswer:
