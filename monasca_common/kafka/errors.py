@@ -13,6 +13,7 @@
     ├── DeliveryError               why one message is not delivered (in `Delivery.error`)
     │   ├── QueueFull               the budget was exhausted until the deadline
     │   ├── MessageTooLarge         larger than the topic takes; never sent
+    │   │   └── LargerThanBudget    larger than the producer's whole budget; never sent (a QueueFull as well)
     │   ├── DeliveryTimeout         still on its way when the caller's deadline came
     │   ├── DeliveryAbandoned       purged or left behind by a close
     │   └── DeliveryRefused         the client or the broker refused it (see `cause`)
@@ -91,15 +92,26 @@ class MessageTooLarge(DeliveryError):
     """The message is larger than its topic accepts; it was not sent."""
 
     permanent = True
+    _rule = (
+        "a message of {size} bytes is over the limit of {limit} bytes of topic {topic!r}: "
+        "make it smaller or raise the topic's max.message.bytes"
+    )
 
     def __init__(self, topic: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"a message of {size} bytes is over the limit of {limit} bytes of topic {topic!r}: "
-            "make it smaller or raise the topic's max.message.bytes"
-        )
+        super().__init__(self._rule.format(topic=topic, size=size, limit=limit))
         self.topic = topic
         self.size = size
         self.limit = limit
+
+
+class LargerThanBudget(MessageTooLarge, QueueFull):
+    """The message alone is larger than the producer's budget, so that it would wait for room without end; it was not
+    sent."""
+
+    _rule = (
+        "a message of {size} bytes for topic {topic!r} is over the producer's budget of {limit} bytes: "
+        "make it smaller or raise budget_bytes in group [kafka]"
+    )
 
 
 class DeliveryTimeout(DeliveryError):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.errors import AuthorizationError, DeliveryAbandoned, DeliveryError, TransportError
+from monasca_common.kafka.errors import (
+    AuthorizationError,
+    DeliveryAbandoned,
+    DeliveryError,
+    LargerThanBudget,
+    TransportError,
+)
 from monasca_common.kafka.producer.budget import Budget
 from monasca_common.kafka.producer.in_flight import Bulk, DoubtfulPending, Latch, Pending, PlainBulk
 from monasca_common.kafka.producer.listeners import Listener, Listeners
@@ -39,6 +46,7 @@ LOG = logging.getLogger(__name__)
 _SILENT_SECONDS = 35.0
 # Undelivered messages that were reported elsewhere are kept for the next flush as well, up to this many.
 _KEPT_ALTHOUGH_TOLD = 10_000
+_queued_at = operator.attrgetter("queued_at")
 _DELIVERED, _FAILED, _UNKNOWN = Outcome.DELIVERED, Outcome.FAILED, Outcome.UNKNOWN
 
 
@@ -66,8 +74,8 @@ class Ledger:
         """``fault`` converts the client's own error to a `TransportError`."""
         self._fault = fault
         self.serving = threading.RLock()
-        self.outstanding: dict[Pending, None] = {}  # oldest first
-        self.bulks: dict[PlainBulk, None] = {}  # oldest first; their messages are not in `outstanding`
+        self.outstanding: dict[Pending, None] = {}  # as they were entered
+        self.bulks: dict[PlainBulk, None] = {}  # as they were entered; their messages are not in `outstanding`
         self.budget = Budget(self.outstanding, max_messages=budget_messages, max_bytes=budget_bytes)
         self.listeners = Listeners()
         self.opened: list[Latch] = []  # by callbacks, since serving began
@@ -122,10 +130,14 @@ class Ledger:
         return bool(self.outstanding or self.bulks)
 
     def oldest_age(self) -> float:
-        """Seconds since the oldest unacknowledged message was queued; 0 when there is none."""
-        queued_at = [pending.queued_at for pending in list(self.outstanding)[:1]]
-        queued_at += [bulk.queued_at for bulk in list(self.bulks)[:1]]
-        return max(0.0, self._clock.monotonic() - min(queued_at)) if queued_at else 0.0
+        """Seconds since the oldest unacknowledged message was queued; 0 when there is none.
+
+        The first of the book need not be the oldest: what waited for room, or was part of a bulk that is broken up, is
+        entered behind younger ones. So all are looked at, here and not in `send`.
+        """
+        entries = [*self.outstanding, *self.bulks]
+        oldest = min(map(_queued_at, entries), default=None)
+        return 0.0 if oldest is None else max(0.0, self._clock.monotonic() - oldest)
 
     # Reserved
 
@@ -272,16 +284,23 @@ class Ledger:
 
     def withdraw(self, pendings: Iterable[Pending], error: DeliveryError, own: Sequence[object] = ()) -> None:
         """Settle messages that were never entered. Callers that attached to one are notified that it is not sent;
-        ``own``, the watchers of a call that raises, are not."""
+        ``own``, the watchers of a call that raises, are not. One that never has room is refused for that."""
         with self.serving:
             for pending in pendings:
                 watchers = list(pending.watchers or ())
                 for watcher in own:
                     watchers.remove(watcher)
                 pending.watchers = tuple(watchers)
-                pending.error = error
+                pending.error = self.larger_than_budget(pending) or error
                 self._settle(pending, Outcome.FAILED, entered=False)
             self.open_latches()
+
+    def larger_than_budget(self, pending: Pending) -> LargerThanBudget | None:
+        """Why the message can never have room, however long it waits; ``None``: it can."""
+        most = self.budget.max_bytes
+        if self.budget.is_shut or pending.size <= most:
+            return None
+        return LargerThanBudget(pending.topic, pending.size, most)
 
     def take_out(self, pending: Pending) -> bool:
         """Undo a send that was not handed over; whether it was still in the book: else a close reports it."""

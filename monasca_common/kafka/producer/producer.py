@@ -247,7 +247,7 @@ class KafkaProducer(RefusesOldArguments):
             if not own or not self._ledger.attach((pending,)):
                 patience = 0.0 if self._poller.in_listener() else self.settings.publish_timeout_seconds
                 if not self._entrance.enter(bulk, self._clock.monotonic() + patience):
-                    full = self._entrance.no_room(bulk)
+                    full = self._ledger.larger_than_budget(pending) or self._entrance.no_room(bulk)
                     self._ledger.withdraw((pending,), full, own=watchers)
                     self._check_open("send")
                     raise full

@@ -15,6 +15,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.dead_letters import VALUE_CUT_FROM
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.outputs import Output
 from monasca_common.kafka.processor.retry import RetryPolicy
@@ -150,6 +151,35 @@ class OutputTest(ProcessorCase):
         self.until(lambda: self.committed() == 3)
         self.assertEqual([b"2"], self.values("in.dlq"))
         self.assertEqual({b"1", b"3"}, set(self.values("small")))
+
+    def small_producer(self):
+        producer = plugins.memory_producer(self.kafka.producer_settings(budget_bytes=10_000))
+        self.addCleanup(self.unhurried, lambda: producer.close(0))
+        return producer
+
+    def test_an_output_larger_than_the_producers_budget_makes_its_message_a_dead_letter(self):
+        self.fill(b"1", b"2", b"3")
+        huge = b"x" * 10_000
+        self.start(
+            lambda part: [Output("out", huge if value == b"2" else value) for value in part.values],
+            producer=self.small_producer(),
+        )
+        self.until(lambda: self.committed() == 3)
+        self.assertEqual([b"2"], self.values("in.dlq"))
+        self.assertEqual({b"1", b"3"}, set(self.values("out")))
+        (letter,) = self.broker.records("in.dlq")
+        self.assertIn(b"over the producer's budget of 10000 bytes", dict(letter.headers)["dead-letter-error-text"])
+
+    def test_a_dead_letter_larger_than_the_producers_budget_is_cut_to_it(self):
+        def handler(part):
+            raise Poison("no")
+
+        self.fill(b"x" * 10_000)
+        self.start(handler, producer=self.small_producer())
+        self.until(lambda: self.committed() == 1)
+        (letter,) = self.broker.records("in.dlq")
+        self.assertEqual(b"10000", dict(letter.headers)[VALUE_CUT_FROM])
+        self.assertLess(5000, len(letter.value))
 
     def test_a_return_value_that_is_no_output_ends_the_run_and_dead_letters_nothing(self):
         self.fill(b"1")

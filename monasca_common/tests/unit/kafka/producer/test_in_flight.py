@@ -72,6 +72,20 @@ class BulkTest(base.BaseTestCase):
         self.assertEqual(([0], [1, 2]), ([d.index for d in report.delivered], [d.index for d in report.unknown]))
         self.assertEqual((4, 0), self.room())
 
+    def test_its_age_counts_behind_younger_messages(self):
+        self.clock.advance(5)
+        self.ledger.tick()
+        younger = PlainBulk(self.ledger, "t", [b"d"], None, [b"4"], 10)
+        self.assertTrue(self.ledger.enter(younger))
+        for bulk in (younger, self.bulk):
+            self.ledger.break_up(bulk)
+            self.assertEqual(5, self.ledger.oldest_age())
+        self.callbacks[0](REJECTED, None)
+        self.assertEqual(5, self.ledger.oldest_age())
+        for callback in self.callbacks[1:]:
+            callback(REJECTED, None)
+        self.assertEqual(0, self.ledger.oldest_age())
+
     def test_its_age_counts(self):
         self.clock.advance(3)
         self.assertEqual(3, self.ledger.oldest_age())

@@ -66,6 +66,15 @@ class RoomTest(LedgerCase):
         self.assertEqual(0, self.ledger.budget.used_bytes)
         self.entered(4)
 
+    def test_what_waited_for_room_is_older_than_what_was_entered_before_it(self):
+        waited = self.outgoing.bulk("t", [b"x"], None, ())
+        self.clock.advance(5)
+        self.ledger.tick()
+        self.entered()
+        self.assertEqual(0, self.ledger.oldest_age())
+        self.ledger.enter(waited)
+        self.assertEqual(5, self.ledger.oldest_age())
+
     def test_room_is_offered_once_a_quarter_is_free(self):
         _, pendings = self.entered(4)
         room = self.ledger.ask_for_room(1, 10)

@@ -9,6 +9,7 @@ from monasca_common.kafka.errors import (
     DeliveryRefused,
     DeliveryTimeout,
     InCallbackError,
+    LargerThanBudget,
     MessageTooLarge,
     QueueFull,
     UndeliveredError,
@@ -139,6 +140,16 @@ class PublishTest(ProducerCase):
     def test_a_bulk_that_can_never_fit_fails_without_waiting(self):
         report = self.at_once(lambda: self.producer(budget_bytes=1000).publish("t", [b"x" * 900], timeout=3600))
         self.assertIsInstance(report.failed[0].error, QueueFull)
+
+    def test_a_message_larger_than_the_budget_is_told_as_that_and_not_sent_again(self):
+        producer = self.producer(budget_bytes=1000)
+        report = producer.publish("t", [b"small", b"x" * 1000])
+        self.assertEqual([QueueFull, LargerThanBudget], [type(each.error) for each in report.failed])
+        self.assertIn("'t' is over the producer's budget of 1000 bytes", str(report.failed[1].error))
+        again = producer.retry(report)
+        self.assertEqual(([0], [1]), ([each.index for each in again.delivered], [each.index for each in again.failed]))
+        self.assertRaises(LargerThanBudget, producer.send, "t", b"x" * 1000)
+        self.assertEqual([b"small"], self.values())
 
     def test_a_bulk_that_waits_for_room_goes_when_there_is_some(self):
         producer = self.warm_producer(budget_messages=2)
