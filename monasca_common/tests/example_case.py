@@ -11,7 +11,7 @@ from pathlib import Path
 from oslotest import base
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SECONDS = 60
+SECONDS = 120
 
 
 class ExampleCase(base.BaseTestCase):

@@ -16,7 +16,7 @@ from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
 from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.waiting import Waiting
 
-SLOW_ANSWER_SECONDS = 2.5
+GIVES_UP_SECONDS, SLOW_ANSWER_SECONDS = 5, 12.0
 
 
 class ExamplesTest(Waiting, ExampleCase):
@@ -42,7 +42,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
     def test_what_has_no_answer_yet_is_unknown_and_its_retry_waits_for_it(self):
         topic = self.kafka.topic()
-        config = self.on_kafka(topic, "publish_timeout_seconds = 1")
+        config = self.on_kafka(topic, f"publish_timeout_seconds = {GIVES_UP_SECONDS}")
         self.kafka.proxy.add(Fault.delay_answer(ApiKey.PRODUCE, seconds=SLOW_ANSWER_SECONDS, times=1))
 
         said = self.succeeds("produce.py", config, "--topic", topic, "--count", "5")
@@ -94,7 +94,7 @@ class ExamplesTest(Waiting, ExampleCase):
         reader = confluent_kafka.Consumer({**self.kafka.cluster.direct_options(), "group.id": "independent"})
         self.addCleanup(reader.close)
         reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        return reader.consume(count, timeout=20)
+        return reader.consume(count, timeout=SECONDS)
 
     def test_a_serializer_of_another_package_is_found_by_its_name(self):
         config = self.on_kafka(self.kafka.topic())
@@ -122,7 +122,7 @@ class ExamplesTest(Waiting, ExampleCase):
         writer = confluent_kafka.Producer(self.kafka.cluster.direct_options())
         for number in range(10):
             writer.produce(topic, b"%d" % number)
-        writer.flush(20)
+        writer.flush(SECONDS)
         finished = "a client is finished, 0 restarts before: send_offsets_to_transaction"
         self.wait_until(lambda: finished in log.read_text())
         self.kafka.proxy.clear()
@@ -132,6 +132,6 @@ class ExamplesTest(Waiting, ExampleCase):
         self.addCleanup(reader.close)
         reader.assign([confluent_kafka.TopicPartition(copies, 0, 0)])
         values = []
-        while (message := reader.poll(20)) is not None and message.error() is None:
+        while (message := reader.poll(SECONDS)) is not None and message.error() is None:
             values.append(message.value())
         self.assertEqual([b"%d" % number for number in range(10)], values)

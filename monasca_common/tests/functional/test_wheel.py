@@ -17,7 +17,7 @@ from packaging.version import Version
 CHECKOUT = Path(__file__).parents[3]
 [NEXT] = re.findall(r"(?m)^version = (.+)$", (CHECKOUT / "setup.cfg").read_text())
 UPSTREAM = Version("3.8.0")  # its last release, of 2025
-_PATIENCE_SECONDS = 120
+_PATIENCE_SECONDS = 280
 _SOMEBODY = ("-c", "user.name=A releaser", "-c", "user.email=releaser@example.org")
 
 _UPGRADE = """

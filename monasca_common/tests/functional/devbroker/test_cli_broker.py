@@ -13,7 +13,7 @@ import psutil
 from oslotest import base
 
 COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "broker", "start", "--port", "0"]
-SECONDS = 30
+SECONDS = 120
 
 
 class TestBrokerStart(base.BaseTestCase):

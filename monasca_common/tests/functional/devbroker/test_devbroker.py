@@ -47,7 +47,7 @@ def produce(cluster, topic, count, **options):
     producer = confluent_kafka.Producer(settings)
     for number in range(count):
         producer.produce(topic, str(number).encode(), on_delivery=lambda error, _: results.append(error))
-        producer.flush(30)
+        producer.flush(PATIENCE_SECONDS)
     return results
 
 
@@ -57,7 +57,7 @@ def read(cluster, topic):
     consumer = confluent_kafka.Consumer(options)
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     values = []
-    while (message := consumer.poll(10)) is not None and message.error() is None:
+    while (message := consumer.poll(60)) is not None and message.error() is None:
         values.append(message.value())
     consumer.close()
     return values
@@ -147,13 +147,15 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
         self.assert_gone(started)
 
     def test_when_the_parent_is_killed_and_a_forked_child_of_it_lives_on(self):
-        parent, started = self.start_parent("import os; os.fork() or time.sleep(20) or os._exit(0)")
-        child = psutil.Process(parent.pid).children()
+        parent, started = self.start_parent("import os; os.fork() or time.sleep(200) or os._exit(0)")
+        for process in psutil.Process(parent.pid).children():
+            self.addCleanup(self.end, process)
         parent.kill()
         self.assert_gone(started)
-        for process in child:
-            if process.is_running():
-                process.kill()
+
+    def end(self, process):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
     def test_when_the_process_that_owns_the_brokers_is_killed(self):
         _, started = self.start_parent()
@@ -186,10 +188,10 @@ class TestStart(base.BaseTestCase):
         self.assertIn(str(port), str(refusal))
 
     def test_records_with_old_times_are_kept(self):
-        self.assertFalse(self.loses_an_old_record({}))
-        self.assertTrue(self.loses_an_old_record({"log.retention.ms": "1000"}))
+        self.assertFalse(self.loses_an_old_record({}, 3))
+        self.assertTrue(self.loses_an_old_record({"log.retention.ms": "1000"}, PATIENCE_SECONDS))
 
-    def loses_an_old_record(self, config):
+    def loses_an_old_record(self, config, seconds):
         often = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "0"}
         with KafkaCluster(config=often | config) as cluster:
             cluster.create_topic("old")
@@ -199,7 +201,7 @@ class TestStart(base.BaseTestCase):
             partition = confluent_kafka.TopicPartition("old", 0)
             consumer = confluent_kafka.Consumer({**cluster.client_options(), "group.id": "g"})
             with contextlib.closing(consumer):
-                return wait_until(lambda: consumer.get_watermark_offsets(partition)[0] == 1, 3)
+                return wait_until(lambda: consumer.get_watermark_offsets(partition)[0] == 1, seconds)
 
     def test_the_environment_has_options_for_java(self):
         self.useFixture(fixtures.EnvironmentVariable("KAFKA_OPTS", "-Da.word='two words' -Dof=the-test"))
@@ -265,7 +267,7 @@ class TestProxy(base.BaseTestCase):
         self.assertTrue(wait_until(lambda: self.gained("answers_delayed") == 1))
         self.assertEqual(1, producer.flush(0.2))
         self.proxy.remove(held)
-        self.assertEqual(0, producer.flush(5))
+        self.assertEqual(0, producer.flush(60))
 
     def test_messages_without_acknowledgement_pass_a_fault_on_answers(self):
         fault = self.proxy.add(Fault.cut_answer(ApiKey.PRODUCE))
@@ -301,7 +303,7 @@ class TestProxy(base.BaseTestCase):
         client = Admin(self.cluster.client_options())
         self.assertRaises(TransportError, client.wait_for_brokers, 1, timeout=0.5)
         self.cluster.node(1).restart()
-        client.wait_for_brokers(1, timeout=30)
+        client.wait_for_brokers(1, timeout=PATIENCE_SECONDS)
 
 
 class TestThreeNodes(base.BaseTestCase):
@@ -337,12 +339,24 @@ class TestSecurity(base.BaseTestCase):
 
     def test_a_wrong_password_is_told_from_a_silent_broker(self):
         options = {**self.cluster.client_options("monasca"), "sasl.password": "wrong"}
-        self.assertRaises(AuthenticationError, Admin(options).wait_for_brokers, 1, timeout=2)
+        self.assert_told(AuthenticationError, Admin(options))
 
     def test_a_wrong_authority_is_told_from_a_silent_broker(self):
         wrong = {"ssl.ca.location": str(self.cluster.certificates / "other-ca.pem")}
         client = Admin({**self.cluster.client_options("monasca"), **wrong})
-        self.assertRaises(AuthenticationError, client.wait_for_brokers, 1, timeout=2)
+        self.assert_told(AuthenticationError, client)
+
+    def assert_told(self, kind, client):
+        """It may take a busy machine more than one wait to hear from the broker at all."""
+
+        def told():
+            try:
+                client.wait_for_brokers(1, timeout=1)
+            except TransportError as error:
+                return isinstance(error, kind)
+            return self.fail("it was let in")
+
+        self.assertTrue(wait_until(told))
 
     def test_nothing_is_allowed_that_was_not_granted(self):
         topic = self.fixture.topic()
@@ -361,7 +375,7 @@ class TestSecurity(base.BaseTestCase):
         options = {**self.cluster.mutual_tls_options("monasca"), **ACKS_ALL}
         producer = confluent_kafka.Producer(options)
         producer.produce(topic, b"0")
-        self.assertEqual(0, producer.flush(10))
+        self.assertEqual(0, producer.flush(60))
 
 
 class TestTlsAlone(base.BaseTestCase):

@@ -62,7 +62,7 @@ def main(facts):
             ended.append(True)
 
     threading.Thread(target=transact, daemon=True).start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (ended if facts["poisoned"] else producer.health().oldest_call_seconds > 0.5):
         if time.monotonic() > deadline:
             return 1

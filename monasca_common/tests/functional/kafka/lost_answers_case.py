@@ -12,7 +12,7 @@ PARTITIONS = 2
 BULKS, BULK_SIZE = 30, 20
 CALLER_SECONDS = 0.1
 LATE_SECONDS = 0.4
-RETRIES = 100
+RETRIES = 1000
 # Small batches: many requests that may lose their answer. A dropped answer is missed after a second.
 OPTIONS = {"batch.num.messages": "5", "socket.timeout.ms": "1000", "reconnect.backoff.max.ms": "200"}
 # 1.1 MB of what cannot be compressed: more than a topic takes by default.

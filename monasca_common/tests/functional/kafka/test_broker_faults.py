@@ -15,7 +15,7 @@ from monasca_common.tests.functional.kafka import mutants
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
 
 PARTITIONS = 3
-RECOVERY_SECONDS = 60
+RECOVERY_SECONDS = 120
 FOLLOWERS_FROZEN_SECONDS = 1.0
 OUTAGE_SECONDS = 15.0
 FROZEN_SECONDS = 20.0
@@ -90,8 +90,9 @@ class TestThreeNodes(FaultCase):
     def describe(self):
         return self.cluster.admin.describe_topic(self.topic)
 
-    def kill_the_leader(self, *, freeze_followers):
-        """SIGKILL the leader of a partition under load; what was acknowledged, and the log, when all is over."""
+    def kill_the_leader(self, *, freeze_followers, alone=False):
+        """SIGKILL the leader of a partition under load; what was acknowledged, and the log, when all is over.
+        ``alone``: the leader acknowledges whatever its followers do."""
         producer = self.producer()
         load = Load(producer, self.topic)
         self.addCleanup(load.stop)
@@ -102,6 +103,9 @@ class TestThreeNodes(FaultCase):
             for node in followers:
                 node.freeze()
             time.sleep(FOLLOWERS_FROZEN_SECONDS)  # the fault itself: the leader goes on alone
+            if alone:
+                behind = len(load.acknowledged)
+                self.wait_until(lambda: len(load.acknowledged) > behind + 100)
         self.cluster.node(leader).kill()
         for node in followers:
             node.thaw()
@@ -127,7 +131,7 @@ class TestThreeNodes(FaultCase):
 
     def test_mutant_with_the_leaders_word_alone_loses_what_it_acknowledged(self):
         with mutants.producer_options(acks=1, enable_idempotence=False):
-            acknowledged, log = self.kill_the_leader(freeze_followers=True)
+            acknowledged, log = self.kill_the_leader(freeze_followers=True, alone=True)
         self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
 
     def test_two_of_three_brokers_down_for_a_while(self):
@@ -138,8 +142,8 @@ class TestThreeNodes(FaultCase):
         down = self.cluster.nodes[:2]
         for node in down:
             node.kill()
-        time.sleep(OUTAGE_SECONDS)  # the fault itself
-        self.assertGreater(producer.health().oldest_unacknowledged_seconds, OUTAGE_SECONDS - 2)
+        # The fault itself.
+        self.wait_until(lambda: producer.health().oldest_unacknowledged_seconds > OUTAGE_SECONDS)
         self.assertEqual([], [delivery for delivery in load.deliveries if delivery.error is not None])
         for node in down:
             node.start()
@@ -156,18 +160,19 @@ class TestThreeNodes(FaultCase):
         for node in self.cluster.nodes:
             node.freeze()
         frozen_at = time.monotonic()
-        reports, ages = [], []
+        reports, ages, first_told_at = [], [], None
         while time.monotonic() - frozen_at < FROZEN_SECONDS:
             begun = time.monotonic()
             reports.append(producer.publish(self.topic, [b"%d" % len(reports)] * 20, timeout=CALLER_SECONDS))
             self.assertTrue(-0.1 < time.monotonic() - begun - CALLER_SECONDS < BUSY_SECONDS)
+            first_told_at = first_told_at or time.monotonic()
             ages.append(producer.health().oldest_unacknowledged_seconds)
+            self.assertGreaterEqual(ages[-1], begun - first_told_at)
         for node in self.cluster.nodes:
             node.thaw()
         self.assertEqual([20] * len(reports), [len(report.unknown) for report in reports])
         self.assertEqual({DeliveryTimeout}, {type(delivery.error) for r in reports for delivery in r.unknown})
         self.assertEqual(sorted(ages), ages)
-        self.assertGreater(ages[-1], FROZEN_SECONDS - 1)
         for report in reports:
             producer.retry(report, timeout=RECOVERY_SECONDS).raise_for_undelivered()
         log = self.log(self.topic, PARTITIONS)
@@ -196,11 +201,13 @@ class TestOneNode(FaultCase):
         topic = self.fixture.topic()
         producer = self.producer()
         acknowledged, reports = set(), []
-        while not reports or reports[-1].ok:
-            self.assertLess(len(reports), 100, "the disk does not become full")
-            reports.append(producer.publish(topic, [b"%d" % len(reports) + bytes(1000)] * 1000, timeout=3))
+        while self.cluster.node(1).running:
+            if reports and not reports[-1].ok:  # the disk is full, or the broker was busy
+                reports[-1] = producer.retry(reports[-1], timeout=3)
+            else:
+                self.assertLess(len(reports), 100, "the disk does not become full")
+                reports.append(producer.publish(topic, [b"%d" % len(reports) + bytes(1000)] * 1000, timeout=3))
             acknowledged |= {delivery.message_id for delivery in reports[-1].delivered}
-        self.wait_until(lambda: not self.cluster.node(1).running)
         subprocess.run(["mount", "-o", "remount,size=400m", str(folder)], check=True)
         self.cluster.node(1).restart()
         producer.retry(reports[-1], timeout=RECOVERY_SECONDS).raise_for_undelivered()

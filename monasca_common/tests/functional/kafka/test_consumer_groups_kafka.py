@@ -20,6 +20,7 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     Recorder,
     all_of,
 )
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 
 class Protocol(ConsumerCase):
@@ -151,14 +152,14 @@ class Protocol(ConsumerCase):
 
         consumer = self.consumer(self.topic, listener=Recorder(on_revoked=commit_elsewhere), **self.protocol)
         self.poll_until(consumer, lambda: len(consumer.assignment()) == 4)
-        poller = threading.Thread(target=consumer.poll, kwargs={"timeout": SECONDS})
+        poller = threading.Thread(target=consumer.poll, kwargs={"timeout": PATIENCE_SECONDS})
         poller.start()
         time.sleep(0.2)
         begun = time.monotonic()
         self.assertTrue(consumer.commit({TopicPartition(self.topic, 0): 0})[TopicPartition(self.topic, 0)].committed)
         self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
         self.put(self.topic, 1)
-        poller.join(SECONDS)
+        poller.join(PATIENCE_SECONDS)
         consumer.close()
         self.assertEqual([[True]], committed)
 
@@ -206,20 +207,20 @@ class TestStaticMembership(ConsumerCase):
     def test_a_member_that_comes_back_in_time_gets_its_own_without_a_rebalance(self):
         topic = self.fixture.topic(partitions=4)
         listener = Recorder()
-        stays = self.member(topic, listener=listener, group_instance_id="a", session_timeout_seconds=10.0)
-        leaves = self.member(topic, group_instance_id="b", session_timeout_seconds=10.0)
+        stays = self.member(topic, listener=listener, group_instance_id="a", session_timeout_seconds=PATIENCE_SECONDS)
+        leaves = self.member(topic, group_instance_id="b", session_timeout_seconds=PATIENCE_SECONDS)
         self.wait_until(lambda: len(stays.consumer.assignment()) == len(leaves.consumer.assignment()) == 2)
         its_own, before = leaves.consumer.assignment(), len(listener.events)
         leaves.stop()
-        back = self.member(topic, group_instance_id="b", session_timeout_seconds=10.0)
+        back = self.member(topic, group_instance_id="b", session_timeout_seconds=PATIENCE_SECONDS)
         self.wait_until(lambda: back.consumer.assignment() == its_own)
         self.assertEqual(before, len(listener.events))
 
     def test_an_identity_taken_by_another_process_is_told(self):
         topic = self.fixture.topic()
-        first = self.member(topic, group_instance_id="a", session_timeout_seconds=10.0)
+        first = self.member(topic, group_instance_id="a", session_timeout_seconds=PATIENCE_SECONDS)
         self.wait_until(lambda: first.consumer.assignment())
-        second = self.member(topic, group_instance_id="a", session_timeout_seconds=10.0)
+        second = self.member(topic, group_instance_id="a", session_timeout_seconds=PATIENCE_SECONDS)
         self.wait_until(lambda: second.consumer.assignment())
         self.wait_until(lambda: first.raised is not None)
         self.assertIsInstance(first.raised, FatalError)

@@ -11,6 +11,7 @@ from monasca_common.kafka.errors import CommitUnknown, OffsetOutOfRange, TopicRe
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.tests.functional.kafka.consumer_case import BUSY_SECONDS, SECONDS, ConsumerCase, Recorder, all_of
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 
 class TestReading(ConsumerCase):
@@ -38,7 +39,7 @@ class TestReading(ConsumerCase):
         batches = []
         begun = time.monotonic()
         while sum(map(len, batches)) < 3:
-            batches.append(consumer.poll(timeout=SECONDS))
+            batches.append(consumer.poll(timeout=PATIENCE_SECONDS))
         self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
 
     def test_a_poll_returns_no_more_than_it_was_asked_for(self):
@@ -46,7 +47,7 @@ class TestReading(ConsumerCase):
         self.put(topic, 50)
         consumer = self.consumer(topic)
         sizes: list[int] = []
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while sum(sizes) < 50 and time.monotonic() < deadline:
             sizes.append(len(consumer.poll(7)))
         self.assertEqual((50, True), (sum(sizes), max(sizes) <= 7))
@@ -116,7 +117,7 @@ class TestCommitting(ConsumerCase):
         self.assertLess(time.monotonic() - begun, 2.0 + BUSY_SECONDS)
 
     def poll_batch(self, consumer):
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             batch = consumer.poll(timeout=0.5)
             if len(batch):
@@ -259,12 +260,12 @@ class TestMoving(ConsumerCase):
         self.put(self.topic, 3)
         consumer = self.consumer(self.topic, topic_check_seconds=0.2)
         self.read(consumer, 3)
-        time.sleep(0.5)
+        self.wait_until(lambda: self.topic in consumer._watch._ids)
         self.admin.delete_topic(self.topic)
         self.cluster.create_topic(self.topic)
 
         def poll_for_ever():
-            deadline = time.monotonic() + SECONDS
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while time.monotonic() < deadline:
                 consumer.poll(timeout=0.1)
 

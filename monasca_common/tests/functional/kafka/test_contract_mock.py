@@ -28,14 +28,14 @@ class MockCluster(contracts.Cluster):
     """It makes a topic with four partitions when it is first heard of, and knows nothing of limits, times or ids."""
 
     capabilities = frozenset()
-    patience_seconds = 20.0
+    patience_seconds = 60.0
     max_poll_interval_seconds = 5.0
 
     def __init__(self, defer, **consumer_changes):
         super().__init__(defer, **consumer_changes)
         # The cluster lives as long as the client that it was asked of.
         self._host = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
-        brokers = self._host.list_topics(timeout=10).brokers.values()
+        brokers = self._host.list_topics(timeout=60).brokers.values()
         self.connection = ConnectionSettings(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
 
     def open_producer(self, settings):
@@ -49,7 +49,7 @@ class MockCluster(contracts.Cluster):
 
     def new_topic(self, *, max_message_bytes=None):
         topic = self.name()
-        self._host.list_topics(topic, timeout=10)
+        self._host.list_topics(topic, timeout=60)
         return topic
 
     def new_member(self, topic, group):

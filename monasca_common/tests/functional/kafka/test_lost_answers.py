@@ -14,6 +14,8 @@ from monasca_common.tests.functional.kafka.lost_answers_case import (
 )
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
 
+TRIES = 5  # of a mutant to do harm
+
 
 class TestLostAnswers(LostAnswersCase):
     def test_retried_until_delivered_every_message_is_read_once_and_in_the_log_once(self):
@@ -31,14 +33,19 @@ class TestLostAnswers(LostAnswersCase):
         # No dropped answers: while the client misses one, this mutant writes more than the five batches by which a
         # broker knows a repetition, and the sequence that is out of order then is the end of the client.
         with mutants.produces_again_while_queued():
-            aftermath = self.lose_answers(dropped=0)
-        self.check_that_a_reader_sees_each_once(aftermath)
-        self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
+            self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
 
     def test_mutant_a_client_that_gives_messages_up_by_itself_doubles_the_log_but_not_what_is_read(self):
         with mutants.short_message_timeout():
-            aftermath = self.lose_answers()
-        self.check_that_a_reader_sees_each_once(aftermath)
+            self.check_that_the_log_is_doubled_but_not_what_is_read()
+
+    def check_that_the_log_is_doubled_but_not_what_is_read(self, **facts):
+        """Sooner or later: which answers meet which requests is not the same on every machine."""
+        for _ in range(TRIES):
+            aftermath = self.lose_answers(**facts)
+            self.check_that_a_reader_sees_each_once(aftermath)
+            if doubled(aftermath.log):
+                break
         self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, aftermath)
 
 
@@ -50,7 +57,10 @@ class TestLargeNeighbours(LargeNeighboursCase):
 
     def test_mutant_a_record_too_large_that_is_sent_doubles_its_neighbours(self):
         with mutants.no_size_check():
-            log, _ = self.publish_beside_large_records()
+            for _ in range(TRIES):
+                log, _ = self.publish_beside_large_records()
+                if doubled(log):
+                    break
         self.assertRaises(self.failureException, self.check_that_the_log_holds_each_once, log)
 
 

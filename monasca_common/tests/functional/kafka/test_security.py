@@ -22,12 +22,15 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.admin import Permission
-from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
+from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
 
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0
+BUSY_SECONDS = 60.0  # what a busy machine may take beyond what is promised
+DEADLINE_SECONDS = 200.0  # of a caller who is to be told long before
 SEVERAL_SECONDS = 5
 IDLE_SHARE = 0.5  # of one processor: who spins takes all of it
+ONCE_SECONDS = 2.0  # of a processor, for what is done once
 
 
 class SecurityCase(ProducerCase):
@@ -49,12 +52,19 @@ class SecurityCase(ProducerCase):
         yield
         elapsed = time.monotonic() - begun
         self.assertLess(elapsed, seconds + BUSY_SECONDS)
-        self.assertLess(time.process_time() - used, 0.2 + elapsed * IDLE_SHARE)
+        self.assertLess(time.process_time() - used, ONCE_SECONDS + elapsed * IDLE_SHARE)
 
-    def assert_does_not_spin(self, seconds=1.0):
-        used = time.process_time()
-        time.sleep(seconds)  # nothing is to happen in it
-        self.assertLess(time.process_time() - used, seconds * IDLE_SHARE)
+    def assert_does_not_spin(self, turn=lambda: time.sleep(0.2), most_turns=50):
+        """Who spins has no second in which little happens, who has only been slow has one soon."""
+
+        def quiet():
+            used, turns, ends_at = time.process_time(), 0, time.monotonic() + 1.0
+            while time.monotonic() < ends_at:
+                turn()
+                turns += 1
+            return time.process_time() - used < IDLE_SHARE and turns < most_turns
+
+        self.wait_until(quiet)
 
 
 class TestProducerSecurity(SecurityCase):
@@ -64,7 +74,7 @@ class TestProducerSecurity(SecurityCase):
     def undelivered_at_once(self, producer, topic):
         """The one delivery of a bulk whose deadline is far away."""
         with self.within(SOON_SECONDS):
-            report = producer.publish(topic, [b"denied"], timeout=SECONDS)
+            report = producer.publish(topic, [b"denied"], timeout=DEADLINE_SECONDS)
         [delivery] = report.failed + report.unknown
         return delivery
 
@@ -89,8 +99,8 @@ class TestProducerSecurity(SecurityCase):
         self.assertIsInstance(again.error.cause, TransportError)
         self.assertIsInstance(producer.health().last_error, AuthorizationError | FatalError)
         with self.within(SOON_SECONDS):
-            producer.flush(SECONDS)
-            producer.close(SECONDS)
+            producer.flush(DEADLINE_SECONDS)
+            producer.close(DEADLINE_SECONDS)
 
     def test_a_right_that_is_taken_back_is_told_by_the_next_message(self):
         self.allow("write", self.fixture.topic())
@@ -101,7 +111,7 @@ class TestProducerSecurity(SecurityCase):
         denied = []
 
         def told():
-            report = producer.publish(self.topic, [b"2"], timeout=SECONDS)
+            report = producer.publish(self.topic, [b"2"], timeout=DEADLINE_SECONDS)
             denied.extend(report.failed + report.unknown)
             return denied
 
@@ -114,16 +124,21 @@ class TestProducerSecurity(SecurityCase):
         self.assertIsInstance(denied.error.cause, AuthorizationError)
 
     def assert_not_connected(self, **changes):
-        """A producer that cannot connect with these options: health tells why at once, the report at its deadline."""
+        """A producer that cannot connect with these options: health tells why, a report that it is not known."""
         producer = self.producer(connection=self.connection("monasca", **changes))
         with self.within(SOON_SECONDS):
             report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
         self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
-        self.assertIsInstance(producer.health().last_error, AuthenticationError)
+        with self.within(SOON_SECONDS):
+            self.wait_for_last_error(producer, AuthenticationError)
         self.assert_does_not_spin()
         with self.within(SOON_SECONDS):
             self.assertEqual(1, len(producer.retry(report, timeout=0).unknown))
             producer.close(0)
+
+    def wait_for_last_error(self, producer, kind):
+        """The client may still be busy to connect when a caller's deadline passes."""
+        self.wait_until(lambda: isinstance(producer.health().last_error, kind))
 
     def test_a_wrong_password_is_told_by_health(self):
         self.assert_not_connected(**{"sasl.password": "wrong"})
@@ -137,7 +152,7 @@ class TestProducerSecurity(SecurityCase):
         with self.within(SOON_SECONDS):
             report = producer.publish(self.topic, [b"1"], timeout=SOON_SECONDS)
         self.assertEqual((0, 1), (report.delivered_count, len(report.unknown)))
-        self.assertIsInstance(producer.health().last_error, RetriableError)
+        self.wait_for_last_error(producer, RetriableError)
         self.assert_does_not_spin()
 
     def test_a_transactional_id_that_is_denied_is_told_as_that(self):
@@ -160,13 +175,7 @@ class TestConsumerSecurity(SecurityCase):
 
         with self.within(SOON_SECONDS):
             self.wait_until(told)
-        used, polls = time.process_time(), 0
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
-            consumer.poll(timeout=0.2)
-            polls += 1
-        self.assertLess(time.process_time() - used, IDLE_SHARE)
-        self.assertLess(polls, 50)
+        self.assert_does_not_spin(lambda: consumer.poll(timeout=0.2))
         with self.within(SOON_SECONDS):
             consumer.close(SOON_SECONDS)
 
@@ -202,7 +211,7 @@ class Connections:
                 connection, _ = self._socket.accept()
                 self.times.append(time.monotonic())
                 with contextlib.suppress(OSError), connection:
-                    connection.settimeout(1)
+                    connection.settimeout(BUSY_SECONDS)
                     self._context.wrap_socket(connection, server_side=True).close()
 
     def close(self):
@@ -221,10 +230,12 @@ class TestReconnects(SecurityCase):
 
     def assert_comes_back_seldom(self, turn):
         self.wait_until(lambda: turn() or len(self.server.times) > 1)
-        ends_at = time.monotonic() + SEVERAL_SECONDS
-        while time.monotonic() < ends_at:
+        began, before = time.monotonic(), len(self.server.times)
+        while time.monotonic() < began + SEVERAL_SECONDS:
             turn()
-        self.assertLess(len(self.server.times), 12 * SEVERAL_SECONDS)  # it is two clients: one that asks about topics
+        seconds = time.monotonic() - began
+        # It is two clients: one that asks about topics.
+        self.assertLess(len(self.server.times) - before, 12 * seconds)
 
     def test_a_consumer_whose_tls_fails_comes_back_seldom(self):
         settings = ConsumerSettings(self.distrustful, (self.topic,), "group")
@@ -236,6 +247,6 @@ class TestReconnects(SecurityCase):
         producer = self.producer(connection=self.distrustful)
         producer.send(self.topic, b"1")
         self.assert_comes_back_seldom(lambda: time.sleep(0.1))
-        error = producer.health().last_error
-        self.assertIsInstance(error, AuthenticationError | RetriableError)  # the last may be: no broker is up
-        self.assertIn("expired", self.log_of_client.output)
+        # The last may be: no broker is up.
+        self.wait_until(lambda: isinstance(producer.health().last_error, AuthenticationError | RetriableError))
+        self.wait_until(lambda: "expired" in self.log_of_client.output)

@@ -132,12 +132,12 @@ class TestIdempotencyKey(ApiCase):
         posts = [threading.Thread(target=lambda: answers.append(self.post(METRICS, metric(), KEY))) for _ in range(2)]
         for thread in posts:
             thread.start()
-        self.assertTrue(attached.wait(10), "no request attached to the one in flight")
+        self.assertTrue(attached.wait(50), "no request attached to the one in flight")
         impatient = self.post(METRICS, metric(), KEY, client=self.new_client(publish_timeout_seconds=SECONDS))
         self.assertEqual((503, 1), (impatient.status_code, impatient.json["error"]["unknown"]))
         self.kafka.broker.reconnect()
         for thread in posts:
-            thread.join(10)
+            thread.join(50)
         self.assertEqual([204, 204], [answer.status_code for answer in answers])
         self.assertEqual(2, len(self.ids()))
 

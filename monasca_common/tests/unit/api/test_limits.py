@@ -18,7 +18,7 @@ class Gate:
 
     def __call__(self, environ, start_response):
         self.entered.release()
-        self.opened.wait(10)
+        self.opened.wait(50)
         if environ["PATH_INFO"] == "/raises":
             raise RuntimeError
         start_response("204 No Content", [])
@@ -41,7 +41,7 @@ class LimitCase(base.BaseTestCase):
         for thread in threads:
             thread.start()
         for _ in threads:
-            self.assertTrue(self.gate.entered.acquire(timeout=10))
+            self.assertTrue(self.gate.entered.acquire(timeout=50))
         return threads, answers
 
 
@@ -54,7 +54,7 @@ class TestInFlightLimit(LimitCase):
         )
         self.gate.opened.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(50)
         self.assertEqual([204] * 4, [answer.status_code for answer in answers])
         self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
 

@@ -131,7 +131,7 @@ class Server:
         if self.error is not None:
             raise self.error
         if token == "slow":
-            self.opened.wait(10)
+            self.opened.wait(50)
         return {"token": token}
 
     def invalidate(self):
@@ -159,11 +159,11 @@ class TestValidations(base.BaseTestCase):
         ]
         for thread in threads:
             thread.start()
-            self.assertTrue(server.entered.acquire(timeout=10))
+            self.assertTrue(server.entered.acquire(timeout=50))
         self.assertRaises(tokens.Undecided, validations.verify_token, "quick")
         server.opened.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(50)
         self.assertEqual([{"token": "slow"}] * 2, answers)
         self.assertEqual({"token": "quick"}, validations.verify_token("quick"))
         self.assertEqual(["refused", "valid", "valid", "valid"], self.observed)

@@ -67,7 +67,7 @@ class TestCache(base.BaseTestCase):
 
         def while_the_others_wait(folder, version):
             for event in begun:
-                event.wait(10)
+                event.wait(50)
             self.fetch(folder, version)
 
         with mock.patch.object(fetch, "fetch", while_the_others_wait):

@@ -13,7 +13,7 @@ from monasca_common.devbroker.ports import HOST, free_ports
 from monasca_common.devbroker.proxy import KafkaProxy, Route
 from monasca_common.devbroker.proxy_rules import Fault
 
-SECONDS = 10
+SECONDS = 50
 
 
 def receive(connection):

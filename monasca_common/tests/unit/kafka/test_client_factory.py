@@ -68,10 +68,10 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual(0, producer.publish(TOPIC, "four"))
 
     def test_what_is_still_queued_is_counted_and_arrives_once(self):
-        self.memory.broker.inject("produce", Delay(0.1), count=2)
+        self.memory.broker.inject("produce", Delay(1.0), count=2)
         producer = self.producer()
 
-        self.assertEqual(2, producer.publish(TOPIC, ["one", "two"], timeout=0.01))
+        self.assertEqual(2, producer.publish(TOPIC, ["one", "two"], timeout=0))
 
         producer.close(5)
         self.assertEqual([b"one", b"two"], [value for _, value in self.log()])
@@ -87,18 +87,18 @@ class ServiceProducerTest(FactoryTestCase):
         self.assertEqual([(None, b"one")], self.log())
 
     def test_a_message_that_was_promised_and_failed_later_is_sent_again(self):
-        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=0.1))
+        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=1.0))
         producer = self.producer()
-        self.assertEqual(1, producer.publish(TOPIC, ["one"], timeout=0.01))
+        self.assertEqual(1, producer.publish(TOPIC, ["one"], timeout=0))
 
         producer.close(5)
 
         self.assertEqual([(None, b"one")], self.log())
 
     def test_a_promise_outlives_an_interrupt(self):
-        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=0.1))
+        self.memory.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS", seconds=1.0))
         producer = self.producer()
-        producer.publish(TOPIC, ["one"], timeout=0.01)
+        producer.publish(TOPIC, ["one"], timeout=0)
         retry = producer._producer.retry
 
         def interrupted(report, timeout):

@@ -25,7 +25,7 @@ class MemoryMember:
         self._owns = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self._owns.wait(10)
+        self._owns.wait(50)
 
     def _run(self):
         with contextlib.suppress(TransportError):
@@ -36,7 +36,7 @@ class MemoryMember:
 
     def kill(self):
         self._broker.kill_member(self._group, self._broker.members(self._group)[0].member_id)
-        self._thread.join(10)
+        self._thread.join(50)
 
 
 class MemoryCluster(contracts.Cluster):

@@ -7,7 +7,7 @@ import threading
 
 from monasca_common.kafka.transport.memory import MemoryConsumer, MemoryProducer
 
-_REAL_SECONDS = 20
+_REAL_SECONDS = 50
 
 
 class TransactionalMemoryProducer(MemoryProducer):

@@ -44,7 +44,7 @@ class StatusServerTest(base.BaseTestCase):
 
     def get(self, path):
         try:
-            with urllib.request.urlopen(self.base + path, timeout=5) as answer:
+            with urllib.request.urlopen(self.base + path, timeout=50) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

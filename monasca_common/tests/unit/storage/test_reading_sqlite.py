@@ -42,7 +42,7 @@ class SqliteReadBoundsTest(SqliteTestCase):
         return reader
 
     def test_a_query_that_takes_too_long_is_given_up_and_its_connection_serves_the_next(self):
-        connections = self.connections(read_timeout_seconds=0.05, read_connections=1)
+        connections = self.connections(read_timeout_seconds=1.0, read_connections=1)
         self.assertRaises(QueryTimeout, connections.run, _run(_FOR_EVER))
         self.assertEqual([(1,)], connections.run(_run("SELECT 1")))
 

@@ -26,7 +26,7 @@ class Coordinator:
 
     def commit(self, offsets):
         self.sent.append(dict(offsets))
-        self.held.wait(10)
+        self.held.wait(50)
         return {partition: self.answers.get(partition) for partition in offsets}
 
 
@@ -76,7 +76,7 @@ class TestCommitter(base.BaseTestCase):
         second.start()
         self.over.add(B)
         self.coordinator.held.set()
-        second.join(10)
+        second.join(50)
         self.assertEqual([{A: 5}], self.coordinator.sent)
 
     def test_a_commit_that_breaks_is_an_error_and_the_next_one_works(self):
@@ -104,5 +104,5 @@ class TestCommitter(base.BaseTestCase):
         self.assertFalse(self.committer.close(release, 0.01))
         self.assertEqual([], order)
         self.coordinator.held.set()
-        self.released.wait(10)
+        self.released.wait(50)
         self.assertEqual([[{A: 5}]], order)

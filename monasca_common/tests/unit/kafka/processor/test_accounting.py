@@ -55,7 +55,7 @@ class Gate:
 
     def __call__(self, part):
         self.entered.set()
-        self._open.wait(20)
+        self._open.wait(50)
 
 
 class FromPositions(RebalanceListener):
@@ -188,7 +188,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
 
         def slow(partition, start, end):
             entered.set()
-            leave.wait(20)
+            leave.wait(50)
             self.positions.accounted(partition, start, end)
 
         self.fill(b"bad")
@@ -372,7 +372,7 @@ class EndOfTheLogTest(AccountingCase):
         go_on = threading.Event()
 
         def slow(part):
-            go_on.wait(20)
+            go_on.wait(50)
             self.positions.handle(part)
 
         consumer = self.consumer()

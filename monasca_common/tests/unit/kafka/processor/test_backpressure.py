@@ -60,7 +60,7 @@ class ProcessingTest(ProcessorCase):
         open_gate = threading.Event()
 
         def handler(part):
-            open_gate.wait(30)
+            open_gate.wait(50)
 
         running = self.start(handler, settings={"batch_size": 10, "buffer_bytes": 60_000})
         loads = running.processor._lanes.loads
@@ -76,7 +76,7 @@ class ProcessingTest(ProcessorCase):
 
         def handler(message):
             if message.offset == 0:
-                open_gate.wait(30)
+                open_gate.wait(50)
 
         running = self.start(
             handler,

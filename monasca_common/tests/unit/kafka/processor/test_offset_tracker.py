@@ -177,5 +177,5 @@ class TestInterruptedTracker(base.BaseTestCase):
         asking.tracker = tracker
         thread = threading.Thread(target=tracker.done, args=(asking, 1, 0), daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(50)
         self.assertFalse(thread.is_alive())

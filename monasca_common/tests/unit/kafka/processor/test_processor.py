@@ -33,7 +33,7 @@ class Gate:
 
     def __call__(self, part):
         self.calls.append(list(part.values))
-        self.open.wait(30)
+        self.open.wait(50)
 
 
 class HandlingTest(ProcessorCase):

@@ -117,7 +117,7 @@ class ReadFromTest(ProcessorCase):
         def handler(part):
             calls.append(part.values)
             if len(calls) == 1:
-                go_on.wait(20)
+                go_on.wait(50)
                 raise ReadFrom(0)
 
         self.start(handler)
@@ -135,7 +135,7 @@ class ReadFromTest(ProcessorCase):
 
         def handler(message):
             if message.value == b"slow" and not asked:
-                go_on.wait(20)
+                go_on.wait(50)
                 raise RetryLater
             if message.value == b"asks" and not asked:
                 asked.append(True)

@@ -48,6 +48,6 @@ class ProducerCase(base.BaseTestCase):
         results = []
         thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(50)
         self.assertEqual(1, len(results), "the call did not come back")
         return results[0]

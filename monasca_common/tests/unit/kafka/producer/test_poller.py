@@ -49,11 +49,11 @@ class PollerTest(base.BaseTestCase):
         def another():
             with ledger.serving:
                 held.set()
-                over.wait(10)
+                over.wait(50)
 
         thread = threading.Thread(target=another, daemon=True)
         thread.start()
-        held.wait(10)
+        held.wait(50)
         self.assertFalse(poller.wait(Latch(1), SHORT_SECONDS))
         over.set()
         thread.join()

@@ -159,7 +159,7 @@ class PublishTest(ProducerCase):
         waiter = threading.Thread(target=lambda: results.append(producer.publish("t", [b"c"], timeout=3600)))
         waiter.start()
         self.broker.reconnect()
-        waiter.join(10)
+        waiter.join(50)
         self.assertTrue(results[0].ok)
         self.assertEqual([b"a", b"b", b"c"], self.values())
 
@@ -284,7 +284,7 @@ class RetryTest(ProducerCase):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(50)
         self.assertEqual([True, True], [again.ok for again in reports])
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
@@ -326,7 +326,7 @@ class RetryTest(ProducerCase):
         waiter = threading.Thread(target=lambda: results.append(producer.publish("t", [record, record])))
         waiter.start()
         self.broker.reconnect()
-        waiter.join(10)
+        waiter.join(50)
         self.assertEqual([0, 0], [d.offset for d in results[0].delivered])
         self.assertEqual([b"own"], self.ids())
 
@@ -406,7 +406,7 @@ class SendTest(ProducerCase):
 
         producer = self.producer()
         sent = producer.send("t", b"a", on_delivery=listener)
-        self.assertTrue(done.wait(10))
+        self.assertTrue(done.wait(50))
         [(delivery, thread)] = heard
         self.assertEqual((sent, 0, None), (delivery.message_id, delivery.offset, delivery.error))
         self.assertIsNot(threading.current_thread(), thread)
@@ -416,7 +416,7 @@ class SendTest(ProducerCase):
         producer = self.producer()
         producer.send("t", b"a", on_delivery=lambda delivery: 1 / 0)
         producer.send("t", b"b", on_delivery=lambda delivery: done.set())
-        self.assertTrue(done.wait(10))
+        self.assertTrue(done.wait(50))
         self.assertEqual(1, producer.health().failed_listeners)
 
     def test_waiting_inside_a_listener_raises_at_once_and_sending_works(self):
@@ -441,7 +441,7 @@ class SendTest(ProducerCase):
 
         report = producer.publish("t", [b"warm"])
         producer.send("t", b"a", on_delivery=listener)
-        self.assertTrue(done.wait(10))
+        self.assertTrue(done.wait(50))
         self.assertEqual(4, len(outcomes))
         producer.flush()
         self.assertEqual([b"warm", b"a", b"from the listener"], self.values())

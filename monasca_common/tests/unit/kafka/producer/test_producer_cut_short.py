@@ -48,7 +48,7 @@ class CloseTest(CutShortCase):
 
         threads = [threading.Thread(target=caller, daemon=True), threading.Thread(target=producer.close, args=(0,))]
         threads[0].start()
-        self.assertTrue(asking.wait(10))
+        self.assertTrue(asking.wait(50))
         threads[1].start()
         while any(thread.is_alive() for thread in threads):
             self.clock.advance(1)
@@ -107,7 +107,7 @@ class CloseTest(CutShortCase):
             released.wait(60)
 
         producer.send("t", b"a", on_delivery=listener)
-        self.assertTrue(called.wait(10))
+        self.assertTrue(called.wait(50))
         self.assertTrue(self.at_once(lambda: producer.close(0)).ok)
 
 
@@ -207,7 +207,7 @@ class EndlessTest(CutShortCase):
         heard = threading.Event()
         producer.send("t", b"a", on_delivery=leave)
         producer.send("t", b"b", on_delivery=lambda delivery: heard.set())
-        self.assertTrue(heard.wait(10))
+        self.assertTrue(heard.wait(50))
         self.assertEqual(1, producer.health().failed_listeners)
 
 

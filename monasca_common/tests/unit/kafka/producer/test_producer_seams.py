@@ -15,7 +15,7 @@ from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryProduc
 from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
-_SECONDS = 10
+_SECONDS = 50
 
 
 class Gate:
@@ -26,7 +26,7 @@ class Gate:
 
     def __call__(self):
         self.reached.set()
-        self.open.wait(3 * _SECONDS)
+        self.open.wait(_SECONDS)
 
 
 class SeamCase(ProducerCase):

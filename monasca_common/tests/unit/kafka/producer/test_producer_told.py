@@ -291,7 +291,7 @@ class RepeatsInFlightTest(ProducerCase):
             publish.join(0.001)
         self.assertTrue(answered[0].ok)
         for _ in range(3):
-            self.assertTrue(all_heard.acquire(timeout=10))
+            self.assertTrue(all_heard.acquire(timeout=50))
         self.assertEqual([b"mine"] * 3, heard)
 
 

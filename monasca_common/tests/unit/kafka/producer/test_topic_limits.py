@@ -10,7 +10,7 @@ from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.transport.memory import Fail, MemoryProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
-_SECONDS = 10
+_SECONDS = 50
 
 
 class Asked(MemoryProducer):

@@ -36,7 +36,7 @@ class VirtualClockTest(base.BaseTestCase):
         waiter = threading.Thread(target=lambda: acquired.append(clock.wait(lock, None)))
         waiter.start()
         lock.release()
-        waiter.join(10)
+        waiter.join(50)
         self.assertEqual([True], acquired)
 
 

@@ -77,7 +77,7 @@ class ReadingTest(ConsumerCase):
         poller = threading.Thread(target=lambda: found.extend(self.consumer.poll(10, 1000)))
         poller.start()
         self.fill(1)
-        poller.join(10)
+        poller.join(50)
         self.assertEqual([b"0"], [message.value() for message in found])
 
     def test_the_end_of_the_log_is_told_once_after_its_messages(self):

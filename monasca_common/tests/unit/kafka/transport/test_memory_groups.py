@@ -152,9 +152,9 @@ class IncrementalTest(GroupCase):
         poller = threading.Thread(target=lambda: first.transport.poll(1, 1000), daemon=True)
         poller.start()
         second.poll()
-        self.assertTrue(revoked.wait(10))
+        self.assertTrue(revoked.wait(50))
         self.clock.advance(1000)
-        poller.join(10)
+        poller.join(50)
 
 
 class EagerTest(GroupCase):

@@ -267,5 +267,5 @@ class FaultsTest(ProducerCase):
         poller = threading.Thread(target=self.producer.poll, args=(1000,))
         poller.start()
         self.clock.advance(60)
-        poller.join(10)
+        poller.join(50)
         self.assertEqual([(None, b"v")], self.outcomes())

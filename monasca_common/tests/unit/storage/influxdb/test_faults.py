@@ -234,7 +234,7 @@ class TestUnavailable(FaultCase):
         writer = self.writer(timeout_seconds=0.2)
         answered = threading.Event()
         self.addCleanup(answered.set)
-        self.server.answer = lambda lines: (204, b"") if answered.wait(10) else None
+        self.server.answer = lambda lines: (204, b"") if answered.wait(50) else None
         self.assertIn("TimeoutError", self.unavailable(writer))
 
     def test_what_is_not_http_is_unavailable(self):
