@@ -132,7 +132,7 @@ class ProducerContract(Scenario):
     def test_a_lost_answer_neither_loses_nor_doubles_a_record(self) -> None:
         topic = self.cluster.new_topic()
         producer = self.cluster.producer()
-        producer.publish(topic, [b"warm"]).raise_for_undelivered()
+        producer.publish(topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         self.cluster.lose_produce_answers(2)
         reports = [producer.publish(topic, [b"%d" % number for number in range(20)], timeout=0.02)]
         for _ in self.attempts(lambda: repr(reports)):
@@ -146,7 +146,7 @@ class ProducerContract(Scenario):
     def test_what_has_no_answer_is_unknown_and_a_retry_waits_for_it(self) -> None:
         topic = self.cluster.new_topic()
         producer = self.cluster.producer()
-        producer.publish(topic, [b"warm"]).raise_for_undelivered()
+        producer.publish(topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
             report = producer.publish(topic, [b"1", b"2"], timeout=0.2)
             self.assertEqual([0, 1], [delivery.index for delivery in report.unknown])
@@ -160,7 +160,7 @@ class ProducerContract(Scenario):
     def test_close_takes_no_longer_than_it_was_given_and_tells_what_it_gave_up(self) -> None:
         topic = self.cluster.new_topic()
         producer = self.cluster.producer()
-        producer.publish(topic, [b"warm"]).raise_for_undelivered()
+        producer.publish(topic, [b"warm"], timeout=self.cluster.patience_seconds).raise_for_undelivered()
         with self.cluster.outage():
             producer.send(topic, b"lost")
             report = producer.close(timeout=0.1)

@@ -24,7 +24,7 @@ from monasca_common.storage.testing import Database
 from monasca_common.storage.testing.database import canonical
 
 _MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
-_START_SECONDS = 30
+_START_SECONDS = 120
 _TEMPORARY = tempfile.gettempdir()  # of the process: a test's own folder is gone when the next one starts
 _CONFIGURATION = """
 reporting-disabled = true
@@ -67,7 +67,7 @@ class InfluxServer:
         deadline = time.monotonic() + _START_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ping", timeout=1):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ping", timeout=10):
                     return
             except OSError:
                 time.sleep(0.05)
@@ -82,7 +82,7 @@ class InfluxServer:
         """Series as InfluxDB tells them; raises for an error."""
         parameters = urllib.parse.urlencode({"q": text, "db": database, "epoch": "ms"})
         with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.http_port}/query", data=parameters.encode(), timeout=30
+            f"http://127.0.0.1:{self.http_port}/query", data=parameters.encode(), timeout=120
         ) as answer:
             [result] = json.load(answer)["results"]
         if "error" in result:

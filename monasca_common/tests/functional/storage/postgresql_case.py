@@ -14,9 +14,9 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import SqlDatabase
 from monasca_common.storage.testing.scenario import claim, message_id, row
+from monasca_common.tests.functional.waiting import Waiting
 
 RETRY_SECONDS = 0.05
-RECOVERY_SECONDS = 30
 
 
 class PostgresqlTestCase(base.BaseTestCase):
@@ -42,10 +42,11 @@ class PostgresqlTestCase(base.BaseTestCase):
         return session
 
 
-class OwnServerTestCase(PostgresqlTestCase):
-    """``self.server`` is the test's own: to be killed, frozen and filled. Writes give up after a second."""
+class OwnServerTestCase(Waiting, PostgresqlTestCase):
+    """``self.server`` is the test's own: to be killed, frozen and filled."""
 
     settings: Mapping[str, str] = MappingProxyType({})
+    write_timeout_seconds = 30.0
 
     def setUp(self):
         self.server = None
@@ -57,7 +58,21 @@ class OwnServerTestCase(PostgresqlTestCase):
         return self.server.create_database()
 
     def empty_database(self, **changes):
-        return super().empty_database(**{"write_timeout_seconds": 1.0, **changes})
+        return super().empty_database(**{"write_timeout_seconds": self.write_timeout_seconds, **changes})
+
+    def store(self, writer, its_claim, rows):
+        """What a write says that is repeated while the database is unavailable, which a busy one is for a time-out."""
+        said = []
+
+        def stored():
+            try:
+                said.append(writer.write(its_claim, rows))
+            except StorageUnavailable:
+                return False
+            return True
+
+        self.wait_until(stored, "a write")
+        return said[0]
 
 
 def batch(number, size, kind=Kind.METRICS):

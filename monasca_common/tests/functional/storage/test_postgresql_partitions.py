@@ -3,13 +3,13 @@
 
 import datetime
 import threading
-import time
 
 from monasca_common.storage.base import Kind, Pruned, Rows, Written
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import claim, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.functional.waiting import Waiting
 
 DAY_MS = 86_400_000
 WRITERS = 6
@@ -87,7 +87,7 @@ class PartitionsTest(PartitionsCase):
             self.assertEqual(Written(stored=1), self.write(writer, [far], 1))
 
     def test_partitions_that_cannot_be_made_ahead_hold_up_no_row_that_has_one(self):
-        database = self.empty_database(write_timeout_seconds=1.0)
+        database = self.empty_database(write_timeout_seconds=3.0)
         database.prepare()
         self.database = database
         writer = database.writer()
@@ -102,13 +102,13 @@ class PartitionsTest(PartitionsCase):
         self.assertEqual(Written(stored=1), self.write(writer, [far], 2))
 
 
-class PruningTest(PartitionsCase):
+class PruningTest(Waiting, PartitionsCase):
     def setUp(self):
         super().setUp()
         self.later_ms = NOW_MS + self.database.settings.default_retention_days * DAY_MS
 
     def empty_database(self, **changes):
-        return super().empty_database(**{"write_timeout_seconds": 2.0, **changes})
+        return super().empty_database(**{"write_timeout_seconds": 5.0, **changes})
 
     def prune(self, now_ms):
         return list(self.database.storage().prune(now_ms))
@@ -140,17 +140,16 @@ class PruningTest(PartitionsCase):
 
         thread = threading.Thread(target=prune)
         thread.start()
-        slowest = 0.0
-        for number in range(1, 200):
-            began = time.monotonic()
-            self.write(writer, [measurement(number)], number)
-            slowest = max(slowest, time.monotonic() - began)
-            if pruning:
-                break
-            time.sleep(0.01)
+        watching, waits = self.session(), "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        self.wait_until(lambda: pruning or watching.execute(waits).fetchone()[0], "pruning that waits")
+        written = beside = 0
+        while not pruning:
+            written += 1
+            self.write(writer, [measurement(written)], written)
+            beside += not pruning
         thread.join()
         self.assertIsInstance(pruning[0], StorageUnavailable)
-        self.assertLess(slowest, 0.5)
+        self.assertGreater(beside, 2)  # who is held up writes one, when pruning gives up
         reader.execute("ROLLBACK")
         # What was interrupted is finished by the next one.
         self.assertEqual([Pruned("measurements", 2, "partitions")], self.prune(self.later_ms))

@@ -12,7 +12,7 @@ from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTe
 _DAY_MS = 86_400_000
 _SLOW = """
     CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN PERFORM pg_sleep(0.04); RETURN new; END $$;
+    $$ BEGIN PERFORM pg_sleep(0.08); RETURN new; END $$;
     CREATE TRIGGER slow BEFORE INSERT ON measurements FOR EACH ROW EXECUTE FUNCTION dawdle()
 """
 _NOTED = """
@@ -41,7 +41,7 @@ class PartsTest(PostgresqlTestCase):
         return self.fail("never stored")
 
     def test_a_batch_too_slow_for_its_time_out_is_stored_in_parts_each_row_once(self):
-        writer = self.prepared(write_timeout_seconds=1.0)
+        writer = self.prepared(write_timeout_seconds=2.0)
         self.session().execute(_SLOW)
         values = [measurement(number) for number in range(60)]
         failures, stored = self.write_until_stored(writer, values)

@@ -18,7 +18,7 @@ from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 _LENGTH = 120
 _BATCH = 10
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 200
 
 
 class StorageCrash:
