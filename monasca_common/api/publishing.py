@@ -51,8 +51,9 @@ class Publishing:
         try:
             for bulk in bulks:
                 producer = self._producers.of(bulk.topic)
-                if producer.stalled or not producer.enter():
-                    raise _refused(producer, sum(len(each.records) for each in bulks), keyed=keyed)
+                why = producer.enter()
+                if why is not None:
+                    raise _refused(f"{bulk.topic} {why}", sum(len(each.records) for each in bulks), keyed=keyed)
                 entered.append((producer, bulk))
             deadline = self._monotonic() + self._seconds
             reports = []
@@ -70,11 +71,10 @@ class Publishing:
             raise _undelivered(reports)
 
 
-def _refused(producer: TopicProducer, messages: int, *, keyed: bool) -> Problem:
+def _refused(which: str, messages: int, *, keyed: bool) -> Problem:
     failed, unknown = (0, messages) if keyed else (messages, 0)
-    why = "has acknowledged nothing for a while" if producer.stalled else "is waited for by as many requests as may"
     return unavailable(
-        f"Kafka's topic {producer.topic} {why}, so nothing of this request was sent: send it again later",
+        f"Kafka's topic {which}, so nothing of this request was sent: send it again later",
         retry_after_seconds=RETRY_AFTER_SECONDS,
         reason=Reason.KAFKA,
         details={"delivered": 0, "failed": failed, "unknown": unknown},

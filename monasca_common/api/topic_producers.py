@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
+from monasca_common.api.partitions import AnsweringPartitions
 from monasca_common.api.reopening import Reopening
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import (
@@ -25,6 +27,7 @@ from monasca_common.kafka import (
 )
 
 _LOOK_AGAIN_SECONDS = 0.1
+_TRY_AFTER_SECONDS = 10.0
 
 
 class TopicProducer:
@@ -45,43 +48,72 @@ class TopicProducer:
         self._stalled_after = settings.stalled_after_seconds
         self._monotonic = monotonic
         self._places = threading.BoundedSemaphore(settings.max_in_flight)
-        self._stalled = False
+        self._is_old = False
+        self._partitions = AnsweringPartitions(
+            stalled_after_seconds=settings.stalled_after_seconds,
+            try_after_seconds=max(_TRY_AFTER_SECONDS, 2 * settings.publish_timeout_seconds),
+        )
         self._look_again_at = float("-inf")
 
-    def enter(self) -> bool:
-        """Take a place among the posts that wait for this topic, until `leave`; false where there is none."""
+    def enter(self) -> str | None:
+        """Take a place among the posts that wait for this topic, until `leave`. Why there is none; ``None``: it is
+        taken.
+
+        Nobody waits for a stalled topic: a frozen broker must not take a thread and a body of each client until its
+        deadline. What is on its way ends the state by being acknowledged; a post that tries finds partitions that
+        answer, if only one is stuck.
+        """
         self.used = True
-        return self._places.acquire(blocking=False)
+        if self._is_stalled_now() and not self._partitions.tries(self._monotonic()):
+            return "has acknowledged nothing for a while"
+        if not self._places.acquire(blocking=False):
+            return "is waited for by as many requests as may"
+        return None
 
     def leave(self) -> None:
         self._places.release()
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
-        return self.producer.publish(self.topic, records, timeout=timeout)
+        began, partitions = self._monotonic(), self._partitions
+        partition = partitions.choose(began)
+        if partition is not None:
+            records = [_to(partition, record) for record in records]
+        report = self.producer.publish(self.topic, records, timeout=timeout)
+        if report.unknown:
+            partitions.unanswered(partition, [each.message_id for each in report.unknown])
+        if partitions.wants_to_know(self._monotonic()):
+            partitions.acknowledged({each.partition for each in report.delivered if each.partition is not None}, began)
+        return report
 
-    @property
-    def stalled(self) -> bool:
-        """Whether Kafka has left a message unacknowledged for too long. Then nobody waits for it: a frozen broker
-        must not take a thread and a body of each client until its deadline. What is on its way ends the state by being
-        acknowledged, so nothing needs to be tried out."""
+    def _is_stalled_now(self) -> bool:
         now = self._monotonic()
         if now >= self._look_again_at:
             self._look_again_at = now + _LOOK_AGAIN_SECONDS
-            self._stalled = self.is_stalled(self.health())
-        return self._stalled
+            health = self.health()
+            self._partitions.look(health.oldest_unacknowledged_seconds, now)
+            self._is_old = self.is_old(health)
+        return self._is_old and not self._partitions.any
 
     def health(self) -> ProducerHealth:
         """A producer that a fatal error has finished is reopened by being asked, as `Reopening` says."""
         self._reopening.reopen_if_finished()
         return self.producer.health()
 
-    def is_stalled(self, health: ProducerHealth) -> bool:
+    def is_old(self, health: ProducerHealth) -> bool:
+        """Whether a message is unacknowledged for too long."""
         return health.oldest_unacknowledged_seconds > self._stalled_after
+
+    def is_stalled(self, health: ProducerHealth) -> bool:
+        return self.is_old(health) and not self._partitions.any
 
     @staticmethod
     def is_refused(health: ProducerHealth) -> bool:
         """Whether Kafka refuses this client for good."""
         return health.finished or isinstance(health.last_error, AuthorizationError | FatalError)
+
+
+def _to(partition: int, record: bytes | Record) -> Record:
+    return replace(record, partition=partition) if isinstance(record, Record) else Record(record, partition=partition)
 
 
 class TopicProducers:

@@ -101,6 +101,7 @@ def producer_check(producers: TopicProducers, probe: Callable[[], None] | None) 
     def check() -> CheckResult:
         opened = producers.opened()
         healths = {each.topic: each.health() for each in opened}
+        old = [each.topic for each in opened if each.is_old(healths[each.topic])]
         stalled = sorted(each.topic for each in opened if each.is_stalled(healths[each.topic]))
         refused = sorted(each.topic for each in opened if each.is_refused(healths[each.topic]))
         oldest = max((health.oldest_unacknowledged_seconds for health in healths.values()), default=0.0)
@@ -109,6 +110,7 @@ def producer_check(producers: TopicProducers, probe: Callable[[], None] | None) 
             "oldest_unacknowledged_seconds": round(oldest, 3),
             "recreated_topics": sum(health.recreated_topics for health in healths.values()),
             "stalled_topics": stalled,
+            "partly_stalled_topics": sorted(topic for topic in old if topic not in stalled),
             "refused_topics": refused,
         }
         facts = {name: value for name, value in facts.items() if value or name in _ALWAYS_TOLD}

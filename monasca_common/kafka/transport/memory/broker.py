@@ -133,14 +133,21 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def inject(
-        self, kind: RequestKind, fault: Fault, *, nth: int = 1, count: int | None = 1, topic: str | None = None
+        self,
+        kind: RequestKind,
+        fault: Fault,
+        *,
+        nth: int = 1,
+        count: int | None = 1,
+        topic: str | None = None,
+        partition: int | None = None,
     ) -> None:
         """Meet the ``nth`` request of a kind from now on, and ``count`` in all (``None``: every one), with a fault.
 
-        Each produced record is a request of its own.
+        Each produced record is a request of its own. ``partition``: of a produced record; other kinds have none.
         """
         with self.changed:
-            self._faults.add(kind, fault, nth=nth, count=count, topic=topic)
+            self._faults.add(kind, fault, nth=nth, count=count, topic=topic, partition=partition)
             self.changed.notify_all()
 
     def clear_faults(self) -> None:
@@ -238,7 +245,7 @@ class MemoryBroker:
     def append(self, record: MemoryMessage) -> Answer:
         """Serve one produce request whose partition is settled."""
         topic = self.topic(record.topic())
-        fault = self._meet("produce", topic.name)
+        fault = self._meet("produce", topic.name, record.partition())
         now = self.clock.monotonic()
         if isinstance(fault, Fail):
             return Answer(now + fault.seconds, raw_error(fault.error, fatal=fault.fatal))
@@ -291,9 +298,11 @@ class MemoryBroker:
         self.changed.wait(None if forever else remaining)
         return True
 
-    def _meet(self, kind: RequestKind, topic: str | None) -> Fail | Delay | LoseAnswer | None:
+    def _meet(
+        self, kind: RequestKind, topic: str | None, partition: int | None = None
+    ) -> Fail | Delay | LoseAnswer | None:
         """The fault of this request; one that hangs has hung when this returns."""
-        fault = self._faults.take(kind, topic)
+        fault = self._faults.take(kind, topic, partition)
         if not isinstance(fault, Hang):
             return fault
         cleared = self._faults.cleared

@@ -58,13 +58,14 @@ Fault = Fail | Delay | LoseAnswer | Hang
 class _Rule:
     kind: RequestKind
     topic: str | None
+    partition: int | None
     fault: Fault
     first: int
     last: float
     seen: int = 0
 
-    def applies(self, kind: RequestKind, topic: str | None) -> bool:
-        if kind != self.kind or self.topic not in (None, topic):
+    def applies(self, kind: RequestKind, topic: str | None, partition: int | None) -> bool:
+        if kind != self.kind or self.topic not in (None, topic) or self.partition not in (None, partition):
             return False
         self.seen += 1
         return self.first <= self.seen <= self.last
@@ -77,15 +78,24 @@ class FaultPlan:
         self._rules: list[_Rule] = []
         self.cleared = 0  # times
 
-    def add(self, kind: RequestKind, fault: Fault, *, nth: int, count: int | None, topic: str | None) -> None:
+    def add(
+        self,
+        kind: RequestKind,
+        fault: Fault,
+        *,
+        nth: int,
+        count: int | None,
+        topic: str | None,
+        partition: int | None = None,
+    ) -> None:
         if isinstance(fault, Fail | LoseAnswer) and fault.error is not None:
             raw_error(fault.error)
         last = math.inf if count is None else nth + count - 1
-        self._rules.append(_Rule(kind, topic, fault, nth, last))
+        self._rules.append(_Rule(kind, topic, partition, fault, nth, last))
 
-    def take(self, kind: RequestKind, topic: str | None = None) -> Fault | None:
+    def take(self, kind: RequestKind, topic: str | None = None, partition: int | None = None) -> Fault | None:
         """The fault of this request, if it has one. Every rule counts the request."""
-        hits = [rule.fault for rule in self._rules if rule.applies(kind, topic)]
+        hits = [rule.fault for rule in self._rules if rule.applies(kind, topic, partition)]
         return hits[0] if hits else None
 
     def __bool__(self) -> bool:
