@@ -2,7 +2,6 @@
 """Tokens of a real Keystone: whose they are, what their roles may do, and what is said of bad ones."""
 
 import configparser
-import functools
 import json
 import shutil
 import socket
@@ -12,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase, metric
+from monasca_common.tests.functional.api.api_case import METRICS, ApiProcess, ApiProcessCase, metric
 from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
@@ -66,16 +65,30 @@ class TestKeystone(ApiProcessCase):
         keystone.user("reader", cls.project, ids["monasca-read-only-user"])
         keystone.user("agent", cls.project, ids["monasca-agent"], ids["monitoring-delegate"])
         keystone.user("stranger", cls.other_project, ids["monasca-user"])
+        cls.shared = None
 
-    def authenticated_api(self, *lines, password=PASSWORD, memcached=None):
-        """With the settings that are documented, but for addresses, secrets and time-outs."""
+    def setUp(self):
+        super().setUp()
+        if self.shared is None:
+            served = ApiProcess(self.folder, self.authenticated())
+            self.addClassCleanup(served.end)
+            type(self).shared = served.wait_until_ready(), self.topic
+        self.served, self.topic = self.shared
+        self.logged_before = {(each.partition, each.offset) for each in self.log(self.topic, self.partitions)}
+
+    def authenticated_api(self, *lines, **changes):
+        """One of the test's own; most share ``self.served``."""
+        return self.api(text=self.authenticated(*lines, **changes))
+
+    def authenticated(self, *lines, password=PASSWORD, memcached=None):
+        """A configuration with the settings that are documented, but for addresses, secrets and time-outs."""
         example = configparser.ConfigParser()
         example.read(EXAMPLE)
         changed = {
             "www_authenticate_uri": self.keystone.url,
             "auth_url": self.keystone.url,
             "password": password,
-            "http_connect_timeout": "60",
+            "http_connect_timeout": "240",
             "http_request_max_retries": "0",
         }
         left_out = {"cafile"}
@@ -86,18 +99,17 @@ class TestKeystone(ApiProcessCase):
         values = {**example["keystone_authtoken"], **changed}
         section = [f"{name} = {value}" for name, value in values.items() if name not in left_out]
         topics = [f"logs_topic = {self.fixture.topic()}", "auth_strategy = keystone", *lines]
-        return self.api(api=topics, more="\n".join(["[keystone_authtoken]", *section]))
-
-    @functools.cached_property
-    def served(self):
-        return self.authenticated_api()
+        return self.configuration(api=topics, more="\n".join(["[keystone_authtoken]", *section]))
 
     def post(self, user, body, path=METRICS, project="observed"):
         token = self.keystone.token(user, project)
         return self.served.post(body, {"X-Auth-Token": token}, path)
 
     def tenants(self):
-        return [json.loads(record.value)["meta"]["tenantId"] for record in self.log(self.topic, self.partitions)]
+        """Of what was logged during this test."""
+        logged = self.log(self.topic, self.partitions)
+        new = [each for each in logged if (each.partition, each.offset) not in self.logged_before]
+        return [json.loads(each.value)["meta"]["tenantId"] for each in new]
 
     def assert_unauthorized(self, answer):
         status, headers, body = answer

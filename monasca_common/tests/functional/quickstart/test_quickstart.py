@@ -102,12 +102,13 @@ class QuickstartTest(base.BaseTestCase):
         self.assert_nothing_runs()
 
     def test_it_stays_up_after_the_table_and_answers(self):
-        process = self.start("--seconds", "5")
+        process = self.start("--seconds", "5", JAVA_HOME=str(self.data))  # without Kafka and Spark it is soon there
         url = None
         for line in process.stdout:
             if "/v2.0/metrics/names" in line:
                 url = line.split("'")[1]
                 break
+        self.assertIsNotNone(url, "it has ended")
         with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             self.assertIn("mem.usable_mb", [element["name"] for element in json.load(answer)["elements"]])
         process.send_signal(signal.SIGINT)
