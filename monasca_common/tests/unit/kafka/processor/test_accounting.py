@@ -158,8 +158,8 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         running = self.begin()
         self.until(lambda: self.positions.asked > 5)
         began = self.clock.monotonic()
-        report = self.stop(running, 30)
-        self.assertLess(self.clock.monotonic() - began, 20)
+        report = self.stop(running, 300)
+        self.assertLess(self.clock.monotonic() - began, 200)
         self.assertEqual({IN: 1}, dict(report.left))
         self.assertEqual((0, 0), (self.committed(), self.positions.next))
 
@@ -291,7 +291,9 @@ class RevokedTest(AccountingCase):
             self.asked.append(partition)
             accounted(partition, start, end)
 
-        consumer = plugins.memory_consumer(self.kafka.consumer_settings("in", GROUP), listener=Listener())
+        # Long: virtual time runs ahead of threads that a busy machine holds up.
+        settings = self.kafka.consumer_settings("in", GROUP, stop_timeout_seconds=100.0)
+        consumer = plugins.memory_consumer(settings, listener=Listener())
         self.addCleanup(self.unhurried, lambda: consumer.close(0))
         running = self.start(self.positions.handle, consumer=consumer, accounted=noted, threads=2)
         self.until(lambda: len(set(self.asked)) == 2)
