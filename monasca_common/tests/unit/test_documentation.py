@@ -100,6 +100,15 @@ class SpecificationsTest(base.BaseTestCase):
             self.assertIn(f"``{name}``", self.page)
 
 
+class ServicesTest(base.BaseTestCase):
+    def test_each_service_has_a_page_that_says_how_to_run_watch_secure_and_upgrade_it(self):
+        for service in ("api", "persister", "pipeline"):
+            page = (SOURCE / "admin" / f"{service}.rst").read_text()
+            section = page.partition("\nRun, watch, secure, upgrade\n")[2]
+            for word in ("Run", "Watch", "Secure", "Upgrade"):
+                self.assertIn(f"\n* **{word}**: ", section, service)
+
+
 class ReferenceTest(base.BaseTestCase):
     def test_each_public_name_has_its_entry(self):
         page = (SOURCE / "reference" / "index.rst").read_text()
