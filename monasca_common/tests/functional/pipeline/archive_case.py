@@ -25,6 +25,7 @@ from monasca_common.pipeline.spark import worker_producer
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.reduction import rank
+from monasca_common.tests.functional.pipeline import warm_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SharedSpark
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, ReadOnlyFolder
 from monasca_common.tests.unit.persister import envelopes
@@ -45,6 +46,7 @@ master = local[2]
 shuffle_partitions = 2
 # A third of the time until the first batch: what lives for one need not be compiled well.
 options = spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC
+options = spark.python.daemon.module={daemon}
 [pipeline_archive]
 location = {location}
 topic = {topic}
@@ -155,6 +157,7 @@ class ArchiveCase(KafkaPipelineCase):
         path = self.folder / f"{name}.conf"
         facts = {"servers": self.cluster.bootstrap_servers, "driver": self.database, "location": self.location}
         facts |= {"url": url or self.url, "topic": self.topic, "group": self.group, "replay": replay, "others": others}
+        facts["daemon"] = warm_daemon.__name__
         path.write_text(_CONFIGURATION.format(**facts))
         return str(path)
 

@@ -31,6 +31,7 @@ from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.functional.pipeline import warm_daemon
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
@@ -54,7 +55,11 @@ CPU_PRE_ROWS = [pre_row("cpu", "cpu_sum", "cpu_host")]
 
 # Of a JVM that lives for a minute the best compiler costs more than it saves.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SPARK = SparkSettings(master="local[2]", shuffle_partitions=2, options={"spark.driver.extraJavaOptions": QUICK_JAVA})
+SPARK = SparkSettings(
+    master="local[2]",
+    shuffle_partitions=2,
+    options={"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.python.daemon.module": warm_daemon.__name__},
+)
 # What outlives a test takes the folder for temporary files from before it.
 _TEMPORARY = tempfile.gettempdir()
 _sessions: list[Any] = []

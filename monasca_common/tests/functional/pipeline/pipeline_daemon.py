@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark import daemon
 
 from monasca_common.kafka import failpoints
+from monasca_common.tests.functional.pipeline import warm_daemon  # noqa: F401 - what all workers import
 
 POINT = "pipeline.staged_task"
 DEATHS = "MONASCA_DEATHS"
