@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page that leads from nothing to a running system: its commands, as they stand there and in their order."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import psutil
+from oslotest import base
+
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
+
+CHECKOUT = Path(__file__).parents[4]
+PAGE = CHECKOUT / "doc" / "source" / "install" / "from-nothing-to-running.rst"
+_BLOCK = re.compile(r"(?m)^\.\. code-block:: bash\n\n((?:   .*\n|\n)+)")
+_PORTS = ("KAFKA_PORT", "KEYSTONE_PORT", "API_PORT", "PERSISTER_PORT", "PIPELINE_PORT")
+_SECONDS = 900  # an idle machine takes one minute; what the page waits for has limits of its own
+_TAIL = 3000
+
+
+def blocks():
+    return [textwrap.dedent(block) for block in _BLOCK.findall(PAGE.read_text())]
+
+
+class FromNothingToRunningTest(base.BaseTestCase):
+    @classmethod
+    def setUpClass(cls):
+        """Here, because a busy machine may take longer for all of it than one test may."""
+        super().setUpClass()
+        folder = Path(tempfile.mkdtemp(prefix="from-nothing-"))
+        cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
+        cls.addClassCleanup(end_all, folder)
+        output = folder / "shown.log"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", "\n".join(["set -euo pipefail", *blocks()])],
+                stdout=file,
+                stderr=file,
+                cwd=CHECKOUT,
+                env=environment(folder),
+            )
+        try:
+            status = process.wait(_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        cls.shown = output.read_text()
+        if status:
+            logs = [f"{path.name}:\n{path.read_text()[-_TAIL:]}" for path in sorted(folder.rglob("*log"))]
+            raise AssertionError("\n".join([f"the page's commands ended with {status}", *logs]))
+        cls.left = processes(folder)
+
+    def test_the_files_are_found_fine_and_what_is_missing_is_made(self):
+        for service in ("api", "persister", "pipeline"):
+            self.assertIn(f"{service}: fine", self.shown)
+        self.assertRegex(self.shown, r"database postgresql\S+: to be made, schema \d+ \(api, persister, pipeline\)")
+        self.assertRegex(self.shown, r"topic metrics: made, 12 partitions")
+
+    def test_a_metric_goes_from_a_token_to_a_row(self):
+        self.assertRegex(self.shown, r"(?m)^\|.*\b4096\b")
+
+    def test_the_metric_is_aggregated_and_published(self):
+        self.assertRegex(self.shown, r"(?m)^aggregate: 1 offsets done, 0 left$")
+        self.assertRegex(self.shown, r"(?m)^  published_messages +1$")
+
+    def test_nothing_is_left_behind(self):
+        self.assertEqual([], self.left)
+
+
+def environment(folder):
+    """With other ports and folders, by the variables that the page names, and what is installed here."""
+    ours = {name: str(port) for name, port in zip(_PORTS, free_ports(len(_PORTS)), strict=True)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
+    java = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {QUICK_JAVA}"
+    folders = {"MONASCA_HOME": str(folder), "MONASCA_VENV": str(Path(sys.executable).parents[1])}
+    return {**kept, **ours, **folders, "JDK_JAVA_OPTIONS": java}
+
+
+def processes(folder):
+    """What runs in the page's folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if Path(process.cwd()).is_relative_to(folder):
+                found.append(process)
+    return found
+
+
+def end_all(folder):
+    for process in processes(folder):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
