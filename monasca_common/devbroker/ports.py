@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import socket
-import tempfile
 import time
 from pathlib import Path
 
@@ -18,7 +17,6 @@ HOST = "127.0.0.1"
 # Below the range that systems hand out for outgoing connections, so that a port stays free while its broker is down.
 _FIRST, _LAST = 20_000, 32_000
 _ATTEMPTS = 200
-_TEMPORARY = tempfile.gettempdir()  # tests change it
 _given: set[int] = set()
 
 
@@ -48,9 +46,10 @@ def _reserve(port: int) -> bool:
     """Note that this process is given the port, until it ends. Returns whether nobody was before."""
     if port in _given:
         return False
+    register = _register()
     try:
-        fcntl.lockf(_register(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-    except OSError:
+        fcntl.lockf(register, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):
         return False
     _given.add(port)
     return True
@@ -58,8 +57,12 @@ def _reserve(port: int) -> bool:
 
 @functools.cache
 def _register() -> int:
-    """A file with a byte for each port, which stays open: whoever is given a port locks its byte."""
-    path = Path(_TEMPORARY, f"monasca-common-ports-{os.getuid()}")
+    """A file with a byte for each port, which stays open: whoever is given a port locks its byte.
+
+    It is the same for all processes: `tempfile` may have been told a folder of this one alone, as in tests.
+    """
+    folder = os.environ.get("TMPDIR") or "/tmp"  # nosec B108
+    path = Path(folder, f"monasca-common-ports-{os.getuid()}")
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 

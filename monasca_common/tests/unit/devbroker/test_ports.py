@@ -26,6 +26,12 @@ class TestFreePorts(base.BaseTestCase):
         with self.offer(first, second):
             self.assertRaises(ports.PortTaken, ports.free_ports, 1)
 
+    def test_a_folder_for_temporary_files_that_has_gone_is_not_missed(self):
+        take = "from monasca_common.devbroker import ports; ports.free_ports(1)"
+        program = [sys.executable, "-c", f"import tempfile; tempfile.tempdir = '/gone'; {take}"]
+        done = subprocess.run(program, capture_output=True, text=True, check=False)
+        self.assertEqual((0, ""), (done.returncode, done.stderr))
+
     def test_what_another_process_was_given_is_given_to_nobody_while_that_runs(self):
         candidates = [port for port in random.sample(range(32_000, 32_700), 100) if ports.is_free(port)][:2]
         command = [sys.executable, "-c", _TAKE, *map(str, candidates)]
