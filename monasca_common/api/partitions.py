@@ -8,10 +8,13 @@ but those whose messages it has.
 from __future__ import annotations
 
 import itertools
+import math
+import threading
 from collections.abc import Iterable
 from typing import Final
 
 _SLOW_SHARE: Final = 0.2  # of the time after which a topic counts as stalled
+_FIRST_TRY_SECONDS: Final = 1.0  # after the topic counts as stalled
 _SAMPLE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 600.0
 _MOST_REMEMBERED: Final = 100_000  # ids
@@ -22,11 +25,14 @@ class AnsweringPartitions:
 
     def __init__(self, *, stalled_after_seconds: float, try_after_seconds: float) -> None:
         """``try_after_seconds``: after so long a post is left to the client's own choice, to see whether more
-        partitions answer, and then ever more seldom, because each may leave its messages with one that is stuck."""
+        partitions answer, and then ever more seldom, because each may leave its messages with one that is stuck.
+        Where none is known to answer, all posts are refused until one has tried: so the first tries soon."""
+        self._stalled_after = stalled_after_seconds
         self._slow_after = _SLOW_SHARE * stalled_after_seconds
         self._try_after = self._pause = try_after_seconds
         self._slow = False
-        self._try_at = 0.0
+        self._try_at = self._first_try_at = 0.0
+        self._trying = threading.Lock()
         self._sample_at = float("-inf")
         self._acknowledged: dict[int, float] = {}  # when a post began that this partition has acknowledged
         self._answering: tuple[int, ...] = ()
@@ -44,6 +50,7 @@ class AnsweringPartitions:
         if not was_slow:
             self._pause = self._try_after
             self._try_at = now + self._pause
+            self._first_try_at = now - oldest_seconds + self._stalled_after + _FIRST_TRY_SECONDS
         # Well after the oldest: what was acknowledged in the moment before all of Kafka froze says nothing.
         since = now - oldest_seconds + self._slow_after / 2
         acknowledged = list(self._acknowledged.items())
@@ -54,12 +61,20 @@ class AnsweringPartitions:
         return bool(self._answering)
 
     def tries(self, now: float) -> bool:
-        """Whether this post is one that tries; the next one is so later."""
-        if now < self._try_at:
+        """Whether this post is one that tries; the next one is so later, and no other one meanwhile."""
+        if now < self._next_try_at():
             return False
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
-        self._try_at = now + self._pause
-        return True
+        with self._trying:
+            if now < self._next_try_at():
+                return False
+            if now >= self._try_at:
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+            self._first_try_at = math.inf
+            self._try_at = now + self._pause
+            return True
+
+    def _next_try_at(self) -> float:
+        return self._try_at if self._answering else min(self._try_at, self._first_try_at)
 
     def choose(self, now: float) -> int | None:
         """One of those that answer in turn; ``None``: the client chooses."""
