@@ -74,14 +74,29 @@ class Quickstart(MonascaCommand):
         for part in _NEEDED:
             importlib.import_module(part)  # what is not installed is reported before anything starts
         self._console = Console(file=self.app.stderr if parsed_args.json else self.app.stdout, highlight=False)
+        self._running: list[str] = []
+        self._interrupted = False
+        status = 130
         try:
             with _ends_at_signals(), contextlib.ExitStack() as stack:
-                return self._run(parsed_args, stack)
+                try:
+                    status = self._run(parsed_args, stack)
+                except KeyboardInterrupt:
+                    self._say_what_stops(parsed_args.keep_data)
         except KeyboardInterrupt:
-            self._console.print("stopped")
+            self._say("interrupted while it stopped")
             return 130
         except (DevBrokerError, ServiceFailed) as error:
             return self.complain(str(error))
+        if self._interrupted:
+            self._say("everything is stopped")
+        return status
+
+    def _say_what_stops(self, keep: Path | None) -> None:
+        self._interrupted = True
+        *others, last = self._running[::-1] or ["nothing"]
+        what = f"{', '.join(others)} and {last}" if others else last
+        self._say(f"stopping {what}; the data " + (f"stays in {keep}" if keep else "is removed"))
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
@@ -92,6 +107,7 @@ class Quickstart(MonascaCommand):
         run_command("db", "upgrade", configuration=configuration)
         aggregates.write_specifications(folder)
         self._say("starting the persister and the API")
+        self._running += ["the persister", "the API"]
         supervisor = Supervisor()
         stack.callback(supervisor.close)
         persister, api = (ServiceProcess(supervisor, name, configuration) for name in ("persister", "api"))
@@ -107,7 +123,7 @@ class Quickstart(MonascaCommand):
         if wanted.json:
             self.print(json.dumps(outcome.as_json()))
         if not wanted.once:
-            self._stay_up(port, configuration, persister, api)
+            self._stay_up(port, configuration, wanted.keep_data, persister, api)
         return 0 if outcome.good else 1
 
     def _aggregate(self, broker: Broker, configuration: Path, database: Path) -> int:
@@ -116,7 +132,9 @@ class Quickstart(MonascaCommand):
             self._say(f"no hourly averages: {missing}")
             return 0
         self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 60 MB)")
+        self._running.append("Spark")
         averages = aggregates.aggregate(configuration, database)
+        self._running.remove("Spark")
         aggregates.show(averages, self._console)
         return len(averages)
 
@@ -124,8 +142,10 @@ class Quickstart(MonascaCommand):
         missing = java_is_missing()
         if missing is None:
             self._say("starting Apache Kafka (the first time its jars are fetched: 44 MB)")
+            self._running.append("Apache Kafka")
             return real_kafka(TOPICS + _DEAD_LETTERS)
         self._say(f"no real Kafka: {missing}. Going on with librdkafka's in-process broker, which loses no answers.")
+        self._running.append("the broker within this process")
         return mock(TOPICS + _DEAD_LETTERS)
 
     def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
@@ -161,7 +181,7 @@ class Quickstart(MonascaCommand):
 
             yield tell
 
-    def _stay_up(self, port: int, configuration: Path, *services: ServiceProcess) -> None:
+    def _stay_up(self, port: int, configuration: Path, keep: Path | None, *services: ServiceProcess) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything stays up until Ctrl-C. Try:")
@@ -175,10 +195,13 @@ class Quickstart(MonascaCommand):
         ):
             self._say(f"  curl '{base}{path}'")
         self._say(f"  configuration and logs: {configuration.parent}")
-        with contextlib.suppress(KeyboardInterrupt):
-            while not threading.Event().wait(1):
+        try:
+            while True:
                 for service in services:
                     service.check()
+                threading.Event().wait(1)
+        except KeyboardInterrupt:
+            self._say_what_stops(keep)
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, soft_wrap=True)

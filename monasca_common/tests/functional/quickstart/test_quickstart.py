@@ -97,8 +97,9 @@ class QuickstartTest(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE_SECONDS)
+        out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)
+        self.assertIn("stopping the API, the persister and Apache Kafka; the data stays in ", out)
         self.assert_nothing_runs()
 
     def test_it_stays_up_after_the_table_and_answers(self):

@@ -7,6 +7,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.cli import quickstart
+from monasca_common.cli.main import main
 from monasca_common.quickstart.services import ServiceFailed
 
 
@@ -21,3 +22,76 @@ class PortTest(base.BaseTestCase):
             self.assertRaises(ServiceFailed, quickstart.Quickstart._run, command, wanted, stack)
         port = written.call_args.args[2]
         self.assertTrue(20_000 <= port < 32_000, port)
+
+
+class InterruptTest(base.BaseTestCase):
+    """Nothing runs here; what stands for Kafka and the services notes when it is stopped."""
+
+    def setUp(self):
+        super().setUp()
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
+        self.stand_ins = {
+            name: self.useFixture(fixtures.MockPatchObject(quickstart, name)).mock
+            for name in ("Supervisor", "ServiceProcess", "Run", "run_command", "show", "aggregates")
+        }
+        self.has_java(True)
+        self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", lambda _topics: self.broker("kafka")))
+        self.useFixture(fixtures.MockPatchObject(quickstart, "mock", lambda _topics: self.broker("mock")))
+        self.useFixture(fixtures.MockPatchObject(quickstart, "replace", lambda outcome, **_: outcome))
+        self.folder = self.useFixture(fixtures.TempDir()).join("data")
+
+    def has_java(self, has):
+        missing = None if has else "there is no Java"
+        self.useFixture(fixtures.MockPatchObject(quickstart, "java_is_missing", lambda: missing))
+
+    @contextlib.contextmanager
+    def broker(self, kind):
+        yield mock.Mock(kind=kind, bootstrap_servers="127.0.0.1:1", topic_check_seconds=60.0)
+        self.out.write("(Kafka ends)\n")
+
+    def interrupted(self, where, *arguments):
+        """The exit status, and the lines from the one on that says what is stopped."""
+        where.side_effect = KeyboardInterrupt
+        status = main(["quickstart", *arguments])
+        self.out.seek(0)
+        lines = self.out.read().splitlines()
+        return status, lines[[line.startswith("stopping") for line in lines].index(True) :]
+
+    def test_in_the_middle_it_says_what_it_stops_and_when_that_is_done(self):
+        status, lines = self.interrupted(self.stand_ins["Run"].return_value.go)
+        self.assertEqual(130, status)
+        self.assertEqual(
+            [
+                "stopping the API, the persister and Apache Kafka; the data is removed",
+                "(Kafka ends)",
+                "everything is stopped",
+            ],
+            lines,
+        )
+
+    def test_what_stays_up_is_named_as_well(self):
+        self.stand_ins["aggregates"].aggregate.return_value = []
+        status, lines = self.interrupted(
+            self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
+        )
+        self.assertEqual(0, status)
+        self.assertEqual(f"stopping the API, the persister and Apache Kafka; the data stays in {self.folder}", lines[0])
+        self.assertEqual("everything is stopped", lines[-1])
+
+    def test_what_was_not_started_is_not_named(self):
+        self.has_java(False)
+        status, lines = self.interrupted(self.stand_ins["run_command"])
+        self.assertEqual((130, "stopping the broker within this process; the data is removed"), (status, lines[0]))
+
+    def test_spark_is_named_while_it_runs(self):
+        self.stand_ins["aggregates"].why_not.return_value = None
+        status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
+        self.assertEqual(130, status)
+        self.assertIn("stopping Spark, the API, the persister and Apache Kafka; ", lines[0])
+
+    def test_without_an_interrupt_it_does_not_speak_of_one(self):
+        self.stand_ins["aggregates"].aggregate.return_value = []
+        main(["quickstart", "--once"])
+        self.out.seek(0)
+        self.assertNotIn("stop", self.out.read())
