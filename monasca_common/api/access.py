@@ -79,7 +79,8 @@ class Access:
     """The outermost layer of the application, closed by its owner. Thread-safe.
 
     ``count`` gets what was served, a batch at a time, and how many requests are in flight; it returns whether to call
-    it again although nothing is served. ``handler`` gets the lines, each batch as one record.
+    it again although nothing is served. ``handler`` gets the lines, each batch as one record. ``refuses``: whether a
+    request is answered 401 whatever its body; it may take long.
     """
 
     def __init__(
@@ -89,9 +90,11 @@ class Access:
         count: Callable[[Sequence[Served], int], bool],
         handler: logging.Handler | None = None,
         *,
+        refuses: Callable[[Environ], bool] = lambda _environ: False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
+        self.refuses = refuses
         self._routes = routes
         self._count = count
         self._handler = handler

@@ -6,14 +6,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import falcon
 from oslo_config import cfg
 
 from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, places_of
 from monasca_common.api.notes import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.posting import PostContext
@@ -30,6 +30,9 @@ from monasca_common.kafka import ClosedError
 from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import RowLimits
+
+if TYPE_CHECKING:
+    from monasca_common.api.tokens import AuthenticatedApp
 
 LOG = logging.getLogger(__name__)
 
@@ -81,8 +84,12 @@ def make_app(
     app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
     app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, auth.PUBLIC_PATHS))
     limited = InFlightLimit(app, places_of(settings))
-    behind = limited if settings.auth_strategy == "noauth" else _authenticated(limited, settings, conf, own_metrics)
-    access = Access(behind, Routes(app.routes), own_metrics.count, log_handler(settings.access_log))
+    routes, count, log = Routes(app.routes), own_metrics.count, log_handler(settings.access_log)
+    if settings.auth_strategy == "noauth":
+        access = Access(limited, routes, count, log)
+    else:
+        authenticated = _authenticated(limited, settings, conf, own_metrics)
+        access = Access(limited.guarded(authenticated), routes, count, log, refuses=authenticated.refuses)
     own_metrics.before_read = access.flush
     return access
 
@@ -101,14 +108,14 @@ class _DescribedApp(falcon.App[Any, Any]):
 
 def _authenticated(
     limited: InFlightLimit, settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
-) -> WsgiApp:
+) -> AuthenticatedApp:
     """Requests that wait for Keystone have places of their own, so that they take none from those whose token is
     known."""
     from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
 
     assert conf is not None, "authentication needs its configuration"
     max_waiting = settings.max_in_flight
-    return limited.guarded(tokens.authenticated(limited, conf, auth.PUBLIC_PATHS, max_waiting, own_metrics.validated))
+    return tokens.authenticated(limited, conf, auth.PUBLIC_PATHS, max_waiting, own_metrics.validated)
 
 
 def _add_routes(app: Any, posts: PostContext, reader: Reader | None) -> None:

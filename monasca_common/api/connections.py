@@ -48,6 +48,7 @@ _MOST_ACCEPTED = 4  # at a turn, so that other workers get some of many that com
 _MOST_EVENTS = 256  # at a turn, so that answers do not wait for all that clients do
 _SWEEP_SECONDS = 0.25
 _REPORT_SECONDS = 60.0
+_SLOW_BODY_SECONDS = 1.0
 # Who still sends when the connection is closed may lose the answer, because the connection is then reset. So FIN ends
 # the answer, and what still comes is discarded: longer for a body that comes quickly than for a byte a second.
 _LINGER_SECONDS = 1.0
@@ -102,6 +103,7 @@ class HttpConnection:
         "deadline",
         "discarded",
         "fd",
+        "looked_at",
         "reader",
         "since",
         "sock",
@@ -119,14 +121,17 @@ class HttpConnection:
         self.since = self.deadline = 0.0
         self.unsent = memoryview(b"")
         self.closes = False
+        self.looked_at: HttpRequest | None = None  # the header alone of the request whose body is coming
         self.waiting_bytes = self.discarded = 0
 
 
 class Connections:
     """``serve`` gets each request with its connection and returns at once; some thread calls `answered` later.
 
-    ``refuse`` makes the answer to what is no request, given the client's address. One thread calls everything but
-    `answered` and `wake`. ``now``: seconds of a monotonic clock.
+    ``refuse`` makes the answer to what is no request, given the client's address. ``look`` gets a request whose body
+    comes slowly, without it, and returns at once whether it has time for it; some thread may call `answered_early`
+    later. One thread calls everything but `answered`, `answered_early` and `wake`. ``now``: seconds of a monotonic
+    clock.
     """
 
     def __init__(
@@ -135,6 +140,7 @@ class Connections:
         rules: HttpRules,
         serve: Callable[[HttpConnection, HttpRequest], None],
         refuse: Callable[[str, MalformedRequest], HttpAnswer],
+        look: Callable[[HttpConnection, HttpRequest], bool] = lambda _connection, _request: True,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -142,12 +148,14 @@ class Connections:
         self._rules = rules
         self._serve = serve
         self._refuse = refuse
+        self._look = look
         self._now = now
         self._listeners: dict[int, Any] = {}
         self._all: dict[int, HttpConnection] = {}
         self._waiting: dict[int, HttpConnection] = {}  # for their clients; first the one that waits longest
         self._waiting_bytes = 0
         self._answers: deque[tuple[HttpConnection, HttpAnswer]] = deque()
+        self._early_answers: deque[tuple[HttpConnection, HttpRequest, HttpAnswer]] = deque()
         self._poll = select.epoll()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll.register(self._wakeup, select.EPOLLIN)
@@ -181,6 +189,9 @@ class Connections:
         for _ in range(len(self._answers)):
             connection, answer = self._answers.popleft()
             self._guarded(self._send, connection, answer)
+        while self._early_answers:
+            connection, request, answer = self._early_answers.popleft()
+            self._guarded(self._send_early, connection, request, answer)
         if self._waiting_bytes > self._limits.waiting_bytes:
             self._relieve_memory()
         if self._now() >= self._sweep_at:
@@ -189,6 +200,12 @@ class Connections:
     def answered(self, connection: HttpConnection, answer: HttpAnswer) -> None:
         """From any thread, once for each request."""
         self._answers.append((connection, answer))
+        if self._asleep:
+            self.wake()
+
+    def answered_early(self, connection: HttpConnection, request: HttpRequest, answer: HttpAnswer) -> None:
+        """From any thread: the answer, which closes the connection, is sent unless the body has come meanwhile."""
+        self._early_answers.append((connection, request, answer))
         if self._asleep:
             self.wake()
 
@@ -288,6 +305,7 @@ class Connections:
         self._hold(connection, 0)
         self._waiting.pop(connection.fd, None)
         connection.wait = Wait.SERVED
+        connection.looked_at = None
 
     def _told_to_continue(self, connection: HttpConnection) -> bool:
         connection.reader.waits_for_continue = False
@@ -303,6 +321,11 @@ class Connections:
         connection.closes = answer.closes
         connection.unsent = memoryview(answer.data)
         self._send_rest(connection)
+
+    def _send_early(self, connection: HttpConnection, request: HttpRequest, answer: HttpAnswer) -> None:
+        if connection.looked_at is request:
+            self._is_served(connection)
+            self._send(connection, answer)
 
     def _send_rest(self, connection: HttpConnection) -> None:
         try:
@@ -338,6 +361,7 @@ class Connections:
         self._arm(connection)
 
     def _drop(self, connection: HttpConnection) -> None:
+        connection.looked_at = None
         del self._all[connection.fd]
         self._waiting.pop(connection.fd, None)
         self._hold(connection, 0)
@@ -383,8 +407,19 @@ class Connections:
         self._sweep_at = now + _SWEEP_SECONDS
         for connection in [each for each in self._waiting.values() if each.deadline <= now]:
             self._guarded(self._expire, connection)
+        slow = now - _SLOW_BODY_SECONDS
+        for connection in [each for each in self._waiting.values() if each.wait is Wait.BODY and each.since <= slow]:
+            if connection.looked_at is None:
+                self._guarded(self._look_at, connection)
+                if connection.looked_at is None:
+                    break  # there is no time for more of them
         if now >= self._report_at:
             self._report()
+
+    def _look_at(self, connection: HttpConnection) -> None:
+        connection.looked_at = request = connection.reader.header_alone()
+        if not self._look(connection, request):
+            connection.looked_at = None
 
     def _expire(self, connection: HttpConnection) -> None:
         wait = connection.wait

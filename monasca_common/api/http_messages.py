@@ -103,6 +103,12 @@ class RequestReader:
         """Of the request that is not whole yet."""
         return self._header_bytes + len(self._body)
 
+    def header_alone(self) -> HttpRequest:
+        """The request whose body is coming, without it."""
+        assert self._request is not None
+        environ = {**self._request.environ, "wsgi.input": io.BytesIO()}
+        return HttpRequest(environ, keep_alive=False, is_read=False)
+
     def feed(self, data: memoryview) -> None:
         if self.is_ended:
             return

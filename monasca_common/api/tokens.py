@@ -38,6 +38,7 @@ _TIMEOUT_SECONDS = 5
 _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
 _MAX_REASON = 500  # characters: a web page in place of Keystone would be in the log whole
+_ONLY_ASKED = "monasca.only_asked"  # in the environment of a request that is not served, whatever its token
 _CACHE = "monasca.token_cache"  # in the environment of a request: where keystonemiddleware looks for it
 
 # Which options a user with a password needs: one of each line.
@@ -163,7 +164,7 @@ def authenticated(
     public: frozenset[str],
     max_waiting: int,
     observe: Observe = _unobserved,
-) -> WsgiApp:
+) -> AuthenticatedApp:
     """``app`` behind keystonemiddleware, which answers 401 without a valid token, and strips the headers that pretend
     to come from it. The paths ``public`` go past it.
 
@@ -171,16 +172,38 @@ def authenticated(
     `Validations`. Raises `ConfigurationError`.
     """
     _check_named(conf)
-    behind = _middleware(app, conf, max_waiting, observe)
-    cache = TokenCache(_MAX_CACHED_BYTES)
 
-    def route(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if environ.get("PATH_INFO") in public:
-            return app(environ, start_response)
-        environ[_CACHE] = cache
-        return behind(environ, start_response)
+    def served(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if _ONLY_ASKED in environ:
+            start_response("204 No Content", [])
+            return []
+        return app(environ, start_response)
 
-    return route
+    return AuthenticatedApp(app, _middleware(served, conf, max_waiting, observe), public)
+
+
+class AuthenticatedApp:
+    """``app`` for the paths ``public``, ``behind`` for all others. Thread-safe."""
+
+    def __init__(self, app: WsgiApp, behind: WsgiApp, public: frozenset[str]) -> None:
+        self._app = app
+        self._behind = behind
+        self._public = public
+        self._cache = TokenCache(_MAX_CACHED_BYTES)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") in self._public:
+            return self._app(environ, start_response)
+        environ[_CACHE] = self._cache
+        return self._behind(environ, start_response)
+
+    def refuses(self, environ: Environ) -> bool:
+        """Whether Keystone says that the token is invalid; nothing of the request is served."""
+        if environ.get("PATH_INFO") in self._public:
+            return False
+        statuses: list[str] = []
+        self({**environ, _ONLY_ASKED: True}, lambda status, *_: statuses.append(status))
+        return statuses[0].startswith("401")
 
 
 def _middleware(app: WsgiApp, conf: cfg.ConfigOpts, max_waiting: int, observe: Observe) -> WsgiApp:

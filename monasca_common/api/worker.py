@@ -9,6 +9,7 @@ gunicorn still does what is hard about processes: their start, their signals, th
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -24,8 +25,11 @@ from monasca_common.api.http_messages import HttpAnswer, HttpRequest, MalformedR
 from monasca_common.api.limits import ALWAYS_SERVED, HEALTH_THREADS, threads_of
 from monasca_common.api.notes import reason_of
 
+LOG = logging.getLogger(__name__)
+
 _NOTIFY_SECONDS = 1.0
 _JOIN_SECONDS = 1.0
+_MOST_OFFERED = 16
 
 
 class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
@@ -54,8 +58,10 @@ class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
             threads = health if request.environ["PATH_INFO"] in ALWAYS_SERVED else requests
             threads.put(connection, request)
 
+        # One thread: slow clients with tokens of their own invention must not be a flood for Keystone.
+        tokens = _Threads(1, "api-token", self._refuse_token)
         limits, rules = self.app.connection_limits, self.app.http_rules
-        self._connections = connections = Connections(limits, rules, serve, self._refuse)
+        self._connections = connections = Connections(limits, rules, serve, self._refuse, tokens.offer)
         try:
             connections.listen(self.sockets)
             while self.alive and self.ppid == os.getppid():
@@ -69,6 +75,7 @@ class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
             connections.close()
             requests.stop()
             health.stop()
+            tokens.stop()
 
     _notify_at = 0.0
 
@@ -85,6 +92,20 @@ class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
         connections = self._connections
         if connections is not None:
             connections.answered(connection, answer)
+
+    def _refuse_token(self, connection: HttpConnection, request: HttpRequest) -> None:
+        """Answer a request whose body comes slowly, if no body could change the answer."""
+        try:
+            # A connection that is gone, or whose body has come, may have waited for a long time.
+            if connection.looked_at is not request or not self.wsgi.refuses(request.environ):
+                return
+        except Exception:
+            LOG.exception("the token of a request could not be looked at before its body")
+            return
+        answer = answer_of(self.wsgi, request, closes=True)
+        connections = self._connections
+        if connections is not None:
+            connections.answered_early(connection, request, answer)
 
     def _refuse(self, address: str, refused: MalformedRequest) -> HttpAnswer:
         reason = refused.reason or reason_of({}, refused.status)
@@ -107,6 +128,13 @@ class _Threads:
 
     def put(self, connection: HttpConnection, request: HttpRequest) -> None:
         self._queue.put((connection, request))
+
+    def offer(self, connection: HttpConnection, request: HttpRequest) -> bool:
+        """`put` it, unless many wait: whether it was taken."""
+        if self._queue.qsize() >= _MOST_OFFERED:
+            return False
+        self.put(connection, request)
+        return True
 
     def stop(self) -> None:
         for _ in self._threads:

@@ -70,7 +70,7 @@ class TestKeystone(ApiProcessCase):
     def setUp(self):
         super().setUp()
         if self.shared is None:
-            served = ApiProcess(self.folder, self.authenticated())
+            served = ApiProcess(self.folder, self.authenticated("body_timeout_seconds = 600"))
             self.addClassCleanup(served.end)
             type(self).shared = served.wait_until_ready(), self.topic
         self.served, self.topic = self.shared
@@ -137,6 +137,14 @@ class TestKeystone(ApiProcessCase):
                 answer = client.recv(65_536)
                 self.assertEqual((b"401", True), (answer.split()[1], b"\r\nConnection: close\r\n" in answer))
                 self.assertEqual(b"", client.recv(1))
+
+    def test_a_wrong_token_is_answered_before_a_slow_body_comes(self):
+        header = b"POST /v2.0/metrics HTTP/1.1\r\nX-Auth-Token: wrong\r\nContent-Length: 1000000\r\n\r\n["
+        with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_SECONDS) as client:
+            client.sendall(header)
+            answer = client.recv(65_536)
+            self.assertEqual((b"401", True), (answer.split()[1], self.keystone.url.encode() in answer))
+            self.assertEqual(b"", client.recv(1))
 
     def test_a_token_without_a_project_is_nobodys(self):
         token = self.keystone.token("writer", None)

@@ -27,10 +27,12 @@ def application(environ, start_response):
 
 
 class ConnectionsCase(base.BaseTestCase):
+    has_time = True
+
     def setUp(self):
         super().setUp()
         self.time = 1000.0
-        self.requests, self.refusals = [], []
+        self.requests, self.refusals, self.looked = [], [], []
         self.listener = self.closed_at_end(socket.create_server(("127.0.0.1", 0), backlog=500))
 
     def closed_at_end(self, resource):
@@ -40,12 +42,18 @@ class ConnectionsCase(base.BaseTestCase):
     def connections(self, *, connections=100, waiting_bytes=1_000_000, wanted=lambda _environ: True):
         limits = ConnectionLimits(**SECONDS, connections=connections, waiting_bytes=waiting_bytes)
         rules = HttpRules(LARGEST_BODY, body_wanted=wanted)
-        self.served = self.closed_at_end(Connections(limits, rules, self.serve, self.refuse, now=lambda: self.time))
+        self.served = self.closed_at_end(
+            Connections(limits, rules, self.serve, self.refuse, self.look, now=lambda: self.time)
+        )
         self.served.listen([self.listener])
         return self.served
 
     def serve(self, connection, request):
         self.requests.append((connection, request))
+
+    def look(self, connection, request):
+        self.looked.append((connection, request))
+        return self.has_time
 
     def refuse(self, address, refused):
         self.refusals.append((address, refused.status, refused.reason))
@@ -319,6 +327,81 @@ class TestEarlyAnswers(ConnectionsCase):
         status, body = self.told(client)
         self.assertEqual((400, 400), (status, json.loads(body)["error"]["code"]))
         self.assert_ended(client)
+
+
+class TestLooks(ConnectionsCase):
+    """At requests whose bodies come slowly."""
+
+    def test_where_nobody_has_time_it_is_asked_again_later_and_nothing_piles_up(self):
+        self.connections()
+        for _ in range(3):
+            self.client(POST % 1000, at=Wait.BODY)
+        self.has_time = False
+        self.pass_time(1.1)
+        self.assertEqual(1, len(self.looked))
+        self.has_time = True
+        self.pass_time(0.3)
+        first, *others = [connection for connection, _ in self.looked]
+        self.assertEqual((3, True), (len(others), first in others))
+
+    def looked_at(self, data):
+        self.connections()
+        client = self.client(data, at=Wait.BODY)
+        self.pass_time(1.1)
+        return client
+
+    def answer_early(self):
+        connection, request = self.looked.pop()
+        self.served.answered_early(connection, request, answer_of(application, request, closes=True))
+        self.served.turn(0)
+
+    def test_a_body_that_is_slow_is_looked_at_once_and_without_what_has_come_of_it(self):
+        self.connections()
+        for framing in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
+            self.client(b"POST /a HTTP/1.1\r\nX-A: b\r\n" + framing + b"\r\n\r\n5\r\n", at=Wait.BODY)
+        self.pass_time(0.9)
+        self.assertEqual([], self.looked)
+        for _ in range(9):
+            self.pass_time(0.3)
+        self.assertEqual(2, len(self.looked))
+        for _, request in self.looked:
+            environ = request.environ
+            self.assertEqual(("b", b"", False), (environ["HTTP_X_A"], environ["wsgi.input"].read(), request.is_read))
+
+    def test_the_answer_to_it_ends_the_connection_at_once(self):
+        client = self.looked_at(POST % 1000 + b"abc")
+        self.answer_early()
+        self.assertEqual((200, b"0"), self.told(client))
+        self.assert_ended(client)
+        self.assertEqual(([], 0), (self.requests, self.served._waiting_bytes))
+
+    def test_one_that_comes_later_than_the_body_is_dropped(self):
+        client = self.looked_at(POST % 3 + b"ab")
+        self.send(client, b"c")
+        self.until(lambda: self.requests)
+        self.answer_early()
+        self.answer_all()
+        self.assertEqual((200, b"3"), self.told(client))
+        self.assert_open(client)
+
+    def test_so_is_one_that_comes_when_the_next_request_has_begun(self):
+        client = self.looked_at(POST % 3 + b"ab")
+        self.send(client, b"c" + POST % 5 + b"d")
+        self.until(lambda: self.requests)
+        self.answer_all()
+        self.assertEqual((200, b"3"), self.told(client))
+        self.until(lambda: self.place(client) is Wait.BODY)
+        self.answer_early()
+        self.assert_open(client)
+        self.pass_time(1.1)
+        self.assertEqual(1, len(self.looked))  # at the next one, too
+
+    def test_so_is_one_whose_client_has_gone(self):
+        client = self.looked_at(POST % 3)
+        client.close()
+        self.until(lambda: not len(self.served))
+        self.answer_early()
+        self.assertEqual(0, len(self.served))
 
 
 class TestPressure(ConnectionsCase):

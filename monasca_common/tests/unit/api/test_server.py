@@ -7,9 +7,11 @@ import socket
 import threading
 from unittest import mock
 
+import fixtures
 from gunicorn.config import Config
 from oslotest import base
 
+from monasca_common.api import connections, worker
 from monasca_common.api.connections import ConnectionLimits
 from monasca_common.api.http_messages import HttpRules
 from monasca_common.api.limits import ALWAYS_SERVED, threads_of
@@ -48,6 +50,12 @@ class Application:
     settings = ApiSettings(max_in_flight=2)
     connection_limits = ConnectionLimits(60, 60, 60, 60, connections=1000, waiting_bytes=1_000_000)
     http_rules = HttpRules(1_000_000)
+
+    def refuses(self, environ):
+        token = environ["HTTP_X_AUTH_TOKEN"]
+        if token == "broken":
+            raise KeyError(token)
+        return token == "wrong"
 
     def __init__(self):
         self.entered = threading.Semaphore(0)
@@ -106,6 +114,21 @@ class TestWorker(base.BaseTestCase):
         self.assertEqual((400, "req-1"), (response.status, response.headers["X-Openstack-Request-Id"]))
         self.assertEqual([("127.0.0.1", 400, "bad_request")], self.application.refusals)
 
+    def test_a_wrong_token_is_answered_although_its_body_is_slow_and_others_wait_for_theirs(self):
+        self.useFixture(fixtures.MockPatchObject(connections, "_SLOW_BODY_SECONDS", 0.0))
+        self.started()
+        clients = []
+        for token in (b"good", b"broken", b"wrong"):  # the only thread looks at them one after the other
+            client = socket.create_connection(self.listener.getsockname(), timeout=SECONDS)
+            self.addCleanup(client.close)
+            client.sendall(b"PUT / HTTP/1.1\r\nX-Auth-Token: %b\r\nContent-Length: 1\r\n\r\n" % token)
+            clients.append(client)
+        answer = clients.pop().recv(1000)
+        self.assertEqual((b"200", True), (answer.split()[1], b"\r\nConnection: close\r\n" in answer))
+        for client in clients:
+            client.sendall(b"a")
+            self.assertIn(b"\r\nConnection: keep-alive\r\n", client.recv(1000))
+
     def test_a_stop_answers_what_threads_have_and_ends(self):
         thread = self.started()
         client = self.request("POST", "/v2.0/metrics")
@@ -133,6 +156,14 @@ class TestWorker(base.BaseTestCase):
         thread = self.started()
         thread.join(SECONDS)
         self.assertFalse(thread.is_alive())
+
+
+class TestThreads(base.BaseTestCase):
+    def test_what_can_wait_is_taken_only_while_little_else_does(self):
+        threads = worker._Threads(0, "api-none", lambda *_: None)
+        taken = [threads.offer(None, None) for _ in range(50)]
+        self.assertEqual([True] * 16, taken[:16])
+        self.assertNotIn(True, taken[16:])
 
 
 class TestRules(ConfigurationTestCase):

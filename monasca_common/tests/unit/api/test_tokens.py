@@ -6,9 +6,11 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import fixtures
 import requests
 from falcon import testing
 from keystoneauth1 import exceptions
+from keystoneauth1.fixture import V3Token
 from keystonemiddleware import auth_token
 from oslotest import base
 
@@ -225,6 +227,41 @@ class TestDeadline(base.BaseTestCase):
         self.assertRaises(requests.exceptions.RequestException, self.session.get, self.url, timeout=60)
         error = self.assertRaises(requests.exceptions.RequestException, self.session.get, self.url, timeout=60)
         self.assertNotIsInstance(error, requests.exceptions.Timeout)  # which keystoneauth would repeat
+
+
+class TestRefusals(ConfigurationTestCase):
+    """Whether a token is refused can be asked without a body, and so without serving the request."""
+
+    def fetch_token(self, _middleware, token, **_named):
+        if token == "silent":
+            raise tokens.Undecided(b"{}")
+        if token != "valid":
+            raise auth_token.InvalidToken
+        made = V3Token()
+        made.set_project_scope()
+        return made
+
+    def test_only_an_invalid_token_is_and_nothing_is_served(self):
+        fetched = lambda *given, **named: self.fetch_token(*given, **named)  # noqa: E731
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.api.tokens._Tokens.fetch_token", fetched))
+        conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\nauth_url = http://k/v3\n")
+        served = []
+
+        def serve(environ, start_response):
+            served.append(environ)
+            start_response("200 OK", [])
+            return []
+
+        app = tokens.authenticated(serve, conf, auth.PUBLIC_PATHS, 4)
+
+        def refused(token, path="/v2.0/metrics"):
+            return app.refuses(testing.create_environ(path, headers={"X-Auth-Token": token}))
+
+        self.assertEqual([True, False, False], [refused(token) for token in ("wrong", "silent", "valid")])
+        self.assertFalse(refused("wrong", "/healthcheck"))
+        self.assertEqual([], served)
+        app(testing.create_environ("/v2.0/metrics", headers={"X-Auth-Token": "valid"}), lambda *_: None)
+        self.assertEqual("Confirmed", served[0]["HTTP_X_IDENTITY_STATUS"])
 
 
 class _Answer(BaseHTTPRequestHandler):
