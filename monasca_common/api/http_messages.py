@@ -22,6 +22,7 @@ from urllib.parse import unquote_to_bytes
 import httptools
 import msgspec
 
+from monasca_common.api.access import REQUEST_ID_HEADER
 from monasca_common.api.limits import Environ, WsgiApp
 from monasca_common.api.problems import error_body, failed
 
@@ -335,7 +336,9 @@ def answer_of(app: WsgiApp, request: HttpRequest, *, closes: bool) -> HttpAnswer
             getattr(result, "close", lambda: None)()
         return _written(status, headers, b"".join(pieces), request.environ["REQUEST_METHOD"], closes=closes)
     except Exception as error:
-        return _error(500, failed(request.environ, error))
+        request_ids = [value for name, value in headers if name == REQUEST_ID_HEADER]
+        body = failed(request.environ, error, *request_ids[:1])
+        return _error(500, body, *[(REQUEST_ID_HEADER, value) for value in request_ids])
 
 
 def error_answer(status: int, message: str, *headers: tuple[str, str]) -> HttpAnswer:

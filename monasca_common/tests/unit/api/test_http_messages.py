@@ -264,6 +264,12 @@ class TestAnswers(base.BaseTestCase):
             response = self.parsed(self.answer("200 OK", headers, pieces))
             self.assertEqual((500, 500), (response.status, json.load(response)["error"]["code"]))
 
+    def test_that_one_has_the_requests_id_and_so_has_its_line_of_the_log(self):
+        with self.assertLogs("monasca_common.api.problems", "ERROR") as logs:
+            answer = self.answer("200 OK", [("X-Openstack-Request-Id", "req-1"), ("X-A", "a\r\n")], [])
+        self.assertEqual("req-1", self.parsed(answer).headers["X-Openstack-Request-Id"])
+        self.assertIn("GET / failed (req-1)", logs.output[0])
+
     def test_what_the_application_gives_is_closed(self):
         closed = []
 
