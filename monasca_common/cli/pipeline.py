@@ -157,7 +157,10 @@ class PipelineStatus(PipelineCommand):
             self.print(json.dumps([dataclasses.asdict(each) for each in found]))
             return 0
         for each in found:
-            self.print(f"{each.job}: group {each.group}, {each.behind:,} offsets behind, {each.due:,} {each.waiting}")
+            left = f"{each.behind:,} offsets behind, {each.due:,} {each.waiting}"
+            if each.still_open:
+                left += f", {each.still_open:,} still open"
+            self.print(f"{each.job}: group {each.group}, {left}")
             for partition in each.partitions:
                 self.print(
                     f"  {each.topic}/{partition.partition}  stored below {partition.next_offset:,} of {partition.end:,}"

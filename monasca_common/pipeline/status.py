@@ -3,19 +3,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import sqlalchemy as sa
 from oslo_config import cfg
 
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.pipeline.aggregate import periods
+from monasca_common.pipeline.aggregate.periods import Closing
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
-from monasca_common.pipeline.settings import StreamSettings, aggregate_settings
+from monasca_common.pipeline.settings import AggregateSettings, StreamSettings, aggregate_settings
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.storage.sql.tables import aggregate_period
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class PartitionStatus:
 @dataclass(frozen=True, slots=True)
 class JobStatus:
     """The progress of one job. ``behind``: offsets. ``due``: how much is accounted for and not visible yet; ``waiting``
-    names its unit."""
+    names its unit. ``still_open``: periods that cannot be published before they are over."""
 
     job: str
     group: str
@@ -39,23 +38,39 @@ class JobStatus:
     due: int
     partitions: tuple[PartitionStatus, ...]
     waiting: str = "periods to publish"
+    still_open: int = 0
 
 
-def job_statuses(conf: cfg.ConfigOpts) -> list[JobStatus]:
+def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobStatus]:
     """The progress of every job that follows a topic; of the archive only if its location is configured.
 
     Raises `ConfigurationError`, and the errors of Kafka and of storage.
     """
+    now_ms = (clock or SystemClock()).time_ms()
     aggregate = aggregate_settings(conf)
-    due = functools.partial(_due, aggregate.publisher.job)
-    found = [_job_status("aggregate", aggregate.stream, due, "periods to publish")]
+    found = [_aggregate_status(aggregate, now_ms)]
     if has_archive(conf):
-        streams = archive_settings(conf).streams
-        found += [_job_status("archive", stream, _committed, "files to put in place") for stream in streams]
+        found += [_archive_status(stream) for stream in archive_settings(conf).streams]
     return found
 
 
-def _job_status(job: str, stream: StreamSettings, due: Callable[[OffsetStore, Source], int], waiting: str) -> JobStatus:
+def _aggregate_status(settings: AggregateSettings, now_ms: int) -> JobStatus:
+    offset_store, _, status = _job_status("aggregate", settings.stream)
+    closing = Closing(settings.specifications, settings.slack_seconds * 1000)
+    with offset_store.reading() as connection:
+        found = periods.unpublished(connection, settings.publisher.job, closing, settings.emit, now_ms)
+    return replace(status, due=found.due, still_open=found.still_open)
+
+
+def _archive_status(stream: StreamSettings) -> JobStatus:
+    offset_store, source, status = _job_status("archive", stream)
+    with offset_store.reading() as connection:
+        committed = manifest.find(connection, source, manifest.FileState.COMMITTED)
+    return replace(status, due=len(committed), waiting="files to put in place")
+
+
+def _job_status(job: str, stream: StreamSettings) -> tuple[OffsetStore, Source, JobStatus]:
+    """The progress in the topic; nothing is due yet."""
     offset_store = OffsetStore(stream.connection)
     offset_store.check()
     with SourceTopic(stream.consumer) as topic:
@@ -67,16 +82,4 @@ def _job_status(job: str, stream: StreamSettings, due: Callable[[OffsetStore, So
         for partition, extent in sorted(extents.items())
     )
     behind = sum(each.end - each.next_offset for each in partitions)
-    return JobStatus(job, stream.group, stream.topic, behind, due(offset_store, source), partitions, waiting)
-
-
-def _due(job: str, offset_store: OffsetStore, _: Source) -> int:
-    table = aggregate_period.c
-    with offset_store.reading() as connection:
-        query = sa.select(sa.func.count()).where(table.job == job, table.version > table.published)
-        return int(connection.scalar(query) or 0)
-
-
-def _committed(offset_store: OffsetStore, source: Source) -> int:
-    with offset_store.reading() as connection:
-        return len(manifest.find(connection, source, manifest.FileState.COMMITTED))
+    return offset_store, source, JobStatus(job, stream.group, stream.topic, behind, 0, partitions)

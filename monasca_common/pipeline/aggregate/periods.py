@@ -75,6 +75,34 @@ class Closing:
         return now_ms < period.start_ms + PERIODS_MS[transform.period] + self.slack_ms
 
 
+@dataclass(frozen=True, slots=True)
+class UnpublishedPeriods:
+    """How many periods have changed since they were published. ``due``: the next turn publishes them. ``still_open``:
+    they are published once they are over, because the job emits ``final``."""
+
+    due: int
+    still_open: int
+
+
+def unpublished(
+    connection: sa.Connection, job: str, closing: Closing, emit: Literal["update", "final"], now_ms: int
+) -> UnpublishedPeriods:
+    """What ``job`` has not published. A period of a specification that is no longer in force counts as due."""
+    table = aggregate_period.c
+    changed = sa.and_(table.job == job, table.version > table.published)
+    total = int(connection.scalar(sa.select(sa.func.count()).where(changed)) or 0)
+    still_open = 0
+    if emit == "final":
+        query = sa.select(table.specification, table.period_start).where(changed, table.provisional)
+        marked = (Period(*row) for row in connection.execute(query))
+        # The mark alone does not say it: until the job runs again, it also stands on periods that are over.
+        still_open = sum(
+            closing.specifications.find(period.specification) is not None and closing.is_open(period, now_ms)
+            for period in marked
+        )
+    return UnpublishedPeriods(total - still_open, still_open)
+
+
 def touch(connection: sa.Connection, job: str, periods: Iterable[Period], closing: Closing, now_ms: int) -> None:
     """Note that these periods have changed: each becomes due under a greater version than before."""
     table = aggregate_period
