@@ -147,9 +147,11 @@ class PipelineSubmit(PipelineCommand):
 
 
 class PipelineStatus(PipelineCommand):
-    """Tell how far each job is: its offsets, how far behind it is, and what is yet to be published."""
+    """Tell whether each job runs and how far it is: its last batch, its lag, and what is yet to be published."""
 
     def act(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.cli.pipeline_status import status_lines
+        from monasca_common.kafka.clock import SystemClock
         from monasca_common.pipeline.status import job_statuses
 
         found = job_statuses(configuration.read(parsed_args))
@@ -157,14 +159,8 @@ class PipelineStatus(PipelineCommand):
             self.print(json.dumps([dataclasses.asdict(each) for each in found]))
             return 0
         for each in found:
-            left = f"{each.behind:,} offsets behind, {each.due:,} {each.waiting}"
-            if each.still_open:
-                left += f", {each.still_open:,} still open"
-            self.print(f"{each.job}: group {each.group}, {left}")
-            for partition in each.partitions:
-                self.print(
-                    f"  {each.topic}/{partition.partition}  stored below {partition.next_offset:,} of {partition.end:,}"
-                )
+            for line in status_lines(each, SystemClock().time_ms()):
+                self.print(line)
         return 0
 
 

@@ -25,6 +25,7 @@ from monasca_common.pipeline.aggregate.rejected import RejectedPublisher
 from monasca_common.pipeline.aggregate.retention import Retention
 from monasca_common.pipeline.aggregate.staged_partials import StagedAttempts
 from monasca_common.pipeline.errors import StagingLost
+from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import below, next_ranges
@@ -34,8 +35,6 @@ from monasca_common.pipeline.spark.counts import TaskCounts
 from monasca_common.pipeline.spark.duplicates import Distinct, distinct
 from monasca_common.pipeline.windows import TimeBounds
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -107,7 +106,9 @@ class Aggregation:
         return replace(report, behind=behind, published=published)
 
     def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> AggregateReport:
+        began = self._clock.monotonic()
         counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
+        offsets = sum(each.span for each in ranges)
         fail_point("pipeline.before_staging")
         with self._intake.topic(ranges, known) as taken:
             staged = self._computing.stage(taken.records, batch, counts, self._rejected)
@@ -115,10 +116,11 @@ class Aggregation:
         with self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known)) as connection:
             groups = self._computing.merge(connection, batch, staged)
             self._computing.clear(connection, batch)
+            seconds = self._clock.monotonic() - began
+            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records))
             fail_point("pipeline.inside_transaction")
         fail_point("pipeline.after_commit")
         self._topic.commit({each.partition: each.end for each in ranges})
-        offsets = sum(each.span for each in ranges)
         return AggregateReport(offsets, 0, counts.records, counts.rejected, groups, taken.duplicates)
 
     def _below(self, source: Source) -> list[OffsetRange]:
@@ -137,9 +139,6 @@ def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list
         *ranges,
         *(OffsetRange(each.partition, each.end, each.end) for each in known if each.partition not in moved),
     ]
-
-
-DAY_MS = 86_400_000
 
 
 class Computing:

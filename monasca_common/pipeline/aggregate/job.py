@@ -12,6 +12,7 @@ from oslo_config import cfg
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.aggregate.batch import Aggregation
 from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.wiring import open_outbox
@@ -48,6 +49,7 @@ class AggregateJob(Job):
             topic = stack.enter_context(SourceTopic(stream.consumer))
             outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
             told = stack.enter_context(served("aggregate", stream.status_host, stream.status_port, watcher))
+            stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-aggregate")
             stack.callback(close_session, spark)
             stack.enter_context(loop.spark_told())

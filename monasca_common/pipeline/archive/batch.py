@@ -23,6 +23,7 @@ from monasca_common.pipeline.archive.placing import Placing
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.archive.writing import HourFiles, StagedFiles
+from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import next_ranges
@@ -112,24 +113,27 @@ class Archiving:
         return report.plus(ArchiveReport(behind=behind, expired=expired))
 
     def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> ArchiveReport:
-        stream, batch = self._stream, uuid.uuid4().hex
+        stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()
         records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         folder = layout.staging_folder(stream.topic, batch)
         settings = self._settings
         files = HourFiles(self._store, stream.topic, batch, folder, settings.compression, settings.columns)
         staged = files.stage(records)
+        report = _report(ranges, staged)
         fail_point("archive.after_write")
         with self._offset_store.advance(source, ranges) as connection:
             manifest.lock(connection, source)
             manifest.check_new(connection, source, ranges)
             self._placing.check_staged(staged.files)
             manifest.add(connection, source, staged.files, self._clock.time_ms())
+            seconds = self._clock.monotonic() - began
+            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, report.offsets, report.records))
             fail_point("archive.inside_transaction")
         fail_point("archive.before_rename")
         self._placing.place(source, staged.files)
         self._store.remove_folder(folder)
         self._topic.commit({each.partition: each.end for each in ranges})
-        return _report(ranges, staged)
+        return report
 
     def _recover(self, source: Source) -> None:
         """Place the committed files, and remove what they replace, and the files of a crash or of a failed batch."""

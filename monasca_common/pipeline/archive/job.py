@@ -13,6 +13,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.batch import ArchiveReport, Archiving
 from monasca_common.pipeline.archive.settings import archive_settings
 from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.settings import spark_settings
@@ -48,6 +49,8 @@ class ArchiveJob(Job):
             for topic in topics:
                 topic.check_topics(topic.name)
             told = stack.enter_context(served("archive", first.status_host, first.status_port, watcher))
+            sources = [(stream.group, stream.topic) for stream in settings.streams]
+            stack.enter_context(Heartbeat(first.connection, sources))
             spark = open_session(self._spark, "monasca-archive")
             stack.callback(close_session, spark)
             stack.enter_context(loop.spark_told())

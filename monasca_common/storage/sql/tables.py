@@ -217,6 +217,22 @@ archive_file = sa.Table(
     sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
 )
 
+# Whether each job runs, and its last batch: for reports alone.
+pipeline_job = sa.Table(
+    "pipeline_job",
+    metadata,
+    sa.Column("consumer_group", sa.Text, nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("started", _BIG, nullable=False),
+    sa.Column("seen", _BIG, nullable=False),
+    sa.Column("stopped", _BIG),
+    sa.Column("batch_ended", _BIG),
+    sa.Column("batch_seconds", sa.Double),
+    sa.Column("batch_offsets", _BIG),
+    sa.Column("batch_records", _BIG),
+    sa.PrimaryKeyConstraint("consumer_group", "topic"),
+)
+
 # Rows of specifications, for installations that keep them here and not in files.
 aggregate_specification = sa.Table(
     "aggregate_specification",

@@ -14,6 +14,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.pipeline.archive import reading
 from monasca_common.pipeline.errors import ReplayFailed
+from monasca_common.pipeline.jobs.activity import JobState
 from monasca_common.pipeline.patterns import Pattern
 from monasca_common.pipeline.replay import sending
 from monasca_common.pipeline.replay.sending import Counting
@@ -232,8 +233,10 @@ class CommandTest(ArchiveCase):
             ["--config-file", self.configuration(name="status", others=f"[pipeline_aggregate]\ntopic = {self.topic}")]
         )
         status = job_statuses(settings)[1]
+        batch = status.last_batch
         self.assertEqual(("archive", self.group, 0, 0), (status.job, status.group, status.behind, status.due))
-        self.assertEqual([(0, 6, 6), (1, 6, 6)], [dataclasses.astuple(each) for each in status.partitions])
+        self.assertEqual([(0, 6, 6, 0.0), (1, 6, 6, 0.0)], [dataclasses.astuple(each) for each in status.partitions])
+        self.assertEqual((JobState.STOPPED, 12, 12), (status.state, batch.offsets, batch.records))
 
         url = self.new_database()
         configuration = self.configuration(replay="to = storage", url=url, name="replay")

@@ -7,8 +7,11 @@ import fixtures
 from testtools.matchers import Contains, StartsWith
 
 from monasca_common.cli.main import main
+from monasca_common.cli.pipeline_status import status_lines
 from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.jobs.activity import JobState, LastBatch
 from monasca_common.pipeline.jobs.job import Job, JobProgress
+from monasca_common.pipeline.status import JobStatus, PartitionStatus
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 KAFKA = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n[database]\nconnection = sqlite:////nowhere/x.sqlite\n"
@@ -81,6 +84,44 @@ class PipelineCommandTest(ConfigurationTestCase):
     def test_a_database_that_is_away_is_told(self):
         for arguments in (("run", "aggregate", "--once"), ("status",)):
             self.assert_refused(*arguments, says="unable to open database file")
+
+    def lines(self, **facts):
+        status = JobStatus("aggregate", "spark-aggregate", "metrics", 7, 3, (), **facts)
+        return list(status_lines(status, 1_000_000))
+
+    def test_the_status_says_whether_a_job_runs(self):
+        times = {"started_ms": 0, "seen_ms": 997_000}
+        for state, says in (
+            ("running", "runs since 1970-01-01T00:00:00.000+00:00, reported 3 s ago"),
+            ("stopped", "stopped at 1970-01-01T00:16:37.000+00:00"),
+            ("silent", "silent since 1970-01-01T00:16:37.000+00:00: it was killed, or cannot reach its database"),
+            ("unknown", "no job has reported that it runs"),
+        ):
+            self.assertEqual(f"  {says}", self.lines(state=JobState(state), **times)[1])
+
+    def test_the_status_has_the_last_batch_and_the_lag(self):
+        partition = PartitionStatus(0, 1000, 1007, None)
+        lines = list(
+            status_lines(
+                JobStatus(
+                    *("aggregate", "spark-aggregate", "metrics", 7, 3, (partition,)),
+                    still_open=2,
+                    lag_seconds=35.4,
+                    last_batch=LastBatch(0, 4.25, 1000, 990),
+                ),
+                0,
+            )
+        )
+        self.assertEqual(
+            [
+                "aggregate: group spark-aggregate, 7 offsets behind, 3 periods to publish, 2 still open",
+                "  no job has reported that it runs",
+                "  last batch at 1970-01-01T00:00:00.000+00:00: 1,000 offsets, 990 records, 4.2 s",
+                "  lag 35 s",
+                "  metrics/0  stored below 1,000 of 1,007, lag unknown",
+            ],
+            lines,
+        )
 
     def test_a_machine_without_spark_is_told_how_to_install_it(self):
         class Sparkless(Job):

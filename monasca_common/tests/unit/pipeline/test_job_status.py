@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """What ``pipeline status`` reports, over SQLite and the memory broker."""
 
+import contextlib
+import threading
 from pathlib import Path
 
 from oslo_config import cfg
 
+from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
+from monasca_common.pipeline.jobs import activity
+from monasca_common.pipeline.jobs.activity import Heartbeat, JobState, LastBatch
 from monasca_common.pipeline.settings import aggregate_settings
+from monasca_common.pipeline.source.offset_store import Source
+from monasca_common.pipeline.source.unread import event_ms
 from monasca_common.pipeline.status import job_statuses
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
-from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS
+from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
 
 CONFIGURATION = """\
 [kafka]
@@ -45,11 +52,17 @@ class JobStatusCase(DatabaseCase):
 
 
 class SetClock(VirtualClock):
+    """``asked`` is called with how often the time was asked for."""
+
     def __init__(self, now_ms):
         super().__init__()
         self.now_ms = now_ms
+        self.asked = lambda times: None
+        self.times = 0
 
     def time_ms(self):
+        self.times += 1
+        self.asked(self.times)
         return self.now_ms
 
 
@@ -93,3 +106,116 @@ class UnpublishedPeriodsTest(JobStatusCase):
     def test_a_period_of_a_specification_that_is_gone_is_told_until_retention_removes_it(self):
         self.touch(NOON_MS, "gone")
         self.assertEqual((2, 1), self.waiting(emit="final"))
+
+
+class ActivityTest(JobStatusCase):
+    """Whether the job runs, and its last batch."""
+
+    def setUp(self):
+        super().setUp()
+        self.clock = SetClock(NOON_MS)
+        self.source = Source("spark-aggregate", "metrics", None)
+
+    def heartbeat(self, interval_seconds=3600.0):
+        return Heartbeat(self.url, [("spark-aggregate", "metrics")], self.clock, interval_seconds)
+
+    def state(self):
+        status = self.status()
+        return status.state, status.started_ms, status.seen_ms
+
+    def test_before_any_job_has_run_nothing_is_known(self):
+        self.assertEqual((JobState.UNKNOWN, None, None), self.state())
+
+    def test_a_job_runs_from_its_start_to_its_end(self):
+        with self.heartbeat():
+            self.assertEqual((JobState.RUNNING, NOON_MS, NOON_MS), self.state())
+            self.clock.now_ms += 5000
+        self.now_ms += 3_600_000
+        self.assertEqual((JobState.STOPPED, NOON_MS, NOON_MS + 5000), self.state())
+
+    def test_a_job_that_does_not_report_any_more_is_silent(self):
+        with self.heartbeat():
+            self.now_ms += 60_000
+            self.assertEqual(JobState.RUNNING, self.status().state)
+            self.now_ms += 1
+            self.assertEqual(JobState.SILENT, self.status().state)
+
+    def test_a_running_job_reports_again_and_again(self):
+        reported = threading.Event()
+        with self.heartbeat(interval_seconds=0.001):
+            self.clock.asked = lambda times: times > 3 and reported.set()
+            self.assertTrue(reported.wait(60))
+
+    def test_a_process_that_ends_does_not_hide_another_that_runs(self):
+        with self.heartbeat() as other:
+            with self.heartbeat():
+                pass
+            self.assertEqual(JobState.STOPPED, self.status().state)
+            other._beat()
+            self.assertEqual(JobState.RUNNING, self.status().state)
+
+    def test_a_database_that_is_away_does_not_end_the_job(self):
+        with Heartbeat("sqlite:////nowhere/x.sqlite", [("g", "t")], self.clock):
+            pass
+
+    def test_the_last_batch_is_reported_and_shows_that_the_job_runs(self):
+        for offsets in (10, 7):
+            batch = LastBatch(NOON_MS + offsets, 2.5, offsets, 6)
+            with self.offset_store.writing() as connection:
+                activity.note_batch(connection, self.source, batch)
+            status = self.status()
+            self.assertEqual((batch, JobState.RUNNING), (status.last_batch, status.state))
+        with self.heartbeat():
+            self.assertEqual(batch, self.status().last_batch)
+
+    def test_a_batch_that_is_rolled_back_was_none(self):
+        with contextlib.suppress(ZeroDivisionError), self.offset_store.writing() as connection:
+            activity.note_batch(connection, self.source, LastBatch(NOON_MS, 2.5, 10, 6))
+            raise ZeroDivisionError
+        self.assertIsNone(self.status().last_batch)
+
+
+class LagTest(JobStatusCase):
+    """How old the oldest record is that is not accounted for."""
+
+    def publish(self, partition, *values):
+        records = [Record(value, partition=partition, timestamp_ms=NOON_MS - 1000) for value in values]
+        self.kafka.producer().publish("metrics", records).raise_for_undelivered()
+
+    def read(self, partition, offsets):
+        topic_id = self.kafka.consumer("metrics").topic_ids()["metrics"]
+        source = Source("spark-aggregate", "metrics", topic_id)
+        self.offset_store.begin(source, {partition: 0})
+        self.advance((partition, 0, offsets), source=source)
+
+    def lags(self):
+        status = self.status()
+        return status.lag_seconds, [each.lag_seconds for each in status.partitions]
+
+    def test_who_has_read_all_has_no_lag_however_old_that_is(self):
+        self.publish(0, envelope("cpu", NOON_MS - HOUR_MS))
+        self.read(0, 1)
+        self.assertEqual((0.0, [0.0, 0.0]), self.lags())
+
+    def test_the_lag_is_the_age_of_the_first_record_that_is_not_read(self):
+        self.publish(0, *(envelope("cpu", NOON_MS - age_ms) for age_ms in (HOUR_MS, 7000, 5000)))
+        self.publish(1, envelope("cpu", NOON_MS - 2500))
+        self.read(0, 1)
+        self.assertEqual((7.0, [7.0, 2.5]), self.lags())
+
+    def test_a_record_without_a_time_has_the_one_of_kafka(self):
+        self.publish(0, b"no record")
+        self.assertEqual((1.0, [1.0, 0.0]), self.lags())
+
+    def test_every_kind_of_envelope_has_a_time(self):
+        for value in (
+            b'{"metric": {"timestamp": 5.5}}',
+            b'{"log": {"timestamp": "1970-01-01T00:00:00.005Z"}}',
+            b'{"event": {"timestamp": 5}}',
+            b'{"alarm-transitioned": {"timestamp": 5}}',
+        ):
+            self.assertEqual(5, event_ms(value, 1))
+
+    def test_what_is_no_envelope_has_the_time_of_kafka(self):
+        for value in (None, b"", b"5", b"[]", b"{}", b'{"metric": 5}', b'{"metric": {"timestamp": true}}'):
+            self.assertEqual(1, event_ms(value, 1))

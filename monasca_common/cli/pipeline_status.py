@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of ``monasca-common pipeline status``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from monasca_common.models import times
+from monasca_common.pipeline.jobs.activity import JobState
+from monasca_common.pipeline.status import JobStatus
+
+
+def status_lines(status: JobStatus, now_ms: int) -> Iterator[str]:
+    left = f"{status.behind:,} offsets behind, {status.due:,} {status.waiting}"
+    if status.still_open:
+        left += f", {status.still_open:,} still open"
+    yield f"{status.job}: group {status.group}, {left}"
+    yield f"  {_state(status, now_ms)}"
+    batch = status.last_batch
+    if batch is not None:
+        counts = f"{batch.offsets:,} offsets, {batch.records:,} records, {batch.seconds:,.1f} s"
+        yield f"  last batch at {times.shown(batch.ended_ms)}: {counts}"
+    yield f"  lag {_seconds(status.lag_seconds)}"
+    for each in status.partitions:
+        where = f"stored below {each.next_offset:,} of {each.end:,}"
+        yield f"  {status.topic}/{each.partition}  {where}, lag {_seconds(each.lag_seconds)}"
+
+
+def _state(status: JobStatus, now_ms: int) -> str:
+    if status.state is JobState.UNKNOWN or status.seen_ms is None or status.started_ms is None:
+        return "no job has reported that it runs"
+    if status.state is JobState.RUNNING:
+        ago = max(0, now_ms - status.seen_ms) // 1000
+        return f"runs since {times.shown(status.started_ms)}, reported {ago} s ago"
+    if status.state is JobState.STOPPED:
+        return f"stopped at {times.shown(status.seen_ms)}"
+    return f"silent since {times.shown(status.seen_ms)}: it was killed, or cannot reach its database"
+
+
+def _seconds(lag_seconds: float | None) -> str:
+    return "unknown" if lag_seconds is None else f"{lag_seconds:,.0f} s"

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a job runs, and its last batch, in the table ``pipeline_job``.
+
+A job writes the time there while it runs, and each batch in the transaction that accounts for it. Nothing but reports
+depends on this: what fences two processes of one job is `OffsetStore.advance`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.storage.sql.tables import pipeline_job
+
+LOG = logging.getLogger(__name__)
+
+BEAT_SECONDS = 10.0
+#: A job that has written nothing for so long may be dead. Five beats may fail before: a merge locks all of SQLite.
+SILENT_SECONDS = 60.0
+# A job that ends does not wait for a database that does not answer.
+_BRIEF = Bounds(statement_seconds=5.0, lock_seconds=5.0, idle_seconds=5.0)
+_JOIN_SECONDS = 15.0
+
+
+class JobState(StrEnum):
+    """``SILENT``: it has neither ended in order nor written anything lately. ``UNKNOWN``: no job has written here."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """A batch that had offsets. ``seconds``: from its begin until it was accounted for; publishing comes later."""
+
+    ended_ms: int
+    seconds: float
+    offsets: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """``started_ms``: of the newest process. ``seen_ms``: when it wrote last."""
+
+    started_ms: int
+    seen_ms: int
+    stopped_ms: int | None
+    last_batch: LastBatch | None
+
+    def state(self, now_ms: int) -> JobState:
+        if self.stopped_ms is not None:
+            return JobState.STOPPED
+        return JobState.SILENT if now_ms - self.seen_ms > SILENT_SECONDS * 1000 else JobState.RUNNING
+
+
+def find(connection: sa.Connection, source: Source) -> Activity | None:
+    """The activity of the job that reads ``source``."""
+    table = pipeline_job.c
+    columns = (table.started, table.seen, table.stopped)
+    of_batch = (table.batch_ended, table.batch_seconds, table.batch_offsets, table.batch_records)
+    query = sa.select(*columns, *of_batch).where(table.consumer_group == source.group, table.topic == source.topic)
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    started_ms, seen_ms, stopped_ms, *batch = row
+    return Activity(started_ms, seen_ms, stopped_ms, None if batch[0] is None else LastBatch(*batch))
+
+
+def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> None:
+    """Write the last batch; at the end of its transaction, because the row is locked from here on."""
+    changes = {
+        "batch_ended": batch.ended_ms,
+        "batch_seconds": batch.seconds,
+        "batch_offsets": batch.offsets,
+        "batch_records": batch.records,
+    }
+    _write(connection, source, batch.ended_ms, changes)
+
+
+class Heartbeat:
+    """Writes the time every ten seconds within its block, for the job that reads ``sources``. A database that is
+    unavailable is tried again with the next beat."""
+
+    def __init__(
+        self,
+        connection: str,
+        sources: Sequence[tuple[str, str]],
+        clock: Clock | None = None,
+        interval_seconds: float = BEAT_SECONDS,
+    ) -> None:
+        self._offset_store = OffsetStore(connection, _BRIEF)
+        self._sources = [Source(group, topic, None) for group, topic in sources]
+        self._clock = clock or SystemClock()
+        self._interval_seconds = interval_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._beat(started=self._clock.time_ms())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join(_JOIN_SECONDS)
+        self._beat(stopped=self._clock.time_ms())
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval_seconds):
+            self._beat()
+
+    def _beat(self, **changes: int) -> None:
+        try:
+            with self._offset_store.writing() as connection:
+                for source in self._sources:
+                    _write(connection, source, self._clock.time_ms(), changes)
+        except StorageUnavailable as error:
+            LOG.debug("that the job runs could not be written: %s", error)
+
+
+def _write(connection: sa.Connection, source: Source, now_ms: int, changes: dict[str, Any]) -> None:
+    """Set these columns and ``seen``. Who writes runs, so ``stopped`` is empty if it is not among them."""
+    values = {"seen": now_ms, "stopped": None} | changes
+    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(pipeline_job)
+    adding = insert.values({"consumer_group": source.group, "topic": source.topic, "started": now_ms} | values)
+    connection.execute(adding.on_conflict_do_update(index_elements=["consumer_group", "topic"], set_=values))
