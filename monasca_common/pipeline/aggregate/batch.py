@@ -32,6 +32,7 @@ from monasca_common.pipeline.source.ranges import below, next_ranges
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import connector
 from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.description import described, offsets_text
 from monasca_common.pipeline.spark.duplicates import Distinct, distinct
 from monasca_common.pipeline.windows import TimeBounds
 
@@ -110,7 +111,8 @@ class Aggregation:
         counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
         offsets = sum(each.span for each in ranges)
         fail_point("pipeline.before_staging")
-        with self._intake.topic(ranges, known) as taken:
+        text = f"aggregate: {offsets_text(source.topic, ranges)}"
+        with described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
             staged = self._computing.stage(taken.records, batch, counts, self._rejected)
         fail_point("pipeline.after_staging")
         with self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known)) as connection:

@@ -29,6 +29,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.ranges import next_ranges
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import connector
+from monasca_common.pipeline.spark.description import described, offsets_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -118,7 +119,8 @@ class Archiving:
         folder = layout.staging_folder(stream.topic, batch)
         settings = self._settings
         files = HourFiles(self._store, stream.topic, batch, folder, settings.compression, settings.columns)
-        staged = files.stage(records)
+        with described(self._spark, batch, f"archive: {offsets_text(stream.topic, ranges)}"):
+            staged = files.stage(records)
         report = _report(ranges, staged)
         fail_point("archive.after_write")
         with self._offset_store.advance(source, ranges) as connection:

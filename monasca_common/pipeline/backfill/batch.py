@@ -31,6 +31,7 @@ from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.ranges import below, share
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.description import described, offsets_text
 from monasca_common.pipeline.spark.duplicates import Distinct
 from monasca_common.pipeline.windows import WINDOW_MS
 
@@ -146,7 +147,11 @@ class Backfill:
             counted = [
                 (records["partition"] == partition) & (records["offset"] < end) for partition, end in stands.items()
             ]
-            with self._intake.archive(records.where(functools.reduce(operator.or_, counted))) as taken:
+            text = f"backfill: {source.topic} from the archive"
+            with (
+                described(self._spark, staging.batch, text),
+                self._intake.archive(records.where(functools.reduce(operator.or_, counted))) as taken,
+            ):
                 self._compute(taken, staging)
         extents = self._topic.extents()
         for partition, extent in extents.items():
@@ -174,7 +179,8 @@ class Backfill:
 
     def _stage(self, ranges: Sequence[OffsetRange], read: Mapping[int, int], staging: _Staging) -> None:
         known = below(read, staging.firsts, self._settings.duplicates_lookback)
-        with self._intake.topic(ranges, known) as taken:
+        text = f"backfill: {offsets_text(self._topic.name, ranges)}"
+        with described(self._spark, staging.batch, text), self._intake.topic(ranges, known) as taken:
             self._compute(taken, staging)
 
     def _compute(self, taken: Distinct, staging: _Staging) -> None:

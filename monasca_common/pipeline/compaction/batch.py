@@ -25,6 +25,7 @@ from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.archive.writing import merge
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.source.offset_store import OffsetStore, Source
+from monasca_common.pipeline.spark.description import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +107,10 @@ class Compaction:
         folder = layout.staging_folder(self._source.topic, batch)
         task = _MergeFiles(settings.location, folder, settings.compression, settings.columns)
         numbered = [(number, [file.path for file in files]) for number, files in enumerate(bins)]
-        reports = self._spark.sparkContext.parallelize(numbered, min(len(numbered), self._tasks)).map(task).collect()
+        text = f"compact: {self._source.topic}, {sum(map(len, bins))} files to {len(bins)}"
+        with described(self._spark, batch, text):
+            paths = self._spark.sparkContext.parallelize(numbered, min(len(numbered), self._tasks))
+            reports = paths.map(task).collect()
         merged = [_merged(files, report, batch) for files, report in zip(bins, reports, strict=True)]
         fail_point("compaction.after_write")
         with self._offset_store.writing() as connection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import random
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.replay.sending import Archive, ReplayOutcome, Send
+from monasca_common.pipeline.spark.description import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +60,7 @@ class Replay:
         self._tasks = tasks
         self._retries = retries
         self._clock = clock or SystemClock()
+        self._run_id = f"replay {uuid.uuid4().hex}"
 
     def run(self, watcher: JobWatcher) -> JobProgress:
         """Send until all is sent, or the watcher stops it. ``done`` and ``left`` count records of the files.
@@ -73,7 +76,8 @@ class Replay:
                 self._archive.topic,
             )
         paths = [file.path for file in files]
-        records = dict(zip(paths, self._on_executors(_CountRecords(self._archive.location), paths), strict=True))
+        counts = self._on_executors("numbers of records", _CountRecords(self._archive.location), paths)
+        records = dict(zip(paths, counts, strict=True))
         total, done = sum(records.values()), 0
         outcome = ReplayOutcome()
         progress = JobProgress(0, total, 0.0)
@@ -97,7 +101,7 @@ class Replay:
         attempt, left = 0, list(paths)
         while True:
             attempt += 1
-            outcomes = self._on_executors(self._send, left)
+            outcomes = self._on_executors("messages", self._send, left)
             failed = {path: told.failure for path, told in zip(left, outcomes, strict=True) if told.failure}
             for path, told in zip(left, outcomes, strict=True):
                 if path not in failed:
@@ -114,10 +118,12 @@ class Replay:
             watcher.stop.wait(self._retries.delay(attempt, random.random()))
             left = list(failed)
 
-    def _on_executors(self, task: Callable[[str], T], paths: Sequence[str]) -> list[T]:
+    def _on_executors(self, what: str, task: Callable[[str], T], paths: Sequence[str]) -> list[T]:
         if not paths:
             return []
-        return self._spark.sparkContext.parallelize(paths, min(len(paths), self._tasks)).map(task).collect()
+        text = f"replay: {what} of {len(paths)} files of {self._archive.topic}"
+        with described(self._spark, self._run_id, text):
+            return self._spark.sparkContext.parallelize(paths, min(len(paths), self._tasks)).map(task).collect()
 
 
 def _chunks(paths: Sequence[str], tasks: int) -> list[Sequence[str]]:
