@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from monasca_common.pipeline.aggregate.retention import Retention
 from monasca_common.pipeline.aggregate.staged_partials import StagedAttempts
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
+from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import below, next_ranges
@@ -45,7 +46,8 @@ DAY_MS = 86_400_000
 @dataclass(frozen=True, slots=True)
 class AggregateReport:
     """The result of one batch. ``offsets``: how many the batch accounted for. ``behind``: how many are left.
-    ``rejected``: dead letters. ``duplicates``: records that the batch left out."""
+    ``rejected``: dead letters. ``duplicates``: records that the batch left out. ``stage_seconds``, ``lags``: see
+    `JobProgress`."""
 
     offsets: int = 0
     behind: int = 0
@@ -54,6 +56,8 @@ class AggregateReport:
     groups: int = 0
     duplicates: int = 0
     published: Published = field(default_factory=Published)
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    lags: tuple[PartitionLag, ...] = ()
 
     def results(self) -> dict[str, int]:
         return {
@@ -88,6 +92,7 @@ class Aggregation:
         self._clock = clock or SystemClock()
         self._computing = Computing(spark, settings, offset_store, self._clock)
         self._intake = Intake(spark, settings)
+        self._lags = EventTimeLags(settings.stream.topic)
         self._rejected = RejectedPublisher.of(settings.stream)
         self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
 
@@ -98,24 +103,31 @@ class Aggregation:
         """
         stream = self._settings.stream
         source = Source(stream.group, stream.topic, self._topic.topic_id())
-        ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
-        report = self._batch(source, ranges) if ranges else AggregateReport()
+        timing = StageSeconds(self._clock)
+        with timing.stage("plan"):
+            ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
+        report = self._batch(source, ranges, timing) if ranges else AggregateReport()
         fail_point("pipeline.before_publishing")
         now_ms = self._clock.time_ms()
-        published = self._outbox.publish(now_ms)
+        with timing.stage("publish"):
+            published = self._outbox.publish(now_ms)
         self._retention.apply(now_ms)
-        return replace(report, behind=behind, published=published)
+        # An idle turn is no batch, and its seconds would hide those of batches.
+        seconds = timing.seconds if ranges or published.periods else {}
+        lags = report.lags if ranges else self._lags.after((), {}, now_ms)
+        return replace(report, behind=behind, published=published, stage_seconds=seconds, lags=lags)
 
-    def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> AggregateReport:
+    def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> AggregateReport:
         began = self._clock.monotonic()
         counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
         offsets = sum(each.span for each in ranges)
         fail_point("pipeline.before_staging")
         text = f"aggregate: {offsets_text(source.topic, ranges)}"
-        with described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
+        with timing.stage("stage"), described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
             staged = self._computing.stage(taken.records, batch, counts, self._rejected)
         fail_point("pipeline.after_staging")
-        with self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known)) as connection:
+        advance = self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known))
+        with timing.stage("merge"), advance as connection:
             groups = self._computing.merge(connection, batch, staged)
             self._computing.clear(connection, batch)
             seconds = self._clock.monotonic() - began
@@ -123,7 +135,8 @@ class Aggregation:
             fail_point("pipeline.inside_transaction")
         fail_point("pipeline.after_commit")
         self._topic.commit({each.partition: each.end for each in ranges})
-        return AggregateReport(offsets, 0, counts.records, counts.rejected, groups, taken.duplicates)
+        lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
+        return AggregateReport(offsets, 0, counts.records, counts.rejected, groups, taken.duplicates, lags=lags)
 
     def _below(self, source: Source) -> list[OffsetRange]:
         """The stored ranges below the batch that it searches for earlier copies of its messages."""

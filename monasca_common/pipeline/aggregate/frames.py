@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
-from monasca_common.pipeline.aggregate.records import RecordReader, Rejection
+from monasca_common.pipeline.aggregate.records import RecordReader, Records, Rejection
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
 
@@ -41,6 +41,8 @@ KEY = ("specification", "window_start", "group_values")
 Columns = tuple[tuple[str, str], ...]
 #: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
 OnRejected = Callable[[int, Mapping[int, Rejection]], None]
+#: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
+OnCounts = Callable[[int, int, Mapping[int, float]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Decoding:
     specifications: bytes
     bounds: TimeBounds
     on_rejected: OnRejected
-    on_counts: Callable[[int, int], None]
+    on_counts: OnCounts
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = _reader(self.specifications)
@@ -61,7 +63,7 @@ class Decoding:
             accumulator.add(records, partitions, offsets)
             for partition, rejected in _by_partition(partitions, offsets, records.rejected).items():
                 self.on_rejected(partition, rejected)
-            self.on_counts(len(records.indices), len(records.rejected))
+            self.on_counts(len(records.indices), len(records.rejected), _newest_ms(partitions, records))
         yield from _partial_batches(accumulator.partials())
 
 
@@ -70,7 +72,7 @@ def partials(
     specifications: Specifications,
     bounds: TimeBounds,
     on_rejected: OnRejected,
-    on_counts: Callable[[int, int], None],
+    on_counts: OnCounts,
 ) -> DataFrame:
     """Turn rows of the connector into partials. Several tasks may each yield a partial of one key."""
     decoding = Decoding(pickle.dumps(specifications), bounds, on_rejected, on_counts)
@@ -124,6 +126,17 @@ def _arrow_schema(columns: Columns) -> pa.Schema:
 
 def _numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
     return batch.column(name).to_numpy().tolist()  # type: ignore[no-any-return]
+
+
+def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:
+    times_ms = records.timestamps_ms
+    if times_ms and partitions.count(partitions[0]) == len(partitions):  # a task reads one partition at a time
+        return {partitions[0]: max(times_ms)}
+    newest: dict[int, float] = {}
+    for index, time_ms in zip(records.indices, times_ms, strict=True):
+        partition = partitions[index]
+        newest[partition] = max(time_ms, newest.get(partition, time_ms))
+    return newest
 
 
 def _by_partition(

@@ -9,8 +9,8 @@ manifest is never moved. A file that is in it always is, by this process or by t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -24,6 +24,7 @@ from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.archive.writing import HourFiles, StagedFiles
 from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
+from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import next_ranges
@@ -40,7 +41,8 @@ _OWNER = "_archive"
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
     """The result of one batch. ``offsets``: how many it accounted for. ``behind``: how many are left. ``undated``:
-    records that are filed by Kafka's timestamp. ``expired``: files that were removed."""
+    records that are filed by Kafka's timestamp. ``expired``: files that were removed. ``stage_seconds``, ``lags``: see
+    `JobProgress`."""
 
     offsets: int = 0
     behind: int = 0
@@ -49,6 +51,8 @@ class ArchiveReport:
     files: int = 0
     size_bytes: int = 0
     expired: int = 0
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    lags: tuple[PartitionLag, ...] = ()
 
     def plus(self, other: ArchiveReport) -> ArchiveReport:
         return ArchiveReport(
@@ -59,6 +63,11 @@ class ArchiveReport:
             self.files + other.files,
             self.size_bytes + other.size_bytes,
             self.expired + other.expired,
+            {
+                name: self.stage_seconds.get(name, 0.0) + other.stage_seconds.get(name, 0.0)
+                for name in {**self.stage_seconds, **other.stage_seconds}
+            },
+            self.lags + other.lags,
         )
 
     def results(self) -> dict[str, int]:
@@ -93,6 +102,7 @@ class Archiving:
         self._store = Store(settings.location)
         self._placing = Placing(self._store, offset_store)
         self._expiry = Expiry(offset_store, self._store, settings.retention_days)
+        self._lags = EventTimeLags(stream.topic)
         self._is_tidy = False
 
     def step(self) -> ArchiveReport:
@@ -107,23 +117,28 @@ class Archiving:
             rename_padded_hours(self._store, stream.topic)
             self._recover(source)
         self._is_tidy = False
-        ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
-        report = self._batch(source, ranges) if ranges else ArchiveReport()
+        timing = StageSeconds(self._clock)
+        with timing.stage("plan"):
+            ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
+        if ranges:
+            report = replace(self._batch(source, ranges, timing), stage_seconds=timing.seconds)
+        else:
+            report = ArchiveReport(lags=self._lags.after((), {}, self._clock.time_ms()))
         expired = self._expiry.apply(source, self._clock.time_ms())
         self._is_tidy = True
         return report.plus(ArchiveReport(behind=behind, expired=expired))
 
-    def _batch(self, source: Source, ranges: Sequence[OffsetRange]) -> ArchiveReport:
+    def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> ArchiveReport:
         stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()
         records = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         folder = layout.staging_folder(stream.topic, batch)
         settings = self._settings
         files = HourFiles(self._store, stream.topic, batch, folder, settings.compression, settings.columns)
-        with described(self._spark, batch, f"archive: {offsets_text(stream.topic, ranges)}"):
+        with timing.stage("write"), described(self._spark, batch, f"archive: {offsets_text(stream.topic, ranges)}"):
             staged = files.stage(records)
         report = _report(ranges, staged)
         fail_point("archive.after_write")
-        with self._offset_store.advance(source, ranges) as connection:
+        with timing.stage("commit"), self._offset_store.advance(source, ranges) as connection:
             manifest.lock(connection, source)
             manifest.check_new(connection, source, ranges)
             self._placing.check_staged(staged.files)
@@ -132,10 +147,11 @@ class Archiving:
             note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, report.offsets, report.records))
             fail_point("archive.inside_transaction")
         fail_point("archive.before_rename")
-        self._placing.place(source, staged.files)
-        self._store.remove_folder(folder)
+        with timing.stage("place"):
+            self._placing.place(source, staged.files)
+            self._store.remove_folder(folder)
         self._topic.commit({each.partition: each.end for each in ranges})
-        return report
+        return replace(report, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 
     def _recover(self, source: Source) -> None:
         """Place the committed files, and remove what they replace, and the files of a crash or of a failed batch."""

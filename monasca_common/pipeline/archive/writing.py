@@ -8,7 +8,7 @@ are complete and on disk; those of another attempt at it are never reported, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 KEPT = ("partition", "offset", "timestamp", "key", "value", "headers")
 # These divide the records into files, and are not in them.
 _HOUR, _DATED = "of_hour", "is_dated"
-_REPORT = "path string, partition long, hour long, first long, last long, records long, undated long, bytes long"
+_REPORT = (
+    "path string, partition long, hour long, first long, last long, records long, undated long, bytes long, newest long"
+)
 # Records that a task holds until they are a part of a file, and the files that it has open.
 _MOST_BYTES = 128 * 1024 * 1024
 _MOST_OPEN = 256
@@ -40,10 +42,12 @@ _DICTIONARIES = ["partition", "key", "headers.list.element.key", *metric_columns
 
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
-    """The staged files of a batch. ``undated``: records that are filed by Kafka's timestamp."""
+    """The staged files of a batch. ``undated``: records that are filed by Kafka's timestamp. ``newest_ms``: the
+    greatest event time of each partition."""
 
     files: tuple[ArchivedFile, ...]
     undated: int
+    newest_ms: Mapping[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,10 @@ class HourFiles:
             )
             for each in sorted(reports, key=lambda each: each.path)
         )
-        return StagedFiles(tuple(files), sum(each.undated for each in reports))
+        newest_ms: dict[int, float] = {}
+        for each in reports:
+            newest_ms[each.partition] = max(each.newest, newest_ms.get(each.partition, each.newest))
+        return StagedFiles(tuple(files), sum(each.undated for each in reports), newest_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ class HourFile:
         self._writer: Any = None
         self._stack = contextlib.ExitStack()
         self._offsets: list[tuple[int, int]] = []
-        self._records = self._undated = 0
+        self._records = self._undated = self._newest_ms = 0
 
     def hold(self, batch: pa.RecordBatch) -> int:
         """Keep records for the next part. Returns how many bytes they have in memory."""
@@ -209,6 +216,8 @@ class HourFile:
         self._offsets.append((bounds["min"], bounds["max"]))
         self._records += table.num_rows
         self._undated += table.num_rows - pc.sum(table.column(_DATED)).as_py()
+        newest = pc.max(table.column("event_time")).cast(pa.timestamp("ms", tz="UTC"))
+        self._newest_ms = max(self._newest_ms, newest.value)
         self._append(archived_table(table.drop_columns([_DATED]), self._columns))
         written, self._held, self.held_bytes = self.held_bytes, [], 0
         return written
@@ -224,6 +233,7 @@ class HourFile:
             "records": self._records,
             "undated": self._undated,
             "bytes": self._store.size(self.path) or 0,
+            "newest": self._newest_ms,
         }
 
     def _append(self, table: pa.Table) -> None:

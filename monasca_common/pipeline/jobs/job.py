@@ -13,6 +13,7 @@ from typing import ClassVar
 from oslo_config import cfg
 
 from monasca_common.kafka import entry_point
+from monasca_common.pipeline.jobs.timing import PartitionLag
 
 JOBS = "monasca_common.pipeline.jobs"
 
@@ -30,13 +31,18 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a run. ``done`` and ``left``: offsets. ``batch_seconds``: of the last batch. ``results``: what
-    the job counts, by name."""
+    """The progress of a run. ``done`` and ``left``: offsets. ``results``: what the job counts, by name.
+
+    Of the last batch: ``batch_seconds``, ``stage_seconds`` by stage, and ``lags``, which has the partitions whose lag
+    has become known with it.
+    """
 
     done: int
     left: int
     batch_seconds: float
     results: dict[str, int] = field(default_factory=dict)
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    lags: tuple[PartitionLag, ...] = ()
 
     def plus(self, other: JobProgress) -> JobProgress:
         """The progress of a run that has several parts."""

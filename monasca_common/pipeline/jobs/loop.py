@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from monasca_common.kafka import RetryPolicy
@@ -21,6 +21,7 @@ from monasca_common.pipeline.errors import (
     StagingLost,
 )
 from monasca_common.pipeline.jobs.job import JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.spark.session import has_ended, reason
 from monasca_common.storage.errors import StorageUnavailable
 
@@ -35,12 +36,17 @@ RETRIES = RetryPolicy(attempts=5, backoff_seconds=0.5, max_backoff_seconds=30.0)
 
 
 class Report(Protocol):
-    """The result of one batch. ``offsets``: how many are accounted for; ``behind``: how many are left."""
+    """The result of one batch. ``offsets``: how many are accounted for; ``behind``: how many are left;
+    ``stage_seconds`` and ``lags``: see `JobProgress`."""
 
     @property
     def offsets(self) -> int: ...
     @property
     def behind(self) -> int: ...
+    @property
+    def stage_seconds(self) -> Mapping[str, float]: ...
+    @property
+    def lags(self) -> tuple[PartitionLag, ...]: ...
     def results(self) -> dict[str, int]: ...
 
 
@@ -78,7 +84,7 @@ def run(
         for name, count in report.results().items():
             results[name] = results.get(name, 0) + count
         spent = time.monotonic() - began
-        progress = JobProgress(done, report.behind, spent, dict(results))
+        progress = JobProgress(done, report.behind, spent, dict(results), report.stage_seconds, report.lags)
         watcher.tell(progress)
         if request.once and not report.behind:
             if not undelivered:

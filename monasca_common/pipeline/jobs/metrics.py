@@ -15,6 +15,7 @@ from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 
 _PREFIX = "monasca_pipeline"
 _SECONDS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+_STAGE_SECONDS = (0.05, 0.1, 0.25, *_SECONDS)
 
 
 class _Board:
@@ -30,6 +31,17 @@ class _Board:
             registry=self.registry,
             buckets=_SECONDS,
         ).labels(job)
+        self._stages = Histogram(
+            "stage_seconds",
+            "How long the stages of batches took",
+            ("job", "stage"),
+            namespace=_PREFIX,
+            registry=self.registry,
+            buckets=_STAGE_SECONDS,
+        )
+        self._lag = self._gauge(
+            "event_time_lag_seconds", "The age of the newest record that is accounted for", "topic", "partition"
+        )
         self._last = self._gauge("last_batch_time_seconds", "When the last batch ended (epoch)").labels(job)
         self._results = self._counter("results", "What the job counts", "what")
         self._job = job
@@ -38,8 +50,8 @@ class _Board:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, ("job", *labels), namespace=_PREFIX, registry=self.registry)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, ("job",), namespace=_PREFIX, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, ("job", *labels), namespace=_PREFIX, registry=self.registry)
 
     def tell(self, progress: JobProgress) -> None:
         self._offsets.inc(progress.done - self._known.done)
@@ -47,6 +59,10 @@ class _Board:
         if progress.done > self._known.done:  # an idle turn is no batch
             self._seconds.observe(progress.batch_seconds)
         self._last.set(time.time())
+        for stage, seconds in progress.stage_seconds.items():
+            self._stages.labels(self._job, stage).observe(seconds)
+        for lag in progress.lags:
+            self._lag.labels(self._job, lag.topic, lag.partition).set(lag.seconds)
         for what, count in progress.results.items():
             self._results.labels(self._job, what).inc(count - self._known.results.get(what, 0))
         self._known = progress

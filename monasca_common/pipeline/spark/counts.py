@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts of what executors have read in a batch, for monitoring: a task that runs twice counts twice."""
+"""Counts and times of what executors have read in a batch, for monitoring: a task that runs twice counts twice."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,17 +18,31 @@ class Adder:
 
     records: Accumulator[int]
     rejected: Accumulator[int]
+    newest_ms: Accumulator[Mapping[int, float]]
 
-    def __call__(self, records: int, rejected: int) -> None:
+    def __call__(self, records: int, rejected: int, newest_ms: Mapping[int, float]) -> None:
         self.records.add(records)
         self.rejected.add(rejected)
+        self.newest_ms.add(newest_ms)
+
+
+class Greatest:
+    """How Spark adds up times by partition: the greatest stays (an ``AccumulatorParam``)."""
+
+    def zero(self, _value: Mapping[int, float]) -> Mapping[int, float]:
+        return {}
+
+    def addInPlace(self, one: Mapping[int, float], other: Mapping[int, float]) -> Mapping[int, float]:  # noqa: N802
+        return {each: max(found[each] for found in (one, other) if each in found) for each in {**one, **other}}
 
 
 class TaskCounts:
     """The counters of a batch; the driver reads them after the batch."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._records, self._rejected = spark.sparkContext.accumulator(0), spark.sparkContext.accumulator(0)
+        context = spark.sparkContext
+        self._records, self._rejected = context.accumulator(0), context.accumulator(0)
+        self._newest_ms: Accumulator[Mapping[int, float]] = context.accumulator({}, Greatest())  # type: ignore[arg-type]
 
     @property
     def records(self) -> int:
@@ -38,6 +53,11 @@ class TaskCounts:
     def rejected(self) -> int:
         return int(self._rejected.value)
 
+    @property
+    def newest_ms(self) -> Mapping[int, float]:
+        """The greatest event time of the records of each partition that a specification takes."""
+        return dict(self._newest_ms.value)
+
     def adder(self) -> Adder:
         """The function that executors call."""
-        return Adder(self._records, self._rejected)
+        return Adder(self._records, self._rejected, self._newest_ms)

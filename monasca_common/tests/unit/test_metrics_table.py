@@ -18,6 +18,7 @@ from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
 from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
+from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.storage.base import Kind
 
 PAGE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "watching.rst"
@@ -78,7 +79,7 @@ class MetricsTableTest(base.BaseTestCase):
 
     def test_job_of_the_pipeline(self):
         board = _Board("aggregate")
-        board.tell(JobProgress(1, 1, 1.0, {"records": 1}))
+        board.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
         self.assert_told("monasca_pipeline_", generate_latest(board.registry).decode())
 
     def test_no_other_is_told(self):

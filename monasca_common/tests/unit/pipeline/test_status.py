@@ -9,6 +9,7 @@ from testtools.matchers import Contains
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.jobs.timing import PartitionLag
 
 
 class ServedTest(base.BaseTestCase):
@@ -25,7 +26,8 @@ class ServedTest(base.BaseTestCase):
             families = text_string_to_metric_families(answer.read().decode())
         samples = [sample for family in families for sample in family.samples if sample.labels["job"] == job]
         return {
-            sample.name.removeprefix("monasca_pipeline_") + sample.labels.get("what", ""): sample.value
+            sample.name.removeprefix("monasca_pipeline_")
+            + "".join(value for name, value in sorted(sample.labels.items()) if name != "job"): sample.value
             for sample in samples
             if not sample.name.endswith(("_created", "_bucket"))
         }
@@ -49,6 +51,28 @@ class ServedTest(base.BaseTestCase):
             found,
         )
         self.assertEqual([50, 0, 0], [each.left for each in self.heard])
+
+    def test_stages_are_counted_each_and_a_lag_stays_until_another_is_known(self):
+        self.taken.close()
+        lags = (PartitionLag("metrics", 0, 7.5), PartitionLag("metrics", 1, 2.0))
+        with served("aggregate", "127.0.0.1", self.port, self.watcher) as watcher:
+            watcher.tell(JobProgress(1, 0, 1.0, {}, {"stage": 0.5, "merge": 0.25}, lags))
+            watcher.tell(JobProgress(2, 0, 1.0, {}, {"stage": 1.5}, (PartitionLag("metrics", 1, 0.0),)))
+            found = self.scraped("aggregate")
+        counts = {name: value for name, value in found.items() if name.startswith("stage_seconds")}
+        self.assertEqual(
+            {
+                "stage_seconds_countstage": 2,
+                "stage_seconds_sumstage": 2.0,
+                "stage_seconds_countmerge": 1,
+                "stage_seconds_summerge": 0.25,
+            },
+            counts,
+        )
+        self.assertEqual(
+            {"event_time_lag_seconds0metrics": 7.5, "event_time_lag_seconds1metrics": 0.0},
+            {name: value for name, value in found.items() if name.startswith("event_time")},
+        )
 
     def test_without_a_port_nobody_listens(self):
         with served("aggregate", "127.0.0.1", None, self.watcher) as watcher:

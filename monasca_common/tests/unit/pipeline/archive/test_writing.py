@@ -57,8 +57,8 @@ class TaskFilesTest(TaskFilesCase):
         found = self.files(records((0, 5, 7), (1, 6, 7), (0, 6, 8)), records((0, 9, 7), dated=False))
         told = {(each["partition"], each["hour"]): each for each in found}
         self.assertEqual({(0, 7), (1, 7), (0, 8)}, set(told))
-        counts = {name: told[0, 7][name] for name in ("first", "last", "records", "undated")}
-        self.assertEqual({"first": 5, "last": 9, "records": 2, "undated": 1}, counts)
+        counts = {name: told[0, 7][name] for name in ("first", "last", "records", "undated", "newest")}
+        self.assertEqual({"first": 5, "last": 9, "records": 2, "undated": 1, "newest": 5}, counts)
         for each in found:
             content = reading.content(self.store, each["path"])
             self.assertEqual(

@@ -12,6 +12,7 @@ from testtools.matchers import EndsWith
 from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkFailed, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.storage.errors import StorageUnavailable
 
 
@@ -20,6 +21,8 @@ class Report:
     offsets: int = 0
     behind: int = 0
     counted: dict[str, int] = field(default_factory=dict)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    lags: tuple[PartitionLag, ...] = ()
 
     def results(self):
         return self.counted
@@ -58,6 +61,15 @@ class LoopTest(base.BaseTestCase):
         progress = self.run_through(Report(5, 7, {"records": 4}), Report(7, 0, {"records": 6}))
         self.assertEqual((12, 0, {"records": 10}), (progress.done, progress.left, progress.results))
         self.assertEqual([7, 0], [each.left for each in self.told])
+
+    def test_the_stages_and_the_lags_are_those_of_the_last_batch(self):
+        first, last = PartitionLag("metrics", 0, 9.0), PartitionLag("metrics", 0, 2.0)
+        self.run_through(
+            Report(1, 1, stage_seconds={"merge": 1.0}, lags=(first,)),
+            Report(1, 0, stage_seconds={"merge": 2.0}, lags=(last,)),
+        )
+        self.assertEqual([{"merge": 1.0}, {"merge": 2.0}], [each.stage_seconds for each in self.told])
+        self.assertEqual([(first,), (last,)], [each.lags for each in self.told])
 
     def test_a_failure_that_passes_is_waited_for_longer_and_longer(self):
         self.useFixture(fixtures.MonkeyPatch("random.random", lambda: 0.0))

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+import pickle
+
+import pyarrow as pa
+from oslotest import base
+
+from monasca_common.pipeline.aggregate.frames import Decoding
+from monasca_common.pipeline.archive.batch import ArchiveReport
+from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.pipeline.spark.counts import Greatest
+from monasca_common.tests.unit.pipeline.pipeline_case import EVER, envelope, pre_row, shipped_row, specifications
+
+
+class StageSecondsTest(base.BaseTestCase):
+    def test_each_stage_has_its_seconds_and_those_that_come_twice_are_added(self):
+        self.now = 0.0
+        timing = StageSeconds(self)
+        for name, seconds in (("stage", 2.0), ("merge", 0.5), ("stage", 1.0)):
+            with timing.stage(name):
+                self.now += seconds
+        self.assertEqual({"stage": 3.0, "merge": 0.5}, timing.seconds)
+
+    def monotonic(self):
+        return self.now
+
+
+class EventTimeLagsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.lags = EventTimeLags("metrics")
+
+    def after(self, *partitions, newest=None, now_ms=10_000):
+        ranges = [OffsetRange(partition, 0, 1) for partition in partitions]
+        return {each.partition: each.seconds for each in self.lags.after(ranges, newest or {}, now_ms)}
+
+    def test_it_is_the_age_of_the_newest_record_of_each_partition(self):
+        self.assertEqual({0: 5.0, 1: 0.5}, self.after(0, 1, newest={0: 5_000.0, 1: 9_500}))
+
+    def test_a_partition_that_had_nothing_new_does_not_lag(self):
+        self.after(0, 1, newest={0: 5_000, 1: 9_500})
+        self.assertEqual({0: 7.0, 1: 0.0}, self.after(0, newest={0: 5_000}, now_ms=12_000))
+        self.assertEqual({0: 0.0, 1: 0.0}, self.after())
+
+    def test_of_a_range_without_a_record_that_counts_nothing_is_known(self):
+        self.assertEqual({}, self.after(0))
+
+    def test_a_clock_that_is_ahead_does_not_make_it_negative(self):
+        self.assertEqual({0: 0.0}, self.after(0, newest={0: 11_000}))
+
+    def test_reports_of_several_topics_are_told_together(self):
+        one = ArchiveReport(stage_seconds={"write": 1.0}, lags=(PartitionLag("metrics", 0, 1.0),))
+        other = ArchiveReport(stage_seconds={"write": 2.0, "place": 0.5}, lags=(PartitionLag("logs", 0, 2.0),))
+        both = one.plus(other)
+        self.assertEqual(({"write": 3.0, "place": 0.5}, 2), (both.stage_seconds, len(both.lags)))
+
+
+class NewestTimeTest(base.BaseTestCase):
+    """The newest event time of each partition, as an executor finds it."""
+
+    def newest(self, *messages):
+        """``messages``: (partition, time), a record that nothing wants if the time is None."""
+        partitions, times_ms = zip(*messages, strict=True)
+        values = [envelope("cpu", time_ms) if time_ms else envelope("other", 9_000) for time_ms in times_ms]
+        batch = pa.record_batch(
+            {
+                "partition": pa.array(partitions, pa.int32()),
+                "offset": pa.array(range(len(values)), pa.int64()),
+                "value": pa.array(values, pa.binary()),
+            }
+        )
+        specs = specifications([pre_row("cpu", "mem_total_all")], [shipped_row("mem_total_all")])
+        told = []
+        decoding = Decoding(pickle.dumps(specs), EVER, lambda *_: None, lambda *counts: told.append(counts))
+        list(decoding([batch]))
+        ((_, _, newest),) = told
+        return newest
+
+    def test_of_one_partition(self):
+        self.assertEqual({3: 7_000.0}, self.newest((3, 5_000), (3, None), (3, 7_000), (3, 6_000)))
+
+    def test_of_several(self):
+        self.assertEqual({0: 5_000.0, 1: 7_000.0}, self.newest((0, 5_000), (1, 7_000), (1, 6_000), (2, None)))
+
+    def test_without_any_record(self):
+        self.assertEqual({}, self.newest((0, None)))
+
+    def test_the_greatest_of_all_tasks_stays(self):
+        greatest = Greatest()
+        whole = greatest.zero({0: 1.0})
+        for each in ({0: 5.0}, {1: 7.0}, {0: 4.0, 1: 8.0}):
+            whole = greatest.addInPlace(whole, each)
+        self.assertEqual({0: 5.0, 1: 8.0}, whole)
