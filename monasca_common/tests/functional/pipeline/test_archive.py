@@ -13,6 +13,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.pipeline.archive import batch, manifest
 from monasca_common.pipeline.archive.batch import Archiving
 from monasca_common.pipeline.errors import AlreadyArchived, Fenced, StagingLost
+from monasca_common.pipeline.jobs.timing import PartitionLag
 from monasca_common.pipeline.source import offset_store
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.storage.sql.tables import kafka_offset
@@ -44,9 +45,12 @@ class ArchiveTest(ArchiveCase):
         ]
         self.producer.publish(self.topic, records)
 
-        report = self.archiving().step()
+        report = self.archiving(clock=SetClock(kafka_ms + 9000)).step()
 
         self.assertEqual((6, 6, 2, 5), (report.offsets, report.records, report.undated, report.files))
+        self.assertEqual({"plan", "write", "commit", "place"}, set(report.stage_seconds))
+        # The newest is what has Kafka's time.
+        self.assertEqual((PartitionLag(self.topic, 1, 9.0),), report.lags)
         rows = self.archived()
         self.assertEqual(values, [row.value and bytes(row.value) for row in rows])
         self.assertEqual([(DAY, hour) for hour in (6, 7, 8, 9, 11, 11)], [(row.date, row.hour) for row in rows])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Prometheus finds while a job that comes to an end is running."""
+"""What can be seen of a batch, and what Prometheus finds while a job that comes to an end is running."""
 
 import urllib.request
 
@@ -8,10 +8,46 @@ from oslo_config import cfg
 
 from monasca_common.devbroker import ports
 from monasca_common.pipeline.backfill import job
+from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
-from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, SharedSpark, cpu
+from monasca_common.pipeline.jobs.timing import PartitionLag
+from monasca_common.pipeline.source.offset_store import Source
+from monasca_common.tests.functional.pipeline.pipeline_case import NOON_MS, CpuCase, SharedSpark, cpu
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+
+
+class BatchTest(CpuCase):
+    """What can be seen of a batch of ``aggregate``."""
+
+    def setUp(self):
+        super().setUp()
+        self.send(*(cpu(number, 1) for number in range(10)), partition=0)
+        self.send(*(cpu(number, 1) for number in range(5)), partition=1)
+        self.spark = self.useFixture(SharedSpark()).session
+
+    def test_the_jobs_of_spark_have_its_name_and_its_offsets(self):
+        self.job().step()
+        text = f"aggregate: {self.topic}, 15 offsets: 0 from 0 to 9, 1 from 0 to 4"
+        self.wait_until(lambda: text in self.descriptions(), self.descriptions)
+        self.assertIsNone(self.spark.sparkContext.getLocalProperty("spark.job.description"))
+
+    def test_its_stages_are_timed_each_partition_has_a_lag_and_it_is_the_last_batch_of_the_job(self):
+        report = self.job().step()  # it is ten to one
+        self.assertEqual({"plan", "stage", "merge", "publish"}, set(report.stage_seconds))
+        lags = [PartitionLag(self.topic, 0, 41 * 60.0), PartitionLag(self.topic, 1, 46 * 60.0)]
+        self.assertEqual(lags, list(report.lags))
+        with self.offset_store.reading() as connection:
+            batch = activity.find(connection, Source(self.group, self.topic, None)).last_batch
+        # Each of the two specifications takes each record.
+        self.assertEqual((self.clock.now_ms, 15, 30), (batch.ended_ms, batch.offsets, batch.records))
+        self.assertGreater(batch.seconds, 0)
+
+    def descriptions(self):
+        """Those of all jobs that Spark remembers."""
+        jobs = self.spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+        found = (jobs.apply(number).description() for number in range(jobs.size()))
+        return {each.get() for each in found if each.isDefined()}
 
 
 class BackfillProgressTest(PipelineProcessCase):
