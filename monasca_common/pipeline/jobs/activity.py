@@ -108,7 +108,7 @@ class Heartbeat:
         self._clock = clock or SystemClock()
         self._interval_seconds = interval_seconds
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="pipeline-heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
         self._beat(started=self._clock.time_ms())
