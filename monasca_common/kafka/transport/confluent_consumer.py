@@ -204,6 +204,8 @@ class ConfluentConsumer(ConsumerTransport):
         return self.offsets_for_times(dict.fromkeys(partitions, OFFSET_END), timeout)
 
     def offsets_for_times(self, times_ms: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
+        if not times_ms:
+            return {}  # the client would call it an invalid argument
         deadline = self.clock.monotonic() + timeout
         try:
             with self._calling():

@@ -27,6 +27,13 @@ class TestOffsetsForTimes(base.BaseTestCase):
     def test_a_right_that_is_missing_is_not(self):
         self.assertNotIsInstance(self.refused(KafkaError.TOPIC_AUTHORIZATION_FAILED), RetriableError)
 
+    def test_of_no_partitions_there_are_none(self):
+        # Asked for when another member wrote down the starts of all partitions a moment before.
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        self.assertEqual({}, consumer.first_offsets([], 1.0))
+        self.assertEqual({}, consumer.offsets_for_times({}, 1.0))
+
 
 class TestWatermarks(base.BaseTestCase):
     def test_none_in_time_may_come_another_time(self):
