@@ -6,8 +6,8 @@ run broke off) and ``<suite>.stderr``. Before the line stands once more what fai
 of lines above.
 
 A test that failed is run once more by itself (``--repeatable`` prints those); ``<suite>-again`` is the record of
-that. What then passed counts as passed and is listed as flaky with its first traceback: at most three in a run, of
-which two may be claims; others failed in their set-up, because something did not start, or by the time limit. What
+that. What then passed counts as passed and is listed as flaky with its first traceback: at most two in a run, of which
+one may be a claim; the other one failed in its set-up, because something did not start, or by its time limit. What
 tells of lost or doubled messages is never forgiven.
 """
 
@@ -27,8 +27,8 @@ _PASSED = ("success", "xfail")
 _SKIPPED = ("skip",)
 _TESTS_FAILED = 1  # a suite's exit status
 _AGAIN = "-again"
-_MOST_FLAKY = 3
-_MOST_CLAIMS = 2  # of them
+_MOST_FLAKY = 2
+_MOST_CLAIMS = 1  # of them
 _MOST_REPEATED = 10  # beyond it the machine is at fault, or the change
 _SHOWN_LINES = 60  # of a traceback, and of what a suite that failed wrote to its stderr
 

@@ -20,8 +20,8 @@ A check counts as one. The exit status is 0 when nothing failed. With CI=true a 
 
 The classes that take longest begin first; the times are kept in the user's cache, and the ten slowest are printed.
 A test that failed is run once more by itself. If it then passes, it counts as passed, and stands above the last line as
-flaky, with its first traceback: a bug that is to be found. More than three of them, more than two that failed by what
-they claim, or one that tells of lost or doubled messages, fail the run.
+flaky, with its first traceback: a bug that is to be found. More than two of them, more than one that failed by what it
+claims, or one that tells of lost or doubled messages, fail the run.
 
   --unit   unit tests only: no checks, no Java, no broker
   --help   this text
