@@ -243,5 +243,151 @@ aggregate_specification = sa.Table(
     sa.PrimaryKeyConstraint("kind", "row"),
 )
 
+# One row: it grows with every change of a definition, and with every deletion of an alarm. Who makes one changes this
+# row first, in the same transaction, so whoever computes with definitions learns at its commit that they are others.
+alarm_definitions_version = sa.Table(
+    "alarm_definitions_version",
+    metadata,
+    sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("version", _BIG, nullable=False),
+)
+
+notification_method = sa.Table(
+    "notification_method",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("name", _NAME, nullable=False),
+    sa.Column("type", _NAME, nullable=False),
+    sa.Column("address", _NAME, nullable=False),
+    sa.Column("period", sa.Integer, nullable=False),
+    sa.Column("created", _BIG, nullable=False),
+    sa.Column("updated", _BIG, nullable=False),
+    sa.Index("notification_method_by_name", "tenant", "name", unique=True),
+)
+
+# ``version``: that of `alarm_definitions_version` when the definition was changed last.
+alarm_definition = sa.Table(
+    "alarm_definition",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("name", _NAME, nullable=False),
+    sa.Column("description", sa.Text, nullable=False),
+    sa.Column("expression", sa.Text, nullable=False),
+    sa.Column("deterministic", sa.Boolean, nullable=False),
+    sa.Column("match_by", _JSON, nullable=False),
+    sa.Column("severity", _NAME, nullable=False),
+    sa.Column("actions_enabled", sa.Boolean, nullable=False),
+    sa.Column("created", _BIG, nullable=False),
+    sa.Column("updated", _BIG, nullable=False),
+    sa.Column("version", _BIG, nullable=False),
+    sa.Index("alarm_definition_by_name", "tenant", "name", unique=True),
+    sa.Index("alarm_definition_by_version", "version"),
+)
+
+# ``id`` stays when the definition changes. ``windows``: grows when the windows begin anew, because the function, the
+# period or the number of periods is another.
+alarm_sub_expression = sa.Table(
+    "alarm_sub_expression",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("definition_id", _NAME, nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("function", sa.Text, nullable=False),
+    sa.Column("metric_name", _NAME, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.Column("deterministic", sa.Boolean, nullable=False),
+    sa.Column("operator", sa.Text, nullable=False),
+    sa.Column("threshold", sa.Double, nullable=False),
+    sa.Column("period", sa.Integer, nullable=False),
+    sa.Column("periods", sa.Integer, nullable=False),
+    sa.Column("windows", _BIG, nullable=False),
+    sa.Index("alarm_sub_expression_by_definition", "definition_id", "position", unique=True),
+)
+
+# The methods that are notified when an alarm of the definition enters ``state``, in order.
+alarm_action = sa.Table(
+    "alarm_action",
+    metadata,
+    sa.Column("definition_id", _NAME, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("position", sa.Integer, nullable=False),
+    sa.Column("method_id", _NAME, nullable=False),
+    sa.PrimaryKeyConstraint("definition_id", "state", "position"),
+    sa.Index("alarm_action_by_method", "method_id"),
+)
+
+# An alarm is here once every sub-expression of its definition has a series. ``match_key``: a hash of ``match_values``,
+# the values of the definition's match_by in its order. ``version``: grows with every change of the row.
+alarm = sa.Table(
+    "alarm",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("definition_id", _NAME, nullable=False),
+    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
+    sa.Column("match_values", _JSON, nullable=False),
+    sa.Column("state", _NAME, nullable=False),
+    sa.Column("lifecycle_state", _NAME),
+    sa.Column("link", _NAME),
+    sa.Column("state_updated", _BIG, nullable=False),
+    sa.Column("updated", _BIG, nullable=False),
+    sa.Column("created", _BIG, nullable=False),
+    sa.Column("version", _BIG, nullable=False),
+    sa.Index("alarm_by_match", "definition_id", "match_key", unique=True),
+    # Each ends in the id, by which what is equal is ordered.
+    sa.Index("alarm_by_tenant", "tenant", "id"),
+    sa.Index("alarm_by_definition", "tenant", "definition_id", "id"),
+    sa.Index("alarm_by_state", "tenant", "state", "id"),
+    sa.Index("alarm_by_lifecycle_state", "tenant", "lifecycle_state", "id"),
+    sa.Index("alarm_by_link", "tenant", "link", "id"),
+    sa.Index("alarm_by_state_updated", "tenant", "state_updated", "id"),
+    sa.Index("alarm_by_updated", "tenant", "updated", "id"),
+    sa.Index("alarm_by_created", "tenant", "created", "id"),
+)
+
+# The series of an alarm. Their text is kept here too: series may be in another database.
+alarm_metric = sa.Table(
+    "alarm_metric",
+    metadata,
+    sa.Column("alarm_id", _NAME, nullable=False),
+    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("name", _NAME, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.PrimaryKeyConstraint("alarm_id", "series_id"),
+    sa.Index("alarm_metric_by_name", "tenant", "name", "alarm_id"),
+    sa.Index("alarm_metric_by_dimensions", "dimensions", postgresql_using="gin").ddl_if(dialect="postgresql"),
+)
+
+# The state of each sub-expression in each alarm. ``windows``: those of the sub-expression that it is made of.
+# ``empty_evaluations``: how many in a row saw no measurement.
+sub_alarm = sa.Table(
+    "sub_alarm",
+    metadata,
+    sa.Column("alarm_id", _NAME, nullable=False),
+    sa.Column("sub_expression_id", _NAME, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("current_values", _JSON, nullable=False),
+    sa.Column("windows", _BIG, nullable=False),
+    sa.Column("empty_evaluations", sa.Integer, nullable=False),
+    sa.PrimaryKeyConstraint("alarm_id", "sub_expression_id"),
+    sa.Index("sub_alarm_by_sub_expression", "sub_expression_id"),
+)
+
+# What is to be published, written in the transaction of what it tells of, and removed once Kafka has it. ``kind``:
+# ``transition`` or ``event``, which has a topic each.
+alarm_outbox = sa.Table(
+    "alarm_outbox",
+    metadata,
+    sa.Column("number", _BIG.with_variant(sa.Integer(), "sqlite"), primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("message_id", sa.LargeBinary, nullable=False),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+    sa.Column("created", _BIG, nullable=False),
+)
+
 # One row: programs of an older revision than this one refuse to run on the database.
 oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))
