@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions of alarms: ``avg(cpu.user_perc{service=nova}) > 85 times 3 or …``, from text to values and back. Pure.
+
+Nothing here recurses over the nesting of an expression, and a text within the limits is read in bounded time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cache
+from math import isfinite
+from typing import TypeAlias, TypeVar, cast
+
+from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
+
+from monasca_common.alarms.grammar import FUNCTIONS, GRAMMAR, NAMES
+from monasca_common.models.limits import MOST_DIMENSIONS, POSTED, TextRule, too_many_dimensions
+
+MOST_BYTES = 16 * 1024
+MOST_SUB_EXPRESSIONS = 100
+MOST_DIGITS = 9
+"""Of a period and of a number of periods: they fit into 32 bits."""
+
+_SIGNS = {"LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
+_OPERATORS = {**{sign: name for name, sign in _SIGNS.items()}, **{name.lower(): name for name in _SIGNS}}
+
+
+class ExpressionError(ValueError):
+    """The text is not an expression; the message says where and what was expected there.
+
+    ``offset``: in characters, from 0; 0 too for what is wrong with the whole.
+    """
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(f"at character {offset}: {problem}")
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class SubExpression:
+    """``function``: of `FUNCTIONS`. ``dimensions``: sorted. ``operator``: LT, LTE, GT or GTE. ``period``: seconds."""
+
+    function: str
+    metric_name: str
+    dimensions: tuple[tuple[str, str], ...]
+    deterministic: bool
+    operator: str
+    threshold: float
+    period: int = 60
+    periods: int = 1
+
+    @property
+    def text(self) -> str:
+        """As reasons show it."""
+        dimensions = ", ".join(f"{key}={value}" for key, value in self.dimensions)
+        return (
+            f"{self.function}({self.metric_name}"
+            + (f"{{{dimensions}}}" if dimensions else "")
+            + (", deterministic" if self.deterministic else "")
+            + (f", {self.period}" if self.period != 60 else "")
+            + f") {_SIGNS[self.operator]} {_decimal(self.threshold)}"
+            + (f" times {self.periods}" if self.periods != 1 else "")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    operands: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    operands: tuple[Node, ...]
+
+
+Node: TypeAlias = SubExpression | And | Or
+_Metric: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
+"""Its name and its dimensions."""
+Taken = TypeVar("Taken")
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """``sub_expressions``: in the order of the text; the same one as often as it stands there."""
+
+    root: Node
+    sub_expressions: tuple[SubExpression, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = tuple(node for node in _operands_first(self.root) if isinstance(node, SubExpression))
+        object.__setattr__(self, "sub_expressions", found)
+
+    def holds(self, alarm_states: Sequence[bool]) -> bool:
+        """Whether it is true, given for each of ``sub_expressions`` whether that one is."""
+        left = iter(alarm_states)
+        values: list[bool] = []
+        for node in _operands_first(self.root):
+            if isinstance(node, SubExpression):
+                values.append(next(left))
+            else:
+                operands = _take(values, len(node.operands))
+                values.append(all(operands) if isinstance(node, And) else any(operands))
+        return values.pop()
+
+    @property
+    def text(self) -> str:
+        """Parses to an equal expression, unless it is longer than what is allowed: thresholds are written in full."""
+        texts: list[str] = []
+        for node in _operands_first(self.root):
+            if isinstance(node, SubExpression):
+                texts.append(node.text)
+                continue
+            operands = _take(texts, len(node.operands))
+            if isinstance(node, Or):
+                texts.append(" or ".join(operands))
+            else:
+                pairs = zip(node.operands, operands, strict=True)
+                texts.append(" and ".join(f"({text})" if isinstance(each, Or) else text for each, text in pairs))
+        return texts.pop()
+
+
+def parse(text: str) -> Expression:
+    """Raises `ExpressionError` and nothing else, whatever the text."""
+    # A text's characters are counted first: they are at most its bytes, and a huge one is not copied.
+    if len(text) > MOST_BYTES or (size_bytes := len(text.encode(errors="replace"))) > MOST_BYTES:
+        size = f"{len(text)} characters" if len(text) > MOST_BYTES else f"{size_bytes} bytes"
+        raise ExpressionError(0, f"has {size}: at most {MOST_BYTES} bytes are allowed")
+    try:
+        expression = Expression(cast(Node, _parser().parse(text)))
+    except UnexpectedInput as error:
+        raise _unexpected(error, text) from None
+    count = len(expression.sub_expressions)
+    if count > MOST_SUB_EXPRESSIONS:
+        raise ExpressionError(0, f"has {count} sub-expressions: at most {MOST_SUB_EXPRESSIONS} are allowed")
+    return expression
+
+
+@cache
+def _parser() -> Lark:
+    # The parser calls the transformer whenever a rule is complete, so there is never a tree to walk.
+    return Lark(GRAMMAR, parser="lalr", lexer="contextual", transformer=_Values())
+
+
+@v_args(inline=True)
+class _Values(Transformer[Token, Node]):
+    """A method for each rule of the grammar. Without state: threads share it."""
+
+    def any_of(self, *operands: Node) -> Or:
+        return Or(_flat(Or, operands))
+
+    def all_of(self, *operands: Node) -> And:
+        return And(_flat(And, operands))
+
+    def bare(self, metric: _Metric, operator: Token, threshold: Token, periods: Token | None) -> SubExpression:
+        function = "max" if _OPERATORS[operator.lower()].startswith("G") else "min"
+        return _sub_expression(function, metric, operator, threshold, periods=periods)
+
+    def call(
+        self,
+        function: Token,
+        metric: _Metric,
+        deterministic: Token | None,
+        period: Token | None,
+        operator: Token,
+        threshold: Token,
+        periods: Token | None,
+    ) -> SubExpression:
+        if function.lower() not in FUNCTIONS:
+            raise ExpressionError(_offset(function), f"expected {NAMES['FUNCTION']}")
+        return _sub_expression(
+            function.lower(), metric, operator, threshold, deterministic=deterministic, period=period, periods=periods
+        )
+
+    def metric(self, name: Token, *dimensions: tuple[Token, Token]) -> _Metric:
+        found: dict[str, str] = {}
+        for key, value in dimensions:
+            if key in found:
+                raise ExpressionError(_offset(key), "expected another key: this one stands there already")
+            found[_checked(key, POSTED.key)] = _checked(value, POSTED.value)
+        if len(found) > MOST_DIMENSIONS:
+            raise ExpressionError(_offset(name), f"the metric {too_many_dimensions(len(found), MOST_DIMENSIONS)}")
+        return _checked(name, POSTED.name), tuple(sorted(found.items()))
+
+    def dimension(self, key: Token, value: Token) -> tuple[Token, Token]:
+        return key, value
+
+
+def _sub_expression(
+    function: str,
+    metric: _Metric,
+    operator: Token,
+    threshold: Token,
+    *,
+    deterministic: Token | None = None,
+    period: Token | None = None,
+    periods: Token | None = None,
+) -> SubExpression:
+    limit = float(threshold) + 0.0  # -0.0 is 0.0
+    if not isfinite(limit):
+        raise ExpressionError(_offset(threshold), "expected a threshold that a 64-bit float can hold")
+    seconds = 60 if period is None else _whole_number(period)
+    if seconds == 0 or seconds % 60:
+        raise ExpressionError(_offset(period), "expected a period in seconds that is a positive multiple of 60")
+    times = 1 if periods is None else _whole_number(periods)
+    if times == 0:
+        raise ExpressionError(_offset(periods), "expected a positive number of periods")
+    name, dimensions = metric
+    deterministically = deterministic is not None
+    return SubExpression(
+        function, name, dimensions, deterministically, _OPERATORS[operator.lower()], limit, seconds, times
+    )
+
+
+def _flat(kind: type[And] | type[Or], operands: Sequence[Node]) -> tuple[Node, ...]:
+    """``(a or b) or c`` is ``a or b or c``."""
+    found: list[Node] = []
+    for each in operands:
+        found += each.operands if isinstance(each, kind) else (each,)
+    return tuple(found)
+
+
+def _operands_first(root: Node) -> Iterator[Node]:
+    """Every node after its operands, from left to right."""
+    waiting, found = [root], []
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if not isinstance(node, SubExpression):
+            waiting += node.operands
+    return reversed(found)
+
+
+def _take(stack: list[Taken], count: int) -> list[Taken]:
+    """The last ones, off the stack."""
+    taken = stack[-count:]
+    del stack[-count:]
+    return taken
+
+
+def _checked(token: Token, rule: TextRule) -> str:
+    for fault in rule.faults(token):
+        raise ExpressionError(_offset(token), f"{NAMES[token.type]} {fault}")
+    return str(token)
+
+
+def _whole_number(token: Token) -> int:
+    if len(token) > MOST_DIGITS:
+        raise ExpressionError(_offset(token), f"expected {NAMES[token.type]} of at most {MOST_DIGITS} digits")
+    return int(token)
+
+
+def _offset(token: Token | None) -> int:
+    return (token and token.start_pos) or 0
+
+
+def _decimal(number: float) -> str:
+    """With a decimal point, never with an exponent."""
+    text = format(Decimal(repr(number)), "f")
+    return text if "." in text else f"{text}.0"
+
+
+def _unexpected(error: UnexpectedInput, text: str) -> ExpressionError:
+    at_end = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    offset = len(text) if at_end else error.pos_in_stream or 0
+    parser = error.interactive_parser
+    possible: Iterable[str] = parser.accepts() if parser else ()  # type: ignore[no-untyped-call]
+    expected = sorted(NAMES[name] for name in possible)
+    return ExpressionError(offset, f"expected {' or '.join(expected)}")

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions of alarms: each rule, random ones, and hostile ones."""
+
+import pickle
+from itertools import product
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from oslotest import base
+
+from monasca_common.alarms import expression
+from monasca_common.alarms.expression import And, Expression, ExpressionError, Or, SubExpression, parse
+from monasca_common.tests.unit.alarms import strategies
+
+CPU = SubExpression("avg", "cpu", (), False, "GT", 1.0, 60, 1)
+
+
+def only(text):
+    [found] = parse(text).sub_expressions
+    return found
+
+
+class ExpressionCase(base.BaseTestCase):
+    def assert_refused(self, text, offset, *words):
+        error = self.assertRaises(ExpressionError, parse, text)
+        self.assertEqual(offset, error.offset, f"{text!r}: {error}")
+        self.assertIn(f"at character {offset}: ", str(error))
+        for word in words:
+            self.assertIn(word, str(error))
+
+
+class SubExpressionTest(ExpressionCase):
+    def test_all_parts_of_one(self):
+        self.assertEqual(
+            SubExpression("count", "log.error", (("host", "a"), ("path", "/b")), True, "GTE", 10.5, 120, 3),
+            only("count(log.error{path=/b, host=a}, deterministic, 120) >= 10.5 times 3"),
+        )
+
+    def test_what_is_left_out_has_a_default(self):
+        self.assertEqual(SubExpression("avg", "cpu", (), False, "GT", 1.0, 60, 1), only("avg(cpu)>1"))
+
+    def test_each_function_in_any_case(self):
+        for function in ("min", "max", "sum", "count", "avg", "last"):
+            self.assertEqual(function, only(f"{function}(a) > 1").function)
+            self.assertEqual(function, only(f"{function.upper()} ( a ) > 1").function)
+
+    def test_each_comparison_as_sign_and_word_in_any_case(self):
+        for name, sign in {"LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}.items():
+            for written in (sign, f" {name} ", f" {name.lower()} ", f" {name.title()} "):
+                self.assertEqual(name, only(f"avg(a){written}1").operator)
+
+    def test_a_bare_metric_is_the_maximum_above_and_the_minimum_below(self):
+        functions = [only(f"a{{k=v}} {operator} 1").function for operator in (">", ">=", "gt", "<", "<=", "lte")]
+
+        self.assertEqual(["max"] * 3 + ["min"] * 3, functions)
+
+    def test_empty_braces_are_no_dimensions(self):
+        self.assertEqual((), only("max(a{}) > 1").dimensions)
+        self.assertEqual((), only("a { } > 1").dimensions)
+
+    def test_blanks_around_keys_and_values_do_not_count_and_blanks_within_do(self):
+        found = only("max(a{ one key =  two\twords , k = https://a.b/c d}) > 1")
+
+        self.assertEqual((("k", "https://a.b/c d"), ("one key", "two\twords")), found.dimensions)
+
+    def test_thresholds_have_signs_points_and_exponents(self):
+        for text, number in {
+            "-1": -1,
+            "+.5": 0.5,
+            "7.": 7,
+            "1e3": 1000,
+            "-2.5E-2": -0.025,
+            "-0": 0,
+            "1e308": 1e308,
+        }.items():
+            self.assertEqual(number, only(f"a > {text}").threshold)
+        self.assertEqual("0.0", repr(only("a > -0.0").threshold))
+
+    def test_words_of_the_grammar_are_names_where_a_name_stands(self):
+        for word in ("and", "or", "times", "deterministic", "gt", "max", "60"):
+            self.assertEqual(word, only(f"{word} > 1").metric_name)
+            found = only(f"max({word}{{{word}={word}}}, deterministic, 60) > 1 times 2")
+            self.assertEqual((word, ((word, word),), True), (found.metric_name, found.dimensions, found.deterministic))
+        self.assertEqual(
+            ["or", "or", "and"], [sub.metric_name for sub in parse("or>1 or or>1 and and>1").sub_expressions]
+        )
+
+    def test_names_are_multibyte(self):
+        self.assertEqual(
+            ("घोड़ा", (("千", "笑"),)), (only("घोड़ा{千=笑}>1").metric_name, only("घोड़ा{千=笑}>1").dimensions)
+        )
+
+    def test_values_are_plain_strings(self):
+        found = only("max(a{k=v}) > 1")
+
+        self.assertEqual({str}, {type(text) for text in (found.function, found.metric_name, *found.dimensions[0])})
+
+
+class TextTest(ExpressionCase):
+    def test_reasons_show_dimensions_sorted_and_what_is_not_the_default(self):
+        self.assertEqual(
+            "count(log.error{hostname=a, path=/b}, deterministic, 120) > 10.0 times 3",
+            only("count(log.error{path=/b,hostname=a},deterministic,120)>10 times 3").text,
+        )
+        self.assertEqual("max(a) <= 1.0", only("MAX(a{}, 60) LTE 1 times 1").text)
+
+    def test_a_threshold_has_a_point_and_never_an_exponent(self):
+        texts = {"1e16": "10000000000000000.0", "1e-7": "0.0000001", "-12": "-12.0", "0.1": "0.1"}
+        for written, shown in texts.items():
+            self.assertEqual(f"max(a) > {shown}", only(f"max(a) > {written}").text)
+
+    def test_parentheses_stand_where_they_are_needed(self):
+        text = "max(a) > 1.0 and (max(b) > 1.0 or max(c) > 1.0) or max(d) > 1.0"
+
+        self.assertEqual(text, parse(f"((({text})))").text)
+        self.assertEqual("max(a) > 1.0 or max(b) > 1.0 and max(c) > 1.0", parse("a>1 or (b>1 and (c>1))").text)
+
+
+class StructureTest(ExpressionCase):
+    def assert_means(self, text, function):
+        found = parse(text)
+        for states in product([False, True], repeat=len(found.sub_expressions)):
+            self.assertEqual(bool(function(*states)), found.holds(states), (text, states))
+
+    def test_and_binds_tighter_in_every_spelling(self):
+        for either, both in product(("or", "OR", "||", "Or"), ("and", "AND", "&&", "aNd")):
+            self.assert_means(f"a>1 {either} b>1 {both} c>1", lambda a, b, c: a or (b and c))
+            self.assert_means(f"a>1 {both} b>1 {either} c>1", lambda a, b, c: (a and b) or c)
+
+    def test_parentheses_group(self):
+        self.assert_means("(a>1 or b>1) and c>1", lambda a, b, c: (a or b) and c)
+        self.assert_means("a>1 and (b>1 and (c>1 or d>1))", lambda a, b, c, d: a and b and (c or d))
+        self.assert_means("((a>1))", lambda a: a)
+
+    def test_signs_need_no_blanks(self):
+        self.assertEqual(parse("a > 1 or b > 2 and c < 3"), parse("a>1||b>2&&c<3"))
+        self.assertEqual(parse("a > 1 or (b > 2)"), parse("a>1or(b>2)"))
+
+    def test_sub_expressions_keep_the_order_of_the_text_and_their_number(self):
+        found = parse("(c>1 or a>1) and c>1")
+
+        self.assertEqual(["c", "a", "c"], [sub.metric_name for sub in found.sub_expressions])
+
+    def test_one_sub_expression_is_a_whole_expression(self):
+        self.assertEqual(Expression(CPU), parse("avg(cpu) > 1"))
+
+    def test_the_same_operator_within_itself_is_one(self):
+        self.assertEqual(parse("a>1 or b>1 or c>1"), parse("(a>1 or b>1) or c>1"))
+        self.assertIsInstance(parse("a>1 or b>1 and c>1").root, Or)
+        self.assertIsInstance(parse("(a>1 or b>1) and c>1").root, And)
+
+
+class RefusedTest(ExpressionCase):
+    def test_the_place_and_what_was_expected(self):
+        self.assert_refused("", 0, "the name of a metric", "a function")
+        self.assert_refused("max(a)", 6, "comparison")
+        self.assert_refused("max(a) > ", 9, "threshold")
+        self.assert_refused("max(a) > b", 9, "threshold")
+        self.assert_refused("max(a > 1", 6, '")"')
+        self.assert_refused("(a > 1", 6, '")"')
+        self.assert_refused("a > 1)", 5, "the end")
+        self.assert_refused("a > 1 or", 8, "the name of a metric")
+        self.assert_refused("a > 1 b > 2", 6, '"and"', '"or"', '"times"', "the end")
+        self.assert_refused("a > 1 order > 2", 6, '"or"')
+        self.assert_refused("a = 1", 2, "comparison")
+        self.assert_refused("a b > 1", 2, "comparison")
+        self.assert_refused("max(a, b) > 1", 7, "period", "deterministic")
+        self.assert_refused("max(a, 60, deterministic) > 1", 9, '")"')
+        self.assert_refused("max(a{k=v) > 1", 9, '"}"')
+        self.assert_refused("max(a{k}) > 1", 7, '"="')
+        self.assert_refused("max(a{k=v,}) > 1", 10, "key of a dimension")
+        self.assert_refused("馬馬 馬 > 1", 3, "comparison")
+
+    def test_unknown_functions(self):
+        self.assert_refused("a > 1 or median(b) > 1", 9, "min, max, sum, count, avg, last")
+
+    def test_periods_that_are_not_whole_minutes(self):
+        for period in (0, 59, 61, 90):
+            self.assert_refused(f"max(a, {period}) > 1", 7, "positive multiple of 60")
+        for period in ("-60", "60.0", "1e3"):
+            self.assertRaises(ExpressionError, parse, f"max(a, {period}) > 1")
+
+    def test_no_periods(self):
+        self.assert_refused("max(a) > 1 times 0", 17, "positive number of periods")
+        self.assert_refused("max(a) > 1 times -1", 17, "number of periods")
+        self.assert_refused("max(a) > 1 times", 16, "number of periods")
+
+    def test_numbers_that_no_column_holds(self):
+        self.assertEqual(999_999_960, only("max(a, 999999960) > 1").period)
+        self.assert_refused("max(a, 1000000020) > 1", 7, "9 digits")
+        self.assert_refused("max(a) > 1 times 1000000000", 17, "9 digits")
+        self.assert_refused("max(a) > 1e309", 9, "64-bit float")
+
+    def test_empty_keys_and_values(self):
+        self.assert_refused("max(a{=v}) > 1", 6, "key of a dimension")
+        self.assert_refused("max(a{k=}) > 1", 8, "value of a dimension")
+        self.assert_refused("max(a{k=  ,l=m}) > 1", 10, "value of a dimension")
+
+    def test_a_key_twice(self):
+        self.assert_refused("max(a{k=v, k =w}) > 1", 11, "another key")
+
+    def test_the_rules_of_posted_metrics(self):
+        self.assert_refused(f"max({'n' * 256}) > 1", 4, "name of a metric", "255")
+        self.assert_refused(f"max(a{{{'k' * 256}=v}}) > 1", 6, "key of a dimension", "255")
+        self.assert_refused(f"max(a{{k={'v' * 256}}}) > 1", 8, "value of a dimension", "255")
+        self.assert_refused("max(a{_k=v}) > 1", 6, "begins with _")
+        self.assert_refused("max(a\0) > 1", 4, "NUL")
+        self.assert_refused("max(\ud800) > 1", 4, "surrogate")
+        self.assertEqual("n" * 255, only(f"max({'n' * 255}) > 1").metric_name)
+
+    def test_signs_of_the_grammar_in_names(self):
+        for sign in (*'<>={},"\\;&()', "||"):
+            self.assertRaises(ExpressionError, parse, f"max(a{sign}b) > 1")
+            self.assertRaises(ExpressionError, parse, f"max(a{{k{sign}b=v}}) > 1")
+            self.assertRaises(ExpressionError, parse, f"max(a{{k=v{sign}b}}) > 1")
+
+    def test_more_dimensions_than_a_metric_has(self):
+        dimensions = [f"k{number}=v" for number in range(101)]
+
+        self.assertEqual(100, len(only(f"max(a{{{','.join(dimensions[:100])}}}) > 1").dimensions))
+        self.assert_refused(f"max(a{{{','.join(dimensions)}}}) > 1", 4, "101", "100")
+
+
+class HostileTest(ExpressionCase):
+    def test_more_than_16_kib_are_refused_whatever_they_are(self):
+        for text in (
+            "(" * 10_000 + "a>1" + ")" * 10_000,
+            "a" * 1_000_000,
+            "(" * 1_000_000,
+            "千" * 6_000,
+            "\ud800" * 20_000,
+        ):
+            self.assert_refused(text, 0, "at most 16384 bytes")
+
+    def test_16_kib_are_allowed(self):
+        self.assertEqual("a", only("a > 1".ljust(expression.MOST_BYTES)).metric_name)
+        self.assert_refused("a > 1".ljust(expression.MOST_BYTES + 1), 0, "16385")
+
+    def test_parentheses_nest_as_deep_as_the_text_is_long(self):
+        self.assertEqual(parse("a>1"), parse("(" * 8_000 + "a>1" + ")" * 8_000))
+        self.assert_refused("(" * 8_000 + "a>1" + ")" * 7_999, 16_002 - 0, '")"')
+
+    def test_100_sub_expressions_are_allowed_and_101_are_not(self):
+        for separator in (" or ", "&&"):
+            self.assertEqual(100, len(parse(separator.join(["a>1"] * 100)).sub_expressions))
+            self.assert_refused(separator.join(["a>1"] * 101), 0, "101 sub-expressions", "at most 100")
+
+    def test_nested_to_the_end_it_is_still_counted(self):
+        self.assert_refused("a>1 and (a>1 or (" * 600 + "a>1" + "))" * 600, 0, "1201 sub-expressions")
+
+    def test_the_deepest_one_can_be_used_like_any_other(self):
+        deepest = parse("a>1 and (b>1 or (" * 49 + "c>1 and d>1" + "))" * 49)
+
+        self.assertEqual(100, len(deepest.sub_expressions))
+        self.assertFalse(deepest.holds([False] * 100))
+        self.assertTrue(deepest.holds([True] * 100))
+        self.assertEqual(deepest, parse(deepest.text))
+        self.assertEqual(deepest, pickle.loads(pickle.dumps(deepest)))
+        self.assertEqual(hash(deepest), hash(parse(deepest.text)))
+        self.assertIn("SubExpression", repr(deepest))
+
+    def test_what_makes_scanners_slow_is_read_like_anything_else(self):
+        for text in (" " * 16_384, "a|" * 8_000, "|" * 16_384, "x " * 8_000, "a{k=" + "v " * 8_000, "1" * 16_384):
+            self.assertRaises(ExpressionError, parse, text)
+        for text in (
+            "a>" + "1" * 16_000,
+            "a>" + "1e" * 8_000,
+            "max(a," + "6" * 16_000 + ")>1",
+            "a" + " " * 16_000 + "(",
+        ):
+            self.assertRaises(ExpressionError, parse, text)
+
+
+_PIECES = [
+    *"(){}=,<>&|.-+ \t\0_",
+    "&&",
+    "||",
+    "<=",
+    "and",
+    "or",
+    "times",
+    "deterministic",
+    "gt",
+    "max",
+    "avg",
+    "a",
+    "1",
+    "60",
+    "1e9",
+    "é",
+]
+
+
+class PropertyTest(base.BaseTestCase):
+    @given(strategies.expressions)
+    def test_a_random_expression_prints_and_parses_to_itself(self, found):
+        self.assertEqual(found, parse(found.text))
+
+    @given(strategies.expressions, st.data())
+    def test_a_random_expression_holds_when_its_operators_say_so(self, found, data):
+        states = data.draw(
+            st.lists(st.booleans(), min_size=len(found.sub_expressions), max_size=len(found.sub_expressions))
+        )
+        left = iter(states)
+
+        def value(node):
+            if isinstance(node, SubExpression):
+                return next(left)
+            operands = [value(each) for each in node.operands]
+            return all(operands) if isinstance(node, And) else any(operands)
+
+        self.assertEqual(value(found.root), found.holds(states))
+
+    @given(st.text() | st.lists(st.sampled_from(_PIECES), max_size=30).map("".join))
+    @example("max(a{k=v}) > 1 times 99999999999999999999")
+    def test_random_text_raises_nothing_but_the_one_error(self, text):
+        try:
+            found = parse(text)
+        except ExpressionError as error:
+            self.assertTrue(0 <= error.offset <= len(text))
+        else:
+            self.assertEqual(found, parse(found.text))
