@@ -75,7 +75,7 @@ def _element(transition: StoredTransition) -> dict[str, Any]:
     return {
         "id": transition.id,
         "alarm_id": transition.alarm_id,
-        "metrics": transition.metrics,
+        "metrics": _metrics(transition.metrics),
         "old_state": transition.old_state,
         "new_state": transition.new_state,
         "reason": transition.reason,
@@ -85,8 +85,16 @@ def _element(transition: StoredTransition) -> dict[str, Any]:
     }
 
 
+def _metrics(stored: Any) -> Any:
+    """With the id that the API has always shown, and that has always been null."""
+    if not isinstance(stored, list):
+        return stored
+    return [{**each, "id": None} if isinstance(each, dict) and "name" in each else each for each in stored]
+
+
 def _sub_alarms(stored: Any) -> Any:
-    """On the wire the threshold engine writes subAlarmExpression; the API has always said sub_alarm_expression.
+    """On the wire the threshold engine writes subAlarmExpression; the API has always said sub_alarm_expression, and
+    has shown the metric's name and dimensions as members of it.
 
     What has another form is shown as it is.
     """
@@ -95,8 +103,16 @@ def _sub_alarms(stored: Any) -> Any:
     shown = [_snake(each) for each in stored]
     for each in shown:
         if isinstance(each, dict) and "sub_alarm_expression" in each:
-            each["sub_alarm_expression"] = _snake(each["sub_alarm_expression"])
+            each["sub_alarm_expression"] = _flat(_snake(each["sub_alarm_expression"]))
     return shown
+
+
+def _flat(expression: Any) -> Any:
+    if not isinstance(expression, dict) or not isinstance(expression.get("metric_definition"), dict):
+        return expression
+    metric = expression["metric_definition"]
+    flat = {"metric_name": metric.get("name", ""), "dimensions": metric.get("dimensions", {})}
+    return {**{key: value for key, value in expression.items() if key != "metric_definition"}, **flat}
 
 
 def _snake(document: Any) -> Any:

@@ -25,7 +25,7 @@ class TestAlarms(ReadsCase):
             {
                 "id": one["id"],
                 "alarm_id": "alarm-1",
-                "metrics": [{"name": "cpu", "dimensions": {"host": "1"}}],
+                "metrics": [{"id": None, "name": "cpu", "dimensions": {"host": "1"}}],
                 "old_state": "OK",
                 "new_state": "ALARM",
                 "reason": "because",
@@ -33,7 +33,12 @@ class TestAlarms(ReadsCase):
                 "timestamp": iso(BASE_MS + 1),
                 "sub_alarms": [
                     {
-                        "sub_alarm_expression": {"metric_definition": {"dimensions": {"camelCase": "x"}}, "period": 60},
+                        "sub_alarm_expression": {
+                            "function": "MAX",
+                            "metric_name": "cpu",
+                            "dimensions": {"camelCase": "x"},
+                            "period": 60,
+                        },
                         "sub_alarm_state": "ALARM",
                         "current_values": [1.5],
                     }
@@ -49,7 +54,8 @@ class TestAlarms(ReadsCase):
 
 
 def _transition(number):
-    expression = '{"metricDefinition": {"dimensions": {"camelCase": "x"}}, "period": 60}'
+    metric = '{"id": "", "name": "cpu", "dimensions": {"camelCase": "x"}}'
+    expression = f'{{"function": "MAX", "metricDefinition": {metric}, "period": 60}}'
     sub = f'[{{"subAlarmExpression": {expression}, "subAlarmState": "ALARM", "currentValues": [1.5]}}]'
     metrics = f'[{{"name": "cpu", "dimensions": {{"host": "{number}"}}}}]'
     states = ("OK", "ALARM", "LOW", "because", None, None)
