@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ HEALTH_THREADS = 4
 ALWAYS_SERVED = frozenset({"/healthcheck", "/metrics", "/v2.0", "/v2.0/", "/", ""})
 
 RETRY_AFTER_SECONDS = 1
-_READS = frozenset({"GET", "HEAD"})
+_TO_KAFKA = frozenset({"/v2.0/metrics", "/v2.0/logs", "/v1.0/events"})
 
 _BUSY = msgspec.json.encode(
     error_body(
@@ -44,32 +45,56 @@ _BUSY = msgspec.json.encode(
 )
 
 
-def places_of(settings: ApiSettings) -> int:
-    """How many requests are in flight at most. As many as ``max_in_flight`` may wait for one topic of Kafka
-    (`TopicProducer`), so a quarter more are for those who need another, which one stuck topic cannot take."""
-    return settings.max_in_flight + max(1, settings.max_in_flight // 4)
+@dataclass(frozen=True, slots=True)
+class Places:
+    """How many requests of each kind are in flight at most.
+
+    ``posts`` go to Kafka, ``others`` to the database, which takes no place of a post. Of the posts' places,
+    ``own_of_topic`` are each topic's own and the rest is common, so that however many topics are stuck, another has
+    places.
+    """
+
+    posts: int
+    others: int
+    of_topic: int
+    own_of_topic: int
+
+    @property
+    def common(self) -> int:
+        return self.of_topic - self.own_of_topic
+
+
+def places_of(settings: ApiSettings) -> Places:
+    of_topic = settings.max_in_flight
+    own = max(1, of_topic // 4)
+    return Places(of_topic + own * (len(settings.posted_topics) - 1), of_topic // 2, of_topic, own)
 
 
 def threads_of(settings: ApiSettings) -> int:
     """How many threads a worker needs: for the requests in flight, for those that wait for Keystone, and to spare."""
+    places = places_of(settings)
     waiting = settings.max_in_flight if settings.auth_strategy == "keystone" else 0
-    return places_of(settings) + waiting + _SPARE_THREADS
+    return places.posts + places.others + waiting + _SPARE_THREADS
 
 
 class InFlightLimit:
-    """Serves ``limit`` requests at a time, reads half of them at most; one more is answered at once."""
+    """Serves as many posts and as many other requests as there are places; one more is answered at once."""
 
-    def __init__(self, app: WsgiApp, limit: int) -> None:
+    def __init__(self, app: WsgiApp, places: Places) -> None:
         self._app = app
-        self._all = threading.BoundedSemaphore(limit)
-        self._reads = threading.BoundedSemaphore(max(1, limit // 2))
+        self._posts = threading.BoundedSemaphore(places.posts)
+        self._others = threading.BoundedSemaphore(places.others)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("PATH_INFO") in ALWAYS_SERVED:
             return self._app(environ, start_response)
-        if environ["REQUEST_METHOD"] in _READS:
-            return self._within(self._reads, self._serve, environ, start_response)
-        return self._serve(environ, start_response)
+        slots = self._slots(environ)
+        if not slots.acquire(blocking=False):
+            return _refuse(environ, start_response)
+        try:
+            return self._app(environ, start_response)  # answers are made whole before this returns, none is streamed
+        finally:
+            slots.release()
 
     def guarded(self, app: WsgiApp) -> WsgiApp:
         """``app``, which comes before this limit (authentication), asked only while there is a place: what is refused
@@ -77,28 +102,17 @@ class InFlightLimit:
 
         def guard(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
             if environ.get("PATH_INFO") not in ALWAYS_SERVED:
-                slots = self._reads if environ["REQUEST_METHOD"] in _READS else self._all
-                for each in {slots, self._all}:
-                    if not each.acquire(blocking=False):
-                        return _refuse(environ, start_response)
-                    each.release()
+                slots = self._slots(environ)
+                if not slots.acquire(blocking=False):
+                    return _refuse(environ, start_response)
+                slots.release()
             return app(environ, start_response)
 
         return guard
 
-    def _serve(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        return self._within(self._all, self._app, environ, start_response)
-
-    @staticmethod
-    def _within(
-        slots: threading.Semaphore, app: WsgiApp, environ: Environ, start_response: StartResponse
-    ) -> Iterable[bytes]:
-        if not slots.acquire(blocking=False):
-            return _refuse(environ, start_response)
-        try:
-            return app(environ, start_response)  # answers are made whole before this returns, none is streamed
-        finally:
-            slots.release()
+    def _slots(self, environ: Environ) -> threading.Semaphore:
+        goes_to_kafka = environ["REQUEST_METHOD"] == "POST" and environ.get("PATH_INFO", "").rstrip("/") in _TO_KAFKA
+        return self._posts if goes_to_kafka else self._others
 
 
 def _refuse(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from monasca_common.api.limits import Places, places_of
 from monasca_common.api.partitions import AnsweringPartitions
 from monasca_common.api.reopening import Reopening
 from monasca_common.api.settings import ApiSettings
@@ -30,6 +31,32 @@ _LOOK_AGAIN_SECONDS = 0.1
 _TRY_AFTER_SECONDS = 10.0
 
 
+class TopicPlaces:
+    """Of the posts that wait for Kafka: some are each topic's own, the others are common. Thread-safe."""
+
+    def __init__(self, places: Places) -> None:
+        self._own, self._common = places.own_of_topic, places.common
+        self._lock = threading.Lock()
+        self._taken: dict[str, int] = {}
+
+    def take(self, topic: str) -> bool:
+        """Whether there was one."""
+        with self._lock:
+            taken = self._taken.get(topic, 0)
+            if taken >= self._own:
+                if not self._common:
+                    return False
+                self._common -= 1
+            self._taken[topic] = taken + 1
+            return True
+
+    def give_back(self, topic: str) -> None:
+        with self._lock:
+            self._taken[topic] -= 1
+            if self._taken[topic] >= self._own:
+                self._common += 1
+
+
 class TopicProducer:
     """A topic's producer, and the posts that wait for it. Thread-safe."""
 
@@ -38,6 +65,7 @@ class TopicProducer:
         topic: str,
         producer: KafkaProducer,
         settings: ApiSettings,
+        places: TopicPlaces,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,7 +75,7 @@ class TopicProducer:
         self._reopening = Reopening(producer)
         self._stalled_after = settings.stalled_after_seconds
         self._monotonic = monotonic
-        self._places = threading.BoundedSemaphore(settings.max_in_flight)
+        self._places = places
         self._is_old = False
         self._partitions = AnsweringPartitions(
             stalled_after_seconds=settings.stalled_after_seconds,
@@ -66,12 +94,12 @@ class TopicProducer:
         self.used = True
         if self._is_stalled_now() and not self._partitions.tries(self._monotonic()):
             return "has acknowledged nothing for a while"
-        if not self._places.acquire(blocking=False):
+        if not self._places.take(self.topic):
             return "is waited for by as many requests as may"
         return None
 
     def leave(self) -> None:
-        self._places.release()
+        self._places.give_back(self.topic)
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
         began, partitions = self._monotonic(), self._partitions
@@ -131,6 +159,7 @@ class TopicProducers:
         self._monotonic = monotonic
         self._opening = threading.Lock()
         self._closed = False
+        self._places = TopicPlaces(places_of(settings))
         self._by_topic: dict[str, TopicProducer] = {}
 
     def of(self, topic: str) -> TopicProducer:
@@ -144,7 +173,8 @@ class TopicProducers:
             if found is None:
                 if self._closed:
                     raise ClosedError("the API is closed")
-                found = TopicProducer(topic, self._open_producer(topic), self._settings, monotonic=self._monotonic)
+                producer = self._open_producer(topic)
+                found = TopicProducer(topic, producer, self._settings, self._places, monotonic=self._monotonic)
                 self._by_topic[topic] = found
             return found
 

@@ -4,7 +4,7 @@ import threading
 from falcon import testing
 from oslotest import base
 
-from monasca_common.api.limits import InFlightLimit, threads_of
+from monasca_common.api.limits import InFlightLimit, Places, places_of, threads_of
 from monasca_common.api.settings import ApiSettings
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 
@@ -29,7 +29,8 @@ class LimitCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.gate = Gate()
-        self.client = testing.TestClient(InFlightLimit(self.gate, 4))
+        places = Places(posts=4, others=2, of_topic=3, own_of_topic=1)
+        self.client = testing.TestClient(InFlightLimit(self.gate, places))
         self.addCleanup(self.gate.opened.set)
 
     def start(self, method, count, path="/v2.0/metrics"):
@@ -58,11 +59,18 @@ class TestInFlightLimit(LimitCase):
         self.assertEqual([204] * 4, [answer.status_code for answer in answers])
         self.assertEqual(204, self.client.simulate_post("/v2.0/metrics").status_code)
 
-    def test_reads_leave_room_for_posts(self):
-        self.start("GET", 2)
+    def test_a_slow_database_takes_no_place_of_a_post(self):
+        self.start("GET", 1)
+        self.start("POST", 1, "/v2.0/alarm-definitions")
         self.assertEqual(503, self.client.simulate_get("/v2.0/metrics").status_code)
-        self.start("POST", 2)
+        self.start("POST", 4)
         self.assertEqual(503, self.client.simulate_post("/v2.0/metrics").status_code)
+
+    def test_posts_that_wait_for_kafka_take_no_place_of_a_read(self):
+        for path in ("/v2.0/metrics", "/v2.0/logs/", "/v1.0/events", "/v2.0/logs"):
+            self.start("POST", 1, path)
+        self.assertEqual(503, self.client.simulate_post("/v1.0/events").status_code)
+        self.start("GET", 2)
 
     def test_health_is_answered_whatever_is_in_flight(self):
         self.start("POST", 4)
@@ -89,12 +97,13 @@ class TestGuard(LimitCase):
 
         guarded = testing.TestClient(self.client.app.guarded(app))
         self.start("POST", 4)
+        self.start("GET", 2)
         for method in ("GET", "POST"):
             self.assertEqual(503, guarded.simulate_request(method, "/v2.0/metrics").status_code)
         self.assertEqual(204, guarded.simulate_get("/healthcheck").status_code)
         self.assertEqual(["/healthcheck"], asked)
 
-    def test_reads_are_refused_where_they_fill_their_half(self):
+    def test_reads_are_refused_where_they_fill_their_places(self):
         guarded = testing.TestClient(self.client.app.guarded(self.gate))
         self.start("GET", 2)
         self.assertEqual(503, guarded.simulate_get("/v2.0/metrics").status_code)
@@ -102,18 +111,23 @@ class TestGuard(LimitCase):
         self.assertEqual(204, guarded.simulate_post("/v2.0/metrics").status_code)
 
 
-class TestThreads(base.BaseTestCase):
+class TestPlaces(base.BaseTestCase):
+    def test_each_topic_has_a_quarter_for_itself(self):
+        self.assertEqual(Places(posts=64 + 2 * 16, others=32, of_topic=64, own_of_topic=16), places_of(ApiSettings()))
+        self.assertEqual(64 + 3 * 16, places_of(ApiSettings(invalid_metrics="drop")).posts)
+        self.assertEqual(Places(posts=4, others=1, of_topic=2, own_of_topic=1), places_of(ApiSettings(max_in_flight=2)))
+
     def test_who_waits_for_keystone_takes_no_thread_of_a_request(self):
-        self.assertEqual(8 + 80 + 64, threads_of(ApiSettings(max_in_flight=64)))
-        self.assertEqual(8 + 80, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
+        self.assertEqual(8 + 96 + 32 + 64, threads_of(ApiSettings(max_in_flight=64)))
+        self.assertEqual(8 + 96 + 32, threads_of(ApiSettings(max_in_flight=64, auth_strategy="noauth")))
 
 
 class TestOrder(ApiCase):
     def test_what_is_refused_for_load_was_not_looked_at(self):
         client = self.new_client(max_in_flight=2)
         self.assertEqual(204, self.post("/v2.0/metrics", metric(), client=client).status_code)
-        for _ in range(3):
-            client.app._app._all.acquire()
+        for _ in range(4):
+            client.app._app._posts.acquire()
         answer = self.post("/v2.0/metrics", b"not json", client=client)
         self.assertEqual(
             (503, 0, 0), (answer.status_code, answer.json["error"]["delivered"], answer.json["error"]["unknown"])

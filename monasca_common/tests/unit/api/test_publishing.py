@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 import threading
-import time
+
+import fixtures
 
 from monasca_common.kafka.transport.memory.injection import Fail, LoseAnswer
 from monasca_common.tests.unit.api.api_case import SECONDS, ApiCase, metric
@@ -85,8 +86,9 @@ class TestStuckTopic(ApiCase):
 
     def test_those_who_wait_for_it_leave_places_to_others(self):
         client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE)
+        at_kafka = self.waiting_posts("log")
         waiting = [self.start_post(client) for _ in range(2)]
-        self.wait_until(lambda: self.unanswered("log") == 2)
+        self.wait_for(at_kafka, 2)
         refused = self.post(LOGS, A_LOG, client=client)
         self.assertEqual((503, "1"), (refused.status_code, refused.headers["Retry-After"]))
         self.assertEqual((0, 1, 0), self.counts(refused))
@@ -96,16 +98,34 @@ class TestStuckTopic(ApiCase):
         for thread in waiting:
             thread.join(PATIENCE)
 
+    def test_two_that_are_stuck_leave_places_to_a_third(self):
+        self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="monevents", count=None)
+        client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE)
+        at_kafka = {topic: self.waiting_posts(topic) for topic in ("log", "monevents")}
+        waiting = [self.start_post(client) for _ in range(2)]
+        self.wait_for(at_kafka["log"], 2)
+        waiting.append(self.start_post(client, EVENTS, AN_EVENT))
+        self.wait_for(at_kafka["monevents"], 1)
+        self.assertEqual(503, self.post(EVENTS, AN_EVENT, client=client).status_code)
+        self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
+        for topic in at_kafka:
+            self.producer_of(topic).close(0.0)
+        for thread in waiting:
+            thread.join(PATIENCE)
+
     def test_who_waits_for_the_dead_letters_takes_no_place_of_valid_metrics(self):
         self.kafka.broker.inject("produce", LoseAnswer(math.inf), topic="metrics.dlq", count=None)
-        client = self.new_client(max_in_flight=2, publish_timeout_seconds=PATIENCE, invalid_metrics="drop")
+        client = self.new_client(max_in_flight=4, publish_timeout_seconds=PATIENCE, invalid_metrics="drop")
         body = [metric(), metric(name="")]
-        waiting = [self.start_post(client, METRICS, body) for _ in range(2)]
-        self.wait_until(lambda: self.unanswered("metrics.dlq") == 2)
+        at_kafka = self.waiting_posts("metrics.dlq")
+        waiting = []
+        for _ in range(4):
+            waiting.append(self.start_post(client, METRICS, body))
+            self.wait_for(at_kafka, 1)  # until then it has a place of each of its topics
         refused = self.post(METRICS, body, client=client)
         self.assertEqual((503, (0, 2, 0)), (refused.status_code, self.counts(refused)))
         self.assertEqual(204, self.post(METRICS, metric(), client=client).status_code)
-        self.assertEqual(3, len(self.records()))  # of what is refused nothing was sent
+        self.assertEqual(5, len(self.records()))  # of what is refused nothing was sent
         self.producer_of("metrics.dlq").close(0.0)
         for thread in waiting:
             thread.join(PATIENCE)
@@ -128,13 +148,23 @@ class TestStuckTopic(ApiCase):
     def unanswered(self, topic):
         return self.producer_of(topic).health().outstanding_messages
 
+    def waiting_posts(self, topic):
+        """A semaphore that each post releases when it begins to wait for the topic."""
+        waiting, producer = threading.Semaphore(0), self.producer_of(topic)
+        publish = producer.publish
+
+        def publish_and_say(*arguments, **named):
+            waiting.release()
+            return publish(*arguments, **named)
+
+        self.useFixture(fixtures.MockPatchObject(producer, "publish", publish_and_say))
+        return waiting
+
+    def wait_for(self, waiting, count):
+        for _ in range(count):
+            self.assertTrue(waiting.acquire(timeout=PATIENCE))
+
     def start_post(self, client, path=LOGS, body=A_LOG):
         thread = threading.Thread(target=self.post, args=(path, body), kwargs={"client": client})
         thread.start()
         return thread
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.001)

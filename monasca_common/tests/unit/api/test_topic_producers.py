@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import itertools
 import math
 
 from oslotest import base
 
+from monasca_common.api.limits import places_of
 from monasca_common.api.partitions import AnsweringPartitions
 from monasca_common.api.settings import ApiSettings
-from monasca_common.api.topic_producers import TopicProducer
+from monasca_common.api.topic_producers import TopicPlaces, TopicProducer
 from monasca_common.kafka import Record
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 
@@ -35,7 +37,7 @@ class StuckPartitionTest(base.BaseTestCase):
         self.addCleanup(producer.close, 0.0)
         producer.publish("metrics", [b"opens everything"] * 3, timeout=PATIENCE)
         self.now = 1000.0
-        self.topic = Topic("metrics", producer, SETTINGS, monotonic=lambda: self.now)
+        self.topic = Topic("metrics", producer, SETTINGS, TopicPlaces(places_of(SETTINGS)), monotonic=lambda: self.now)
         self.broker.inject("produce", LoseAnswer(math.inf), topic="metrics", partition=0, count=None)
         self.assertEqual(1, self.unknown(b"stuck"))
 
@@ -139,6 +141,31 @@ class StuckPartitionTest(base.BaseTestCase):
 
     def stalled(self):
         return self.topic.is_stalled(self.topic.health())
+
+
+class TestTopicPlaces(base.BaseTestCase):
+    """``max_in_flight`` is 4, and there are three topics: each has one place of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.places = TopicPlaces(places_of(SETTINGS))
+
+    def taken(self, topic):
+        """How many posts of the topic get a place."""
+        return sum(self.places.take(topic) for _ in range(10))
+
+    def test_however_many_topics_are_stuck_another_has_places(self):
+        for stuck in itertools.permutations(("metrics", "log", "monevents")):
+            self.places = TopicPlaces(places_of(SETTINGS))
+            self.assertEqual([4, 1, 1], [self.taken(topic) for topic in stuck])
+
+    def test_what_is_given_back_is_common_again(self):
+        self.assertEqual(4, self.taken("log"))
+        for _ in range(4):
+            self.places.give_back("log")
+        self.assertEqual([4, 1], [self.taken("metrics"), self.taken("log")])
+        self.places.give_back("metrics")
+        self.assertEqual([1, 0], [self.taken("log"), self.taken("metrics")])
 
 
 class Racing(float):
