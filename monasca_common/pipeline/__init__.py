@@ -13,8 +13,9 @@ from monasca_common.pipeline.aggregate.partials import (
     merged,
 )
 from monasca_common.pipeline.aggregate.records import RecordReader, Records, Rejection
-from monasca_common.pipeline.aggregate.rollup import Aggregate, aggregate
-from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.aggregate.rollup import aggregate
+from monasca_common.pipeline.aggregate.usages import Aggregate, Usage
+from monasca_common.pipeline.components import OperationComponent, SetterComponent, UsageComponent
 from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
 from monasca_common.pipeline.specification.reader import JsonRows, load, read
 from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
@@ -25,6 +26,7 @@ __all__ = [
     "Aggregate",
     "InvalidSpecifications",
     "JsonRows",
+    "OperationComponent",
     "OutputMessage",
     "Partial",
     "PartialKey",
@@ -35,10 +37,12 @@ __all__ = [
     "Records",
     "Rejection",
     "RowFault",
+    "SetterComponent",
     "Specifications",
     "TimeBounds",
     "Transform",
     "Usage",
+    "UsageComponent",
     "aggregate",
     "exact_sum",
     "group_of_text",

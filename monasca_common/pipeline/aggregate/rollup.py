@@ -14,30 +14,20 @@ stopping the job. Name and period are always those of the specification. Sums do
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import fsum, inf
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from monasca_common.pipeline import components
 from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, by_window, merged
 from monasca_common.pipeline.aggregate.records import Group
-from monasca_common.pipeline.aggregate.usages import Ends, Usage, fetched, usages
+from monasca_common.pipeline.aggregate.usages import Aggregate, Ends, Usage, fetched
 from monasca_common.pipeline.specification import columns
-from monasca_common.pipeline.specification.specification import CALCULATE_RATE, RATE, Transform
+from monasca_common.pipeline.specification.specification import RATE, Transform
 from monasca_common.pipeline.windows import period_start_ms
 
 ZERO_OLDEST, NOT_FINITE = "zero_oldest", "not_finite"
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """The output rows of one transform and period, in the order of their groups.
-
-    ``dropped`` counts the rows that are left out: rates whose oldest quantity is zero (`ZERO_OLDEST`), and quantities
-    beyond the range of a float (`NOT_FINITE`), which an envelope cannot hold.
-    """
-
-    usages: tuple[Usage, ...]
-    dropped: Counter[str] = field(default_factory=Counter)
+"""Why a row is dropped: a rate whose oldest quantity is zero; a quantity beyond the range of a float, which an envelope
+cannot hold."""
 
 
 def aggregate(transform: Transform, partials: Iterable[tuple[PartialKey, Partial]]) -> Aggregate:
@@ -72,13 +62,11 @@ def _whole_period(windows: Iterable[Mapping[Group, Partial]]) -> dict[Group, Par
 
 def first_stage(transform: Transform, groups: Mapping[Group, Partial]) -> Aggregate:
     """Apply usages and setters to the partials of one window or of one whole period."""
-    if transform.usage == CALCULATE_RATE:
-        rows, dropped = _rates(transform, groups)
-    else:
-        rows, dropped = usages(transform, groups), Counter()
-    if transform.rollup_operation is not None:
-        rows = roll_up(rows, transform.rollup_by, transform.rollup_operation)
-    return _finite(rows, dropped)
+    found = components.usage(transform.usage).rows(transform, groups)
+    rows = found.usages
+    for name in transform.setters:
+        rows = components.setter(name).rows(transform, rows)
+    return _finite(rows, found.dropped)
 
 
 def second_stage(transform: Transform, windows: Sequence[Iterable[Usage]]) -> Aggregate:
@@ -97,7 +85,8 @@ def second_stage(transform: Transform, windows: Sequence[Iterable[Usage]]) -> Ag
 
 def roll_up(rows: Iterable[Usage], by: Sequence[str], operation: str) -> list[Usage]:
     """One row per group: other columns become ``all``, counts are added, the times are the first and the last."""
-    combine = _COMBINE[operation]
+    combine = components.operation(operation).combine
+    assert combine is not None  # the reader has refused others
     return [
         _combined(group, members, combine([member.quantity for member in members]))
         for group, members in _grouped(rows, by).items()
@@ -122,28 +111,19 @@ def _combined(group: tuple[tuple[str, str], ...], members: Sequence[Usage], quan
     )
 
 
-def _total(quantities: Sequence[float]) -> float:
-    try:
-        return fsum(quantities)
-    except OverflowError:
-        return inf
+def _rolled_up(transform: Transform, rows: Sequence[Usage]) -> list[Usage]:
+    assert transform.rollup_operation is not None
+    return roll_up(rows, transform.rollup_by, transform.rollup_operation)
 
 
-_COMBINE: Mapping[str, Callable[[Sequence[float]], float]] = {
-    "sum": _total,
-    "max": max,
-    "min": min,
-    "avg": lambda quantities: _total(quantities) / len(quantities),
-}
-
-
-def _rates(transform: Transform, groups: Mapping[Group, Partial]) -> tuple[list[Usage], Counter[str]]:
+def _rates(transform: Transform, groups: Mapping[Group, Partial]) -> Aggregate:
     """Compute rates: the oldest and the latest quantities are each rolled up by sum, then compared."""
     oldest = roll_up(fetched(transform, groups, "oldest"), transform.rollup_by, "sum")
     latest = roll_up(fetched(transform, groups, "latest"), transform.rollup_by, "sum")
-    return _as_rates(
+    rates, dropped = _as_rates(
         (first.group, [first], Ends(first.quantity, last.quantity)) for first, last in zip(oldest, latest, strict=True)
     )
+    return Aggregate(tuple(rates), dropped)
 
 
 def _as_rates(
@@ -165,3 +145,11 @@ def _finite(rows: Iterable[Usage], dropped: Counter[str]) -> Aggregate:
     kept = tuple(usage for usage in every if usage.is_finite)
     lost = len(every) - len(kept)
     return Aggregate(kept, dropped + Counter({NOT_FINITE: lost}) if lost else dropped)
+
+
+# An entry point of ``monasca_common.pipeline.usages``.
+RATES = components.UsageComponent(_rates, operations=(), rolls_up=True)
+
+# Entry points of ``monasca_common.pipeline.setters``. Name and period are always those of the specification.
+ROLLUP = components.SetterComponent(_rolled_up)
+NAMING = components.SetterComponent(lambda _, rows: rows)

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from monasca_common.pipeline import components
 from monasca_common.pipeline.aggregate.partials import Partial
 from monasca_common.pipeline.aggregate.records import Group
 from monasca_common.pipeline.specification import columns
-from monasca_common.pipeline.specification.specification import FETCH_QUANTITY_UTIL, Transform
+from monasca_common.pipeline.specification.specification import IDLE_EVENT_TYPE, QUANTITY_EVENT_TYPE, Transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +46,21 @@ class Usage:
         return math.isfinite(self.quantity)
 
 
-FETCH: Mapping[str, Callable[[Partial], float]] = {
-    "sum": lambda partial: partial.sum,
-    "max": lambda partial: partial.greatest,
-    "min": lambda partial: partial.least,
-    "avg": lambda partial: partial.average,
-    "latest": lambda partial: partial.latest.quantity,
-    "oldest": lambda partial: partial.oldest.quantity,
-}
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """The rows of one transform and window or period, in the order of their groups.
+
+    ``dropped`` counts the rows that are left out, by reason, such as `NOT_FINITE` and `ZERO_OLDEST`.
+    """
+
+    usages: tuple[Usage, ...]
+    dropped: Counter[str] = field(default_factory=Counter)
 
 
 def fetched(transform: Transform, partials: Mapping[Group, Partial], operation: str) -> list[Usage]:
     """One usage per group, in the groups' order."""
-    fetch = FETCH[operation]
+    fetch = components.operation(operation).fetch
+    assert fetch is not None  # the reader has refused others
     return [
         Usage(
             tuple(zip(transform.group_by, group, strict=True)),
@@ -70,30 +74,39 @@ def fetched(transform: Transform, partials: Mapping[Group, Partial], operation: 
     ]
 
 
-def usages(transform: Transform, partials: Mapping[Group, Partial]) -> list[Usage]:
-    """The usages of a transform that fetches quantities. Rates are computed in `rollup`, after their roll-up."""
-    assert transform.operation is not None  # all but rates have one
-    found = fetched(transform, partials, transform.operation)
-    return _utilised(transform, found) if transform.usage == FETCH_QUANTITY_UTIL else found
+def _fetched(transform: Transform, partials: Mapping[Group, Partial]) -> Aggregate:
+    assert transform.operation is not None
+    return Aggregate(tuple(fetched(transform, partials, transform.operation)))
 
 
-def _utilised(transform: Transform, found: list[Usage]) -> list[Usage]:
+def _utilised(transform: Transform, partials: Mapping[Group, Partial]) -> Aggregate:
     """``(100 - idle) * total / 100``; the total if idle is missing or zero. Count and times are those of the
     quantity."""
+    found = _fetched(transform, partials).usages
     idle = {
         _joined(transform, usage): usage.quantity
         for usage in found
-        if usage.column("event_type") == transform.idle_event_type
+        if usage.column("event_type") == transform.parameters[IDLE_EVENT_TYPE]
     }
-    totals = [usage for usage in found if usage.column("event_type") == transform.quantity_event_type]
+    totals = [usage for usage in found if usage.column("event_type") == transform.parameters[QUANTITY_EVENT_TYPE]]
     result = []
     for usage in totals:
         group = _joined(transform, usage)
         idle_percent = idle.get(group, 0.0)
         quantity = (100.0 - idle_percent) * usage.quantity / 100.0 if idle_percent else usage.quantity
         result.append(replace(usage, group=group, quantity=quantity))
-    return result
+    return Aggregate(tuple(result))
 
 
 def _joined(transform: Transform, usage: Usage) -> tuple[tuple[str, str], ...]:
     return tuple((column, usage.column(column)) for column in transform.join_by)
+
+
+# The usages of this package, beside `rollup.RATES`; each is an entry point of ``monasca_common.pipeline.usages``.
+QUANTITIES = components.UsageComponent(_fetched)
+UTILISATIONS = components.UsageComponent(
+    _utilised,
+    operations=("avg", "latest", "oldest"),
+    parameters=(QUANTITY_EVENT_TYPE, IDLE_EVENT_TYPE),
+    group_by=("event_type",),
+)

@@ -13,13 +13,14 @@ from typing import Any
 from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import NON_EMPTY, POSTED
+from monasca_common.pipeline import components
 from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
 from monasca_common.pipeline.patterns import Pattern
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import (
     CALCULATE_RATE,
-    FETCH_QUANTITY,
-    FETCH_QUANTITY_UTIL,
+    IDLE_EVENT_TYPE,
+    QUANTITY_EVENT_TYPE,
     RATE,
     Dimension,
     Filter,
@@ -31,11 +32,7 @@ from monasca_common.pipeline.specification.specification import (
 from monasca_common.pipeline.specification.warnings import warnings
 from monasca_common.pipeline.windows import PERIODS_MS
 
-_FETCH_OPERATIONS = ("sum", "max", "min", "avg", "latest", "oldest")
-_UTIL_OPERATIONS = ("avg", "latest", "oldest")
-_ROLLUP_OPERATIONS = ("sum", "max", "min", "avg")
-_SECOND_OPERATIONS = (*_ROLLUP_OPERATIONS, RATE)
-
+_COMMONEST = "fetch_quantity"
 _ROLLUP = "rollup_quantity"
 _NAMING_SETTERS = ("set_aggregated_metric_name", "set_aggregated_period")
 _TWO_STAGES, _ONE_STAGE = "insert_data_pre_hourly", "insert_data"
@@ -63,8 +60,8 @@ _PARAMETER_FIELDS = (
     "aggregation_period",
     "aggregation_group_by_list",
     "usage_fetch_operation",
-    "usage_fetch_util_quantity_event_type",
-    "usage_fetch_util_idle_perc_event_type",
+    QUANTITY_EVENT_TYPE,
+    IDLE_EVENT_TYPE,
     "filter_by_list",
     "setter_rollup_group_by_list",
     "setter_rollup_operation",
@@ -169,33 +166,34 @@ def _transform(row: Fields) -> tuple[str, Transform]:
     _only(row, _TRANSFORM_FIELDS)
     metric_id = row.text("metric_id", NON_EMPTY) or ""
     parameters = row.inner(_PARAMETERS)
-    _only(parameters, _PARAMETER_FIELDS)
-    usage, rolls_up, two_stages = _pipeline(parameters.inner(_PIPELINE))
-    is_util, is_rate = usage == FETCH_QUANTITY_UTIL, usage == CALCULATE_RATE
+    name, setters, two_stages = _pipeline(parameters.inner(_PIPELINE))
+    # A usage that is refused is a fault already; the fields of the commonest one are then checked.
+    usage = components.usage(name or _COMMONEST)
+    asked = (*usage.parameters, *(field for setter in setters for field in components.setter(setter).parameters))
+    _only(parameters, (*_PARAMETER_FIELDS, *asked))
+    rolls_up = _ROLLUP in setters
     group_by = _columns(parameters, "aggregation_group_by_list", columns.PLAIN)
-    if is_util and "event_type" not in group_by:
-        group_by = ("event_type", *group_by)
-    operation = rollup_operation = second_operation = quantity = idle = None
-    if not is_rate:
-        operation = _choice(parameters, "usage_fetch_operation", _UTIL_OPERATIONS if is_util else _FETCH_OPERATIONS)
-    if is_util:
-        quantity = parameters.text("usage_fetch_util_quantity_event_type", NON_EMPTY)
-        idle = parameters.text("usage_fetch_util_idle_perc_event_type", NON_EMPTY)
+    group_by = (*(column for column in usage.group_by if column not in group_by), *group_by)
+    operation = rollup_operation = second_operation = None
+    if usage.operations is None:
+        operation = _operation(parameters, "usage_fetch_operation", lambda found: found.fetch)
+    elif usage.operations:
+        operation = _choice(parameters, "usage_fetch_operation", usage.operations)
     rollup_by: tuple[str, ...] = ()
-    if rolls_up or is_rate:
+    if rolls_up or usage.rolls_up:
         rollup_by = _columns(parameters, "setter_rollup_group_by_list", (*columns.PLAIN, *columns.CONSTANT))
     if rolls_up:
-        rollup_operation = _choice(parameters, "setter_rollup_operation", _ROLLUP_OPERATIONS)
+        rollup_operation = _operation(parameters, "setter_rollup_operation", lambda found: found.combine)
     second_by: tuple[str, ...] = ()
     if two_stages:
-        second_operation = _choice(parameters, "pre_hourly_operation", _SECOND_OPERATIONS)
+        second_operation = _operation(parameters, "pre_hourly_operation", lambda found: found.combine, RATE)
         second_by = _second_by(parameters)
-        if second_operation == RATE and (not is_rate or rolls_up):
+        if second_operation == RATE and (name != CALCULATE_RATE or rolls_up):
             rule = f"is a rate, which needs usage {CALCULATE_RATE} and no {_ROLLUP}: its oldest and latest are compared"
             parameters.blame("pre_hourly_operation", [rule])
     transform = Transform(
         metric_id=metric_id,
-        usage=usage,
+        usage=name,
         name=parameters.text("aggregated_metric_name", POSTED.name) or "",
         period=_period(parameters),
         group_by=group_by,
@@ -206,25 +204,36 @@ def _transform(row: Fields) -> tuple[str, Transform]:
         dimensions=_dimensions(parameters),
         second_by=second_by,
         second_operation=second_operation,
-        quantity_event_type=quantity,
-        idle_event_type=idle,
+        setters=setters,
+        parameters={field: parameters.text(field, NON_EMPTY) or "" for field in asked},
     )
     return metric_id, transform
 
 
-def _pipeline(pipeline: Fields) -> tuple[str, bool, bool]:
-    """The usage, whether its quantities are rolled up, and whether windows are combined in a second stage."""
+def _pipeline(pipeline: Fields) -> tuple[str, tuple[str, ...], bool]:
+    """The names of usage and setters, and whether windows are combined in a second stage."""
     _only(pipeline, ("source", "usage", "setters", "insert"))
     _choice(pipeline, "source", ("streaming",))
-    usage = _choice(pipeline, "usage", (FETCH_QUANTITY, FETCH_QUANTITY_UTIL, CALCULATE_RATE))
-    setters = _texts(pipeline, "setters", _one_of((_ROLLUP, *_NAMING_SETTERS)))
+    usage = pipeline.parsed("usage", lambda name: components.check(components.usage, components.USAGES, name))
+    setters = _texts(pipeline, "setters", lambda name: components.check(components.setter, components.SETTERS, name))
     for setter in _NAMING_SETTERS:
         if isinstance(pipeline.members.get("setters"), list) and setter not in setters:
             pipeline.blame("setters", [f"must have {setter}: output without it has no name or no period"])
     inserts = _texts(pipeline, "insert", _one_of(_INSERTS))
     if isinstance(pipeline.members.get("insert"), list) and (_TWO_STAGES in inserts) == (_ONE_STAGE in inserts):
         pipeline.blame("insert", [f"must have one of {_TWO_STAGES} (two stages) and {_ONE_STAGE} (one stage)"])
-    return usage, _ROLLUP in setters, _TWO_STAGES in inserts
+    return usage or "", setters, _TWO_STAGES in inserts
+
+
+def _operation(
+    parameters: Fields, key: str, fits: Callable[[components.OperationComponent], object], *others: str
+) -> str:
+    """The name of an operation that fits, or one of ``others``."""
+
+    def check(name: object) -> str:
+        return name if name in others else components.check(components.operation, components.OPERATIONS, name, fits)
+
+    return parameters.parsed(key, check) or ""
 
 
 def _period(parameters: Fields) -> str:

@@ -11,10 +11,11 @@ from monasca_common.models import json_text
 from monasca_common.pipeline.patterns import Pattern
 from monasca_common.pipeline.specification import columns
 
-FETCH_QUANTITY = "fetch_quantity"
 FETCH_QUANTITY_UTIL = "fetch_quantity_util"
 CALCULATE_RATE = "calculate_rate"
 RATE = "rate"
+QUANTITY_EVENT_TYPE = "usage_fetch_util_quantity_event_type"
+IDLE_EVENT_TYPE = "usage_fetch_util_idle_perc_event_type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ class Transform:
 
     ``group_by``: columns of the partials' group, in its order. ``operation``: how a partial becomes a quantity
     (``None`` for a rate). ``rollup_operation``: ``None`` without a rollup. ``second_operation``: how the rolled-up rows
-    of a period's windows are combined; ``None`` if the windows are merged first. ``id``: the metric id and a digest
-    of everything that decides which records its partials have, so that partials of another layout are never mixed in.
+    of a period's windows are combined; ``None`` if the windows are merged first. ``parameters``: what its usage and
+    setters ask for. ``id``: the metric id and a digest of everything that decides which records its partials have, so
+    that partials of another layout are never mixed in.
     """
 
     metric_id: str
@@ -79,8 +81,8 @@ class Transform:
     dimensions: tuple[Dimension, ...]
     second_by: tuple[str, ...]
     second_operation: str | None
-    quantity_event_type: str | None = None
-    idle_event_type: str | None = None
+    setters: tuple[str, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
     id: str = ""
 
     @property

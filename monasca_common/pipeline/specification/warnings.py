@@ -9,6 +9,8 @@ from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import (
     CALCULATE_RATE,
     FETCH_QUANTITY_UTIL,
+    IDLE_EVENT_TYPE,
+    QUANTITY_EVENT_TYPE,
     PreTransform,
     Transform,
 )
@@ -31,7 +33,7 @@ def _of_transform(transform: Transform, fed: set[str]) -> Iterator[str]:
     if not fed:
         yield "no pre-transform row names it, so it never has a record"
     elif transform.usage == FETCH_QUANTITY_UTIL:
-        used = {transform.quantity_event_type or "", transform.idle_event_type or ""}
+        used = {transform.parameters[QUANTITY_EVENT_TYPE], transform.parameters[IDLE_EVENT_TYPE]}
         yield from (f"no pre-transform row sends it {missing}, which it needs" for missing in sorted(used - fed))
         yield from (f"{unused} is sent to it, which it makes nothing of" for unused in sorted(fed - used))
     if transform.rollup_operation or transform.usage == CALCULATE_RATE:

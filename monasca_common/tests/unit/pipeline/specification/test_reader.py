@@ -52,7 +52,7 @@ class TransformFaultsTest(FaultsCase):
 
     def test_an_unknown_operation_is_told_with_those_that_are_known(self):
         row = self.changed(usage_fetch_operation="median")
-        self.assert_fault("usage_fetch_operation", "one of sum, max, min, avg, latest, oldest, not 'median'", row)
+        self.assert_fault("usage_fetch_operation", "one of avg, latest, max, min, oldest, sum, not 'median'", row)
 
     def test_a_utilisation_has_no_max_min_or_sum(self):
         for operation in ("max", "min", "sum"):
@@ -106,7 +106,7 @@ class TransformFaultsTest(FaultsCase):
 
     def test_an_unknown_component_is_refused(self):
         for name, value, rule in (
-            ("usage", "host_metrics", "one of fetch_quantity"),
+            ("usage", "host_metrics", "one of calculate_rate, fetch_quantity, fetch_quantity_util, not"),
             ("source", "batch", "one of streaming"),
             ("setters", ["rollup_quantity", "set_aggregated_metric_name", "set_aggregated_period", "x"], "[3] must be"),
             ("setters", ["set_aggregated_metric_name"], "must have set_aggregated_period"),

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The components that specifications name: operations, usages and setters, each found by its entry point.
+
+Ours are registered in the same way as those of other packages. A specification holds names only, and each process
+looks them up for itself. So a package with a component is installed wherever monasca-common is: on the executors, too.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from monasca_common.kafka import entry_point
+from monasca_common.kafka.errors import ConfigurationError
+
+OPERATIONS = "monasca_common.pipeline.operations"
+USAGES = "monasca_common.pipeline.usages"
+SETTERS = "monasca_common.pipeline.setters"
+
+
+@dataclass(frozen=True, slots=True)
+class OperationComponent:
+    """How quantities become one.
+
+    ``fetch``: makes a quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: makes one of at least one
+    quantity, for rollups and the second stage. Where one of them is ``None``, the operation cannot be named there.
+    """
+
+    fetch: Callable[[Any], float] | None = None
+    combine: Callable[[Sequence[float]], float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageComponent:
+    """How the partials of a window, or of a whole period, become rows.
+
+    ``rows``: called with the `Transform` and its `Partial` by group; returns an `Aggregate`. ``operations``: the
+    names that ``usage_fetch_operation`` may have; ``None``: those of all operations with ``fetch``; empty: the usage
+    has none. ``parameters``: further fields of ``aggregation_params_map``, required texts; they are in
+    `Transform.parameters`. ``group_by``: columns that it groups by beside those of the specification. ``rolls_up``:
+    whether it reads ``setter_rollup_group_by_list`` itself.
+    """
+
+    rows: Callable[[Any, Mapping[Any, Any]], Any]
+    operations: tuple[str, ...] | None = None
+    parameters: tuple[str, ...] = ()
+    group_by: tuple[str, ...] = ()
+    rolls_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetterComponent:
+    """What changes the rows of a usage; the setters of a specification are applied in its order.
+
+    ``rows``: called with the `Transform` and the rows, each a `Usage`; returns the rows that take their place.
+    ``parameters``: as those of `UsageComponent`.
+    """
+
+    rows: Callable[[Any, Sequence[Any]], Iterable[Any]]
+    parameters: tuple[str, ...] = ()
+
+
+def operation(name: str) -> OperationComponent:
+    """The operation of this name. Raises `ConfigurationError`, which lists the known ones."""
+    return entry_point(OPERATIONS, name, option="operation", extra="spark")  # type: ignore[no-any-return]
+
+
+def usage(name: str) -> UsageComponent:
+    """The usage of this name. Raises `ConfigurationError`, which lists the known ones."""
+    return entry_point(USAGES, name, option="usage", extra="spark")  # type: ignore[no-any-return]
+
+
+def setter(name: str) -> SetterComponent:
+    """The setter of this name. Raises `ConfigurationError`, which lists the known ones."""
+    return entry_point(SETTERS, name, option="setter", extra="spark")  # type: ignore[no-any-return]
+
+
+@lru_cache
+def names(namespace: str) -> tuple[str, ...]:
+    """What is installed. Kept, because looking through all packages takes some 50 ms."""
+    return tuple(sorted(importlib.metadata.entry_points(group=namespace).names))
+
+
+def check(load: Callable[[str], Any], namespace: str, name: object, fits: Callable[[Any], object] = bool) -> str:
+    """The name, if it is that of an installed component that ``fits``. Raises `ValueError` with the rule."""
+    if isinstance(name, str) and name in names(namespace):
+        try:
+            found = load(name)
+        except ConfigurationError as error:
+            raise ValueError(f"cannot be used: {error}") from error
+        if fits(found):
+            return name
+    known = [one for one in names(namespace) if _fits(load, one, fits)]
+    choices = ", ".join(known) or f"(none is installed as an entry point of {namespace}: install the package again)"
+    raise ValueError(f"must be one of {choices}, not {name!r}")
+
+
+def _fits(load: Callable[[str], Any], name: str, fits: Callable[[Any], object]) -> bool:
+    try:
+        return bool(fits(load(name)))
+    except ConfigurationError:  # a package that is broken, and that the specification does not name
+        return False

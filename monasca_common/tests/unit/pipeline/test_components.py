@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+from monasca_common import pipeline
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline import components
+from monasca_common.tests.unit.pipeline.component_fixture import InstalledComponents
+from monasca_common.tests.unit.pipeline.pipeline_case import (
+    PipelineCase,
+    envelope,
+    pre_row,
+    shipped_row,
+    specifications,
+)
+
+PARAMETERS = "aggregation_params_map"
+NAMING = ["set_aggregated_metric_name", "set_aggregated_period"]
+SPREAD = pipeline.OperationComponent(
+    fetch=lambda partial: partial.greatest - partial.least, combine=lambda quantities: max(quantities) - min(quantities)
+)
+
+
+def scaled(transform, rows):
+    return [replace(row, quantity=row.quantity * float(transform.parameters["scale_by"])) for row in rows]
+
+
+def counted(transform, partials):
+    rows = [
+        pipeline.Usage((), "NA", float(partial.count), partial.count, partial.first_ms, partial.last_ms)
+        for partial in partials.values()
+    ]
+    return pipeline.Aggregate(tuple(rows))
+
+
+def row(usage="fetch_quantity", setters=("rollup_quantity", *NAMING), without=(), **parameters):
+    made = shipped_row("mem_total_all", **parameters)
+    of = made[PARAMETERS]
+    of["aggregation_pipeline"] = of["aggregation_pipeline"] | {"usage": usage, "setters": list(setters)}
+    for field in without:
+        of.pop(field)
+    return made
+
+
+def one_of(transform_row):
+    return specifications([pre_row("cpu", "mem_total_all")], [transform_row])
+
+
+def cpu(value, host="a", minute=1):
+    return envelope(timestamp=minute * 60_000, value=value, dimensions={"hostname": host})
+
+
+class ComponentsTest(PipelineCase):
+    def fault(self, transform_row):
+        error = self.assertRaises(pipeline.InvalidSpecifications, one_of, transform_row)
+        (fault,) = error.faults
+        return fault
+
+    def test_an_operation_of_another_package_makes_quantities_and_combines_them(self):
+        self.useFixture(InstalledComponents(components.OPERATIONS, spread=SPREAD))
+        messages = [cpu(1), cpu(5), cpu(2, "b"), cpu(9, "b")]
+
+        fetched = one_of(row(usage_fetch_operation="spread", setter_rollup_operation="sum"))
+        combined = one_of(row(usage_fetch_operation="max", setter_rollup_operation="spread"))
+
+        self.assertEqual(4 + 7, self.usage(fetched, messages).quantity)
+        self.assertEqual(9 - 5, self.usage(combined, messages).quantity)
+
+    def test_a_second_stage_combines_by_an_operation_of_another_package(self):
+        self.useFixture(InstalledComponents(components.OPERATIONS, spread=SPREAD))
+        two_stages = row(
+            stages=2,
+            pre_hourly_operation="spread",
+            pre_hourly_group_by_list=[],
+            usage_fetch_operation="sum",
+            setter_rollup_operation="sum",
+        )
+
+        usage = self.usage(one_of(two_stages), [cpu(1), cpu(5), cpu(10, minute=11)])
+
+        self.assertEqual(10 - 6, usage.quantity)
+
+    def test_a_usage_of_another_package_takes_the_place_of_ours(self):
+        self.useFixture(InstalledComponents(components.USAGES, count=pipeline.UsageComponent(counted, operations=())))
+
+        usage = self.usage(one_of(row("count", NAMING, without=["usage_fetch_operation"])), [cpu(1), cpu(5)])
+
+        self.assertEqual(2, usage.quantity)
+
+    def test_setters_change_rows_in_the_specification_s_order_by_their_parameters(self):
+        self.useFixture(InstalledComponents(components.SETTERS, scale=pipeline.SetterComponent(scaled, ("scale_by",))))
+
+        transform_row = row(setters=["rollup_quantity", "scale", *NAMING], scale_by="0.5", usage_fetch_operation="sum")
+
+        self.assertEqual(3, self.usage(one_of(transform_row), [cpu(1), cpu(5)]).quantity)
+
+    def test_a_parameter_that_a_component_asks_for_must_be_given(self):
+        self.useFixture(InstalledComponents(components.SETTERS, scale=pipeline.SetterComponent(scaled, ("scale_by",))))
+
+        fault = self.fault(row(setters=["scale", *NAMING]))
+
+        self.assertEqual((f"{PARAMETERS}.scale_by", "must be given"), (fault.field, fault.rule))
+
+    def test_a_parameter_that_no_component_asks_for_is_not_known(self):
+        self.assertIn("is not known here", self.fault(row(scale_by="2")).rule)
+
+    def test_an_operation_that_only_fetches_combines_nothing(self):
+        fault = self.fault(row(setter_rollup_operation="latest"))
+
+        self.assertEqual("must be one of avg, max, min, sum, not 'latest'", fault.rule)
+
+    def test_a_component_whose_package_is_broken_is_told_and_others_are_not_hindered(self):
+        broken = ConfigurationError("operation=p95: the plugin cannot be loaded: install numpy")
+        self.useFixture(InstalledComponents(components.OPERATIONS, p95=broken))
+
+        self.assertIn("install numpy", self.fault(row(usage_fetch_operation="p95")).rule)
+        self.assertIn("avg, latest, max, min, oldest, sum,", self.fault(row(usage_fetch_operation="x")).rule)
+
+    def test_an_unknown_name_is_refused_with_those_that_are_known(self):
+        for load, known in (
+            (components.operation, "avg, latest, max, min, oldest, sum"),
+            (components.usage, "calculate_rate, fetch_quantity, fetch_quantity_util"),
+            (components.setter, "rollup_quantity, set_aggregated_metric_name, set_aggregated_period"),
+        ):
+            self.assertIn(
+                f"=no is not known: use one of {known}", str(self.assertRaises(ConfigurationError, load, "no"))
+            )
