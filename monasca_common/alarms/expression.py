@@ -60,7 +60,7 @@ class SubExpression:
             + (f"{{{dimensions}}}" if dimensions else "")
             + (", deterministic" if self.deterministic else "")
             + (f", {self.period}" if self.period != 60 else "")
-            + f") {_SIGNS[self.operator]} {_decimal(self.threshold)}"
+            + f") {_SIGNS[self.operator]} {decimal_text(self.threshold)}"
             + (f" times {self.periods}" if self.periods != 1 else "")
         )
 
@@ -255,7 +255,7 @@ def _offset(token: Token | None) -> int:
     return (token and token.start_pos) or 0
 
 
-def _decimal(number: float) -> str:
+def decimal_text(number: float) -> str:
     """With a decimal point, never with an exponent."""
     text = format(Decimal(repr(number)), "f")
     return text if "." in text else f"{text}.0"

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aggregation of metrics. Importing this package needs neither Spark nor a database."""
 
+from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.output import OutputMessage, Publisher, output
 from monasca_common.pipeline.aggregate.partials import (
     Accumulator,
     Partial,
     PartialKey,
-    Reading,
-    exact_sum,
     group_of_text,
     group_text,
     merged,

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import fsum
 from typing import NamedTuple
 
 from monasca_common.models import json_text
+from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.records import Group, Records
 
 # At most this many values wait to be summed: 32 kB per group.
@@ -29,15 +29,6 @@ class PartialKey(NamedTuple):
     specification_id: str
     window_ms: int
     group: Group
-
-
-class Reading(NamedTuple):
-    """One record: when it happened (ms, with the fraction it was sent with), where in the topic it is, its value."""
-
-    timestamp_ms: float
-    partition: int
-    offset: int
-    quantity: float
 
 
 # Building a named tuple from a tuple: a third cheaper than calling its class.
@@ -56,16 +47,6 @@ def earlier(one: Reading, other: Reading) -> Reading:
     if one.timestamp_ms == other.timestamp_ms:
         return max(one, other)
     return one if one.timestamp_ms < other.timestamp_ms else other
-
-
-def exact_sum(values: Iterable[float]) -> tuple[float, ...]:
-    """The exact sum as floats, greatest first: each is the float nearest to the rest. Order and split do not matter."""
-    rest = list(values)
-    parts: list[float] = []
-    while (part := fsum(rest)) != 0.0:
-        parts.append(part)
-        rest.append(-part)
-    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, exact_sum, group_of_text
+from monasca_common.models.readings import exact_sum
+from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text
 from monasca_common.storage.sql.tables import aggregate_staging, aggregate_usage
 
 _KEY = ("job", "specification", "window_start", "group_id")

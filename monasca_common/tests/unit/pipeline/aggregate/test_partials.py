@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslotest import base
 
+from monasca_common.models.readings import Reading, exact_sum
 from monasca_common.pipeline.aggregate.partials import (
     Accumulator,
     Partial,
-    Reading,
-    exact_sum,
     group_of_text,
     group_text,
 )

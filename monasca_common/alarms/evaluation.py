@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The states of an alarm, decided from partials. Pure: every time is an argument.
+
+A call goes through what happened since the last one in the order of event time: *crossings* (a window comes to what
+later data cannot undo) and *due evaluations* (a window has ended, and ``delay_ms`` passed). So what one batch of two
+hours brings about is what a batch each second would have brought about.
+
+Two rules that are easily broken:
+
+- A window that a crossing decided stays decided until its own due evaluation. Else the due evaluation of the quiet
+  minute before it would flip the alarm back.
+- A window in which the pipeline itself stood still is unknown, not empty, until agents have had the time to send again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
+
+from monasca_common.alarms.expression import Expression, SubExpression, decimal_text
+from monasca_common.alarms.partials import (
+    ALARM,
+    OK,
+    UNDETERMINED,
+    Crossing,
+    WindowPartial,
+    crossing,
+    immediate_state,
+    meets,
+)
+from monasca_common.models.readings import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class SubAlarm:
+    """``current_values``: of the windows that decided last, oldest first. ``empty_evaluations``: how many in a row saw
+    no measurement. ``decided_ms``: the end of the latest window that a crossing has decided; 0 again when the threshold
+    or the operator changes. ``newest``: the reading that decided last, of ``last``."""
+
+    sub_expression: SubExpression
+    state: str
+    current_values: tuple[float, ...] = ()
+    empty_evaluations: int = 0
+    decided_ms: int = 0
+    newest: Reading | None = None
+
+    @classmethod
+    def new(cls, sub_expression: SubExpression) -> SubAlarm:
+        return cls(sub_expression, OK if sub_expression.deterministic else UNDETERMINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """``sub_alarms``: as they were then."""
+
+    old_state: str
+    new_state: str
+    timestamp_ms: int
+    reason: str
+    sub_alarms: tuple[SubAlarm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmState:
+    """``sub_alarms``: in the order of the expression. ``state`` may have been set by hand."""
+
+    state: str
+    sub_alarms: tuple[SubAlarm, ...]
+    last_transition_ms: int = 0
+
+    @classmethod
+    def new(cls, expression: Expression) -> AlarmState:
+        sub_alarms = tuple(map(SubAlarm.new, expression.sub_expressions))
+        return cls(state_of(expression, sub_alarms), sub_alarms)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one sub-alarm: its windows by start in ms, as long as `needed_from_ms` asks for them; or, of ``last``, the
+    readings since the last evaluation, as `runs` keeps them."""
+
+    windows: Mapping[int, WindowPartial] = field(default_factory=dict)
+    readings: Sequence[Reading] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """The horizon did not move from ``start_ms`` to ``end_ms``; evaluations that are due before ``known_from_ms`` (the
+    recovery and `outage_grace_seconds`) do not take what is missing for empty."""
+
+    start_ms: int
+    end_ms: int
+    known_from_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far things are, in ms. Evaluations due until ``evaluated_to_ms`` are done, those until ``horizon_ms`` (the
+    least of all partitions) are to be done now. ``seen_ms`` is the greatest horizon: windows that begin later are of
+    clocks that are ahead, and wait."""
+
+    evaluated_to_ms: int
+    horizon_ms: int
+    seen_ms: int
+    delay_ms: int = 30_000
+    standstills: tuple[Standstill, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    alarm: AlarmState
+    transitions: tuple[Transition, ...]
+
+
+class _Occasion(NamedTuple):
+    """What happens to one sub-alarm. ``at_ms``: when its turn comes; ``is_due``: after crossings of the same time;
+    ``timestamp_ms``: of the transition that it may bring about."""
+
+    at_ms: float
+    is_due: bool
+    timestamp_ms: float
+    position: int
+    apply: Callable[[SubAlarm], SubAlarm]
+
+
+def evaluate(expression: Expression, alarm: AlarmState, measured: Sequence[Measured], progress: Progress) -> Evaluated:
+    """``measured``: of each sub-alarm, in order."""
+    sub_alarms = list(alarm.sub_alarms)
+    state, last_ms = alarm.state, alarm.last_transition_ms
+    transitions: list[Transition] = []
+    for (*_, timestamp_ms), occasions in groupby(
+        _occasions(sub_alarms, measured, progress), key=lambda occasion: occasion[:3]
+    ):
+        for occasion in occasions:
+            sub_alarms[occasion.position] = occasion.apply(sub_alarms[occasion.position])
+        new_state = state_of(expression, sub_alarms)
+        if new_state != state:
+            # A crossing that comes late is dated no earlier than the change before it: history is read in order.
+            last_ms = max(int(timestamp_ms), last_ms)
+            reason = _reason(new_state, sub_alarms)
+            transitions.append(Transition(state, new_state, last_ms, reason, tuple(sub_alarms)))
+            state = new_state
+    return Evaluated(AlarmState(state, tuple(sub_alarms), last_ms), tuple(transitions))
+
+
+def state_of(expression: Expression, sub_alarms: Sequence[SubAlarm]) -> str:
+    states = [sub_alarm.state for sub_alarm in sub_alarms]
+    if UNDETERMINED in states:
+        return UNDETERMINED
+    return ALARM if expression.holds([state == ALARM for state in states]) else OK
+
+
+def needed_from_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
+    """The start of the oldest window that an evaluation may still ask for."""
+    return _next_end_ms(sub, evaluated_to_ms, delay_ms) - sub.periods * sub.period * 1000
+
+
+def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
+    """The end of the first window whose evaluation is due after ``evaluated_to_ms``."""
+    length_ms = sub.period * 1000
+    return ((evaluated_to_ms - delay_ms) // length_ms + 1) * length_ms
+
+
+def _occasions(sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], progress: Progress) -> Iterator[_Occasion]:
+    """In order; of equal times in the order of the expression."""
+    each: list[Iterable[_Occasion]] = []
+    for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
+        if sub_alarm.sub_expression.function == "last":
+            each.append(_readings(index, sub_alarm, found.readings, progress))
+        else:
+            view = _View(sub_alarm.sub_expression, found.windows)
+            each.append(sorted(_crossings(index, sub_alarm, view, progress), key=_order))
+            each.append(_due(index, view, progress))
+    return heapq.merge(*each, key=_order)
+
+
+def _order(occasion: _Occasion) -> tuple[float, bool, float, int]:
+    return occasion[:4]
+
+
+def _readings(index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], progress: Progress) -> list[_Occasion]:
+    known = sub_alarm.newest
+    newer = [reading for reading in sorted(readings) if known is None or reading > known]
+    return [
+        _Occasion(
+            max(reading.timestamp_ms, progress.evaluated_to_ms),
+            False,
+            reading.timestamp_ms,
+            index,
+            _taking(reading),
+        )
+        for reading in newer
+    ]
+
+
+def _taking(reading: Reading) -> Callable[[SubAlarm], SubAlarm]:
+    def apply(sub_alarm: SubAlarm) -> SubAlarm:
+        state = ALARM if meets(sub_alarm.sub_expression, reading.quantity) else OK
+        return replace(sub_alarm, state=state, current_values=(reading.quantity,), newest=reading)
+
+    return apply
+
+
+class _View:
+    """The windows of one sub-alarm that have measurements. A loop over these, not over ``periods``: a definition may
+    ask for millions of periods."""
+
+    def __init__(self, sub: SubExpression, windows: Mapping[int, WindowPartial]) -> None:
+        self.sub = sub
+        self.windows = windows
+        self.starts = sorted(windows)
+        self.length_ms = sub.period * 1000
+        self.span_ms = self.length_ms * sub.periods
+
+    def before(self, end_ms: int) -> list[int]:
+        """The windows among the ``periods`` that end there."""
+        first = bisect_left(self.starts, end_ms - self.span_ms)
+        return self.starts[first : bisect_left(self.starts, end_ms)]
+
+    def value(self, start_ms: int) -> float:
+        return self.windows[start_ms].value(self.sub.function)
+
+
+def _crossings(index: int, sub_alarm: SubAlarm, view: _View, progress: Progress) -> Iterator[_Occasion]:
+    """Of windows that are not decided: neither by an evaluation, nor by a crossing."""
+    sub = view.sub
+    state = immediate_state(sub)
+    if state is None:
+        return
+    next_end_ms = _next_end_ms(sub, progress.evaluated_to_ms, progress.delay_ms)
+    run, previous_ms = 0, None
+    for start_ms in view.starts:
+        found = crossing(sub, view.windows[start_ms])
+        follows = previous_ms is not None and previous_ms + view.length_ms == start_ms
+        run = 0 if found is None else run + 1 if follows else 1
+        previous_ms = start_ms
+        end_ms = start_ms + view.length_ms
+        is_undecided = end_ms >= next_end_ms and end_ms > sub_alarm.decided_ms and start_ms <= progress.seen_ms
+        if found and is_undecided and (state == OK or run >= sub.periods):
+            at_ms = max(found.time_ms, progress.evaluated_to_ms)
+            yield _Occasion(at_ms, False, found.time_ms, index, _crossed(view, state, end_ms, found))
+
+
+def _crossed(view: _View, state: str, end_ms: int, found: Crossing) -> Callable[[SubAlarm], SubAlarm]:
+    def apply(sub_alarm: SubAlarm) -> SubAlarm:
+        values = (*map(view.value, view.before(end_ms)[:-1]), found.value)
+        return replace(sub_alarm, state=state, current_values=values, empty_evaluations=0, decided_ms=end_ms)
+
+    return apply
+
+
+def _due(index: int, view: _View, progress: Progress) -> Iterator[_Occasion]:
+    end_ms = _next_end_ms(view.sub, progress.evaluated_to_ms, progress.delay_ms)
+    while (at_ms := end_ms + progress.delay_ms) <= progress.horizon_ms:
+        yield _Occasion(at_ms, True, at_ms, index, _whole_windows(view, end_ms, at_ms, progress.standstills))
+        end_ms += view.length_ms
+
+
+def _whole_windows(
+    view: _View, end_ms: int, at_ms: int, standstills: Sequence[Standstill]
+) -> Callable[[SubAlarm], SubAlarm]:
+    def apply(sub_alarm: SubAlarm) -> SubAlarm:
+        if sub_alarm.decided_ms > end_ms:
+            return replace(sub_alarm, empty_evaluations=0)
+        sub = view.sub
+        values = tuple(map(view.value, view.before(end_ms)))
+        seen = replace(sub_alarm, current_values=values, empty_evaluations=0)
+        if not all(meets(sub, value) for value in values):
+            return replace(seen, state=OK)
+        without = sub.periods - len(values)
+        if not without:
+            return replace(seen, state=ALARM)
+        unknown = _unknown(view, end_ms, [each for each in standstills if at_ms < each.known_from_ms])
+        if sub.deterministic:
+            return replace(seen, state=OK) if without > unknown else seen
+        if values:
+            return seen
+        if unknown:
+            return replace(sub_alarm, current_values=())
+        most = 2 * sub.periods
+        empty = min(sub_alarm.empty_evaluations + 1, most)
+        state = UNDETERMINED if empty == most else sub_alarm.state
+        return replace(seen, state=state, empty_evaluations=empty)
+
+    return apply
+
+
+def _unknown(view: _View, end_ms: int, standstills: Sequence[Standstill]) -> int:
+    """How many of the ``periods`` windows that end there have no measurement and were touched by a standstill."""
+    counted_to_ms = end_ms - view.span_ms
+    unknown = 0
+    for each in sorted(standstills, key=lambda standstill: standstill.start_ms):
+        first_ms = max(each.start_ms // view.length_ms * view.length_ms, counted_to_ms)
+        last_ms = min(-(-each.end_ms // view.length_ms) * view.length_ms, end_ms)
+        if first_ms < last_ms:
+            measured = bisect_left(view.starts, last_ms) - bisect_left(view.starts, first_ms)
+            unknown += (last_ms - first_ms) // view.length_ms - measured
+            counted_to_ms = last_ms
+    return unknown
+
+
+_REASONS = {
+    ALARM: "Thresholds were exceeded for the sub-alarms: {}",
+    OK: "The alarm threshold(s) have not been exceeded for the sub-alarms: {}",
+    UNDETERMINED: "No data was present for the sub-alarms: {}",
+}
+
+
+def _reason(state: str, sub_alarms: Sequence[SubAlarm]) -> str:
+    told = [_told(each) for each in sub_alarms if each.state == state]
+    return _REASONS[state].format(", ".join(told))
+
+
+def _told(sub_alarm: SubAlarm) -> str:
+    text = sub_alarm.sub_expression.text
+    if sub_alarm.state == UNDETERMINED:
+        return text
+    return f"{text} with the values: [{', '.join(map(decimal_text, sub_alarm.current_values))}]"

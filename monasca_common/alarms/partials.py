@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sub-alarm knows of its measurements: a partial for each window, or the readings that ``last`` needs.
+
+Merging is exact, so the same measurements make an equal partial however they were split into batches. A window is
+``period`` seconds of event time, aligned to the period; it is named by its start in ms.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from monasca_common.alarms.expression import SubExpression
+from monasca_common.models.readings import Reading, exact_sum
+
+OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
+
+MOST_DECISIVE = 100
+"""Of a window's readings, so many are kept at most: beyond, a change is dated by the newest measurement in it."""
+MOST_RUNS = 64
+"""Of ``last``: so many ends of runs are kept of what was not evaluated yet; the newest ones."""
+
+# Sums are of values scaled down: a power of two loses nothing, and the sum of the greatest floats is a float.
+_SCALE = 2.0**-64
+_GREATEST = 1.7976931348623157e308
+
+_COMPARISONS: MappingProxyType[str, Callable[[float, float], bool]] = MappingProxyType(
+    {"LT": operator.lt, "LTE": operator.le, "GT": operator.gt, "GTE": operator.ge}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPartial:
+    """At least one measurement. ``sums``: see `exact_sum`, of scaled values. ``decisive``: the earliest of the
+    readings that bring about what later data cannot undo (see `immediate_state`), in order of time."""
+
+    count: int
+    sums: tuple[float, ...]
+    least: float
+    greatest: float
+    newest_ms: float
+    decisive: tuple[Reading, ...] = ()
+
+    @classmethod
+    def of(cls, sub: SubExpression, readings: Sequence[Reading]) -> WindowPartial:
+        quantities = [reading.quantity for reading in readings]
+        return cls(
+            len(readings),
+            exact_sum(quantity * _SCALE for quantity in quantities),
+            min(quantities),
+            max(quantities),
+            max(reading.timestamp_ms for reading in readings),
+            _earliest(sub, (reading for reading in readings if _is_decisive(sub, reading))),
+        )
+
+    def merge(self, other: WindowPartial, sub: SubExpression) -> WindowPartial:
+        """The partial of both. ``other`` has other measurements of the same window."""
+        return WindowPartial(
+            self.count + other.count,
+            exact_sum(self.sums + other.sums),
+            min(self.least, other.least),
+            max(self.greatest, other.greatest),
+            max(self.newest_ms, other.newest_ms),
+            _earliest(sub, self.decisive + other.decisive),
+        )
+
+    def value(self, function: str) -> float:
+        match function:
+            case "min":
+                return self.least
+            case "max":
+                return self.greatest
+            case "count":
+                return float(self.count)
+            case "sum":
+                return self._scaled_up(1)
+            case _:
+                return self._scaled_up(self.count)
+
+    def _scaled_up(self, divisor: int) -> float:
+        # What no float holds is shown, and compared, as the greatest.
+        value = (self.sums[0] if self.sums else 0.0) / divisor / _SCALE
+        return max(-_GREATEST, min(value, _GREATEST))
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """When a window began to bring about `immediate_state`, and its value then."""
+
+    time_ms: float
+    value: float
+
+
+def window_start_ms(sub: SubExpression, timestamp_ms: float) -> int:
+    length_ms = sub.period * 1000
+    return int(timestamp_ms // length_ms) * length_ms
+
+
+def meets(sub: SubExpression, value: float) -> bool:
+    return _COMPARISONS[sub.operator](value, sub.threshold)
+
+
+def immediate_state(sub: SubExpression) -> str | None:
+    """The state that later data cannot undo, once it is reached: a maximum and a count only grow, a minimum falls."""
+    if sub.function not in ("max", "count", "min"):
+        return None
+    grows = sub.function != "min"
+    return ALARM if grows == sub.operator.startswith("G") else OK
+
+
+def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
+    """None for a window that does not bring about `immediate_state`."""
+    value = partial.value(sub.function)
+    if not _brings_it_about(sub, value):
+        return None
+    if sub.function == "count":
+        number = _deciding_count(sub)
+        if number <= len(partial.decisive):
+            return Crossing(partial.decisive[int(number) - 1].timestamp_ms, number)
+    else:
+        for reading in partial.decisive:
+            if _brings_it_about(sub, reading.quantity):
+                return Crossing(reading.timestamp_ms, reading.quantity)
+    # More than are kept, or the threshold was another when they were.
+    return Crossing(partial.newest_ms, value)
+
+
+def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
+    """What ``last`` needs: the first and the last reading of every run of equal outcomes, in order of time."""
+    ordered = sorted(set(readings))
+    outcomes = [meets(sub, reading.quantity) for reading in ordered]
+    last = len(ordered) - 1
+    kept = [
+        reading
+        for index, reading in enumerate(ordered)
+        if index in (0, last) or not outcomes[index - 1] == outcomes[index] == outcomes[index + 1]
+    ]
+    return tuple(kept[-MOST_RUNS:])
+
+
+def _brings_it_about(sub: SubExpression, value: float) -> bool:
+    return meets(sub, value) == (immediate_state(sub) == ALARM)
+
+
+def _is_decisive(sub: SubExpression, reading: Reading) -> bool:
+    return sub.function == "count" or _brings_it_about(sub, reading.quantity)
+
+
+def _earliest(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
+    if immediate_state(sub) is None:
+        return ()
+    most = min(_deciding_count(sub), MOST_DECISIVE) if sub.function == "count" else 1
+    return tuple(sorted(readings)[: int(most)])
+
+
+def _deciding_count(sub: SubExpression) -> float:
+    """How many measurements bring it about."""
+    threshold = sub.threshold
+    above = sub.operator in ("GT", "LTE")  # the others already at the threshold
+    return max(1.0, math.floor(threshold) + 1.0 if above else float(math.ceil(threshold)))

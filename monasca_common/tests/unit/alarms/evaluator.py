@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job does with the pure functions: merge what a batch brought, evaluate, forget."""
+
+from dataclasses import replace
+
+from monasca_common.alarms.evaluation import AlarmState, Measured, Progress, evaluate, needed_from_ms
+from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.models.readings import Reading
+
+DELAY_MS = 30_000
+
+
+class Evaluator:
+    def __init__(self, expression, *, evaluated_to_ms=0, delay_ms=DELAY_MS):
+        self.expression = expression
+        self.alarm = AlarmState.new(expression)
+        self.windows = [{} for _ in expression.sub_expressions]
+        self.progress = Progress(evaluated_to_ms, evaluated_to_ms, evaluated_to_ms, delay_ms)
+        self.transitions = []
+        self._offset = 0
+
+    def batch(self, measured, horizon_ms, *, seen_ms=None):
+        """``measured``: (time in ms, value, position of the sub-alarm), as they arrive. Returns the transitions."""
+        readings = [[] for _ in self.windows]
+        for time_ms, value, position in measured:
+            readings[position].append(Reading(time_ms, 0, self._offset, value))
+            self._offset += 1
+        self.progress = replace(
+            self.progress, horizon_ms=horizon_ms, seen_ms=horizon_ms if seen_ms is None else seen_ms
+        )
+        pairs = zip(self.expression.sub_expressions, self.windows, readings, strict=True)
+        inputs = [self._merge(sub, windows, found) for sub, windows, found in pairs]
+        result = evaluate(self.expression, self.alarm, inputs, self.progress)
+        self.alarm = result.alarm
+        self.progress = replace(self.progress, evaluated_to_ms=horizon_ms)
+        self.transitions += result.transitions
+        return result.transitions
+
+    def _merge(self, sub, windows, readings):
+        if sub.function == "last":
+            return Measured(readings=runs(sub, readings))
+        needed_ms = needed_from_ms(sub, self.progress.evaluated_to_ms, self.progress.delay_ms)
+        for start_ms in [start for start in windows if start < needed_ms]:
+            del windows[start_ms]
+        by_window = {}
+        for reading in readings:
+            by_window.setdefault(window_start_ms(sub, reading.timestamp_ms), []).append(reading)
+        for start_ms, some in by_window.items():
+            partial = WindowPartial.of(sub, some)
+            windows[start_ms] = windows[start_ms].merge(partial, sub) if start_ms in windows else partial
+        return Measured(windows)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an alarm should do, said naively: all measurements are kept, and everything is computed anew at each point.
+
+It shares the values of expressions with the package, and nothing that decides.
+"""
+
+from collections import namedtuple
+from itertools import count
+from math import fsum
+
+Change = namedtuple("Change", "old new timestamp_ms states values")
+Measurement = namedtuple("Measurement", "time_ms value sub")
+
+
+def meets(sub, value):
+    return {
+        "GT": value > sub.threshold,
+        "GTE": value >= sub.threshold,
+        "LT": value < sub.threshold,
+        "LTE": value <= sub.threshold,
+    }[sub.operator]
+
+
+def value_of(function, values):
+    return {
+        "min": min,
+        "max": max,
+        "sum": fsum,
+        "count": lambda some: float(len(some)),
+        "avg": lambda some: fsum(some) / len(some),
+    }[function](values)
+
+
+def irrevocable(sub):
+    """The state that no further measurement of a window can take back."""
+    above = sub.operator in ("GT", "GTE")
+    if sub.function in ("max", "count"):
+        return "ALARM" if above else "OK"
+    if sub.function == "min":
+        return "OK" if above else "ALARM"
+    return None
+
+
+class SubReference:
+    def __init__(self, sub, delay_ms):
+        self.sub = sub
+        self.delay_ms = delay_ms
+        self.length_ms = sub.period * 1000
+        self.state = "OK" if sub.deterministic else "UNDETERMINED"
+        self.values = ()
+        self.empty = 0
+        self.newest_ms = -1
+
+    def view(self, end_ms, known):
+        """{window's start: values} of those of the last windows that have measurements."""
+        found = {}
+        for number in range(self.sub.periods, 0, -1):
+            start_ms = end_ms - number * self.length_ms
+            values = [one.value for one in known if start_ms <= one.time_ms < start_ms + self.length_ms]
+            if values:
+                found[start_ms] = values
+        return found
+
+    def is_reached(self, end_ms, known):
+        """Whether the windows that end there bring about what cannot be taken back."""
+        wanted = irrevocable(self.sub)
+        view = self.view(end_ms, known)
+        outcomes = [meets(self.sub, value_of(self.sub.function, values)) for values in view.values()]
+        if wanted == "ALARM":
+            return len(outcomes) == self.sub.periods and all(outcomes)
+        newest = end_ms - self.length_ms
+        return wanted == "OK" and newest in view and not outcomes[-1]
+
+    def reached(self, decided_to_ms, known):
+        """The windows' ends after ``decided_to_ms`` for which it is reached."""
+        if irrevocable(self.sub) is None:
+            return []
+        ends = {(one.time_ms // self.length_ms + 1) * self.length_ms for one in known}
+        return sorted(end for end in ends if end > decided_to_ms and self.is_reached(end, known))
+
+    def decided_to(self, time_ms):
+        """The end of the last window whose evaluation is due by then."""
+        return (time_ms - self.delay_ms) // self.length_ms * self.length_ms
+
+    def measured(self, known, decided_to_ms):
+        """Returns the time of the measurement that brought about the latest change, or None."""
+        if self.sub.function == "last":
+            newest = max(known, default=None, key=lambda one: one.time_ms)
+            if newest is None or newest.time_ms <= self.newest_ms:
+                return None
+            self.newest_ms = newest.time_ms
+            self.state, self.values = "ALARM" if meets(self.sub, newest.value) else "OK", (newest.value,)
+            return newest.time_ms
+        for end_ms in self.reached(decided_to_ms, known)[-1:]:
+            self.state, self.empty = irrevocable(self.sub), 0
+            # The first moment at which, in order of time, the newest of the windows had come to it.
+            times = sorted(one.time_ms for one in known if end_ms - self.length_ms <= one.time_ms < end_ms)
+            time_ms = next(t for t in times if self.is_reached(end_ms, [one for one in known if one.time_ms <= t]))
+            view = self.view(end_ms, [one for one in known if one.time_ms <= time_ms])
+            self.values = tuple(value_of(self.sub.function, values) for values in view.values())
+            return time_ms
+        return None
+
+    def due(self, end_ms, known):
+        if self.reached(end_ms, known):
+            self.state, self.empty = irrevocable(self.sub), 0
+            return
+        view = self.view(end_ms, known)
+        self.values = tuple(value_of(self.sub.function, values) for values in view.values())
+        if view:
+            self.empty = 0
+        if not all(meets(self.sub, value) for value in self.values):
+            self.state = "OK"
+        elif len(view) == self.sub.periods:
+            self.state = "ALARM"
+        elif self.sub.deterministic:
+            self.state = "OK"
+        elif not view:
+            self.empty += 1
+            if self.empty >= 2 * self.sub.periods:
+                self.state = "UNDETERMINED"
+
+
+def changes(expression, batches, delay_ms):
+    """The transitions. ``batches``: (measurements that arrived, horizon), each horizon at least the one before and
+    every measurement's time; a measurement's ``sub`` is the position of what it belongs to."""
+    subs = [SubReference(sub, delay_ms) for sub in expression.sub_expressions]
+    state = alarm_state(expression, subs)
+    found = []
+    earlier, evaluated_to_ms = [], 0
+    for arrived, horizon_ms in batches:
+        points = {max(one.time_ms, evaluated_to_ms) for one in arrived}
+        for sub in subs:
+            if sub.sub.function == "last":
+                continue
+            for number in count((evaluated_to_ms - delay_ms) // sub.length_ms + 1):
+                if number * sub.length_ms + delay_ms > horizon_ms:
+                    break
+                points.add(number * sub.length_ms + delay_ms)
+        for point in sorted(points):
+            for is_due in (False, True):
+                moved = []
+                for position, sub in enumerate(subs):
+                    known = [one for one in earlier if one.sub == position]
+                    known += [one for one in arrived if one.sub == position and one.time_ms <= point]
+                    if not is_due:
+                        # Whatever is due before this point is decided; what is due now is not.
+                        decided_to_ms = sub.decided_to(evaluated_to_ms if point == evaluated_to_ms else point - 1)
+                        moved.append(sub.measured(known, decided_to_ms))
+                    elif (
+                        sub.sub.function != "last"
+                        and (point - delay_ms) % sub.length_ms == 0
+                        and point > evaluated_to_ms
+                    ):
+                        sub.due(point - delay_ms, known)
+                        moved.append(point)
+                times = [time for time in moved if time is not None]
+                new = alarm_state(expression, subs)
+                if times and new != state:
+                    values = tuple(sub.values for sub in subs)
+                    found.append(Change(state, new, max(times), tuple(sub.state for sub in subs), values))
+                    state = new
+        earlier, evaluated_to_ms = [*earlier, *arrived], horizon_ms
+    return found
+
+
+def alarm_state(expression, subs):
+    states = [sub.state for sub in subs]
+    if "UNDETERMINED" in states:
+        return "UNDETERMINED"
+    return "ALARM" if expression.holds([state == "ALARM" for state in states]) else "OK"

@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a state changes: a table of cases for each rule."""
+
+from dataclasses import replace
+
+from oslotest import base
+
+from monasca_common.alarms.evaluation import AlarmState, Measured, Standstill, evaluate, needed_from_ms
+from monasca_common.alarms.expression import parse
+from monasca_common.alarms.partials import WindowPartial
+from monasca_common.models.readings import Reading
+from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
+
+MINUTE_MS = 60_000
+NOT_EXCEEDED = "The alarm threshold(s) have not been exceeded for the sub-alarms"
+
+
+def due_ms(minute):
+    """When the window is due that ends with the minute (the first ends with minute 1)."""
+    return minute * MINUTE_MS + DELAY_MS
+
+
+def at(minute, second, value, position=0):
+    return minute * MINUTE_MS + round(second * 1000), value, position
+
+
+class EvaluationCase(base.BaseTestCase):
+    def evaluator(self, text, **options):
+        return Evaluator(parse(text), **options)
+
+    def changes(self, text, *measured, until):
+        """(new state, timestamp) of everything until the window is evaluated that ends with this minute."""
+        evaluator = self.evaluator(text)
+        evaluator.batch(measured, due_ms(until))
+        return [(each.new_state, each.timestamp_ms) for each in evaluator.transitions]
+
+    def state(self, text, *measured, until):
+        changes = self.changes(text, *measured, until=until)
+        return changes[-1][0] if changes else AlarmState.new(parse(text)).state
+
+
+class WholeWindowsTest(EvaluationCase):
+    def test_one_that_does_not_meet_it_is_ok(self):
+        self.assertEqual([("OK", due_ms(1))], self.changes("avg(m) > 1", at(0, 5, 1.0), until=1))
+
+    def test_all_that_meet_it_are_an_alarm(self):
+        self.assertEqual([("ALARM", due_ms(1))], self.changes("avg(m) > 1", at(0, 5, 1.5), until=1))
+
+    def test_each_function(self):
+        measured = [at(0, 10, 1.0), at(0, 20, 4.0), at(0, 30, 1.0)]
+        for function, value in {"min": 1, "max": 4, "sum": 6, "count": 3, "avg": 2}.items():
+            for operator, below, equal, above in (
+                (">", "ALARM", "OK", "OK"),
+                (">=", "ALARM", "ALARM", "OK"),
+                ("<", "OK", "OK", "ALARM"),
+                ("<=", "OK", "ALARM", "ALARM"),
+            ):
+                states = [
+                    self.state(f"{function}(m) {operator} {value + more}", *measured, until=1)
+                    for more in (-0.5, 0, 0.5)
+                ]
+                self.assertEqual([below, equal, above], states, (function, operator))
+
+    def test_periods_from_one_to_five_and_an_empty_window_at_each_position(self):
+        for periods in range(1, 6):
+            text = f"avg(m) > 1 times {periods}"
+            full = [at(minute, 10, 2.0) for minute in range(periods)]
+            self.assertEqual([("ALARM", due_ms(periods))], self.changes(text, *full, until=periods))
+            for empty in range(periods):
+                some = [each for minute, each in enumerate(full) if minute != empty]
+                self.assertEqual("UNDETERMINED", self.state(text, *some, until=periods), (periods, empty))
+                below = [at(minute, 10, 0.0) if minute == empty else each for minute, each in enumerate(full)]
+                self.assertEqual("OK", self.state(text, *below, until=periods), (periods, empty))
+
+    def test_what_is_partly_empty_stays_as_it_was(self):
+        text = "avg(m) > 1 times 2"
+        alarm = [at(0, 0, 2.0), at(1, 0, 2.0)]
+
+        self.assertEqual([("ALARM", due_ms(2))], self.changes(text, *alarm, at(3, 0, 2.0), until=5))
+        self.assertEqual([("OK", due_ms(1))], self.changes(text, at(0, 0, 0.0), at(2, 0, 2.0), until=3))
+
+    def test_windows_are_aligned_and_belong_to_their_borders_by_the_millisecond(self):
+        for time_ms, window in ((0, 1), (59_999, 1), (60_000, 2), (119_999, 2), (120_000, 3)):
+            changes = self.changes("avg(m) > 1", (time_ms, 2.0, 0), until=window)
+            self.assertEqual([("ALARM", due_ms(window))], changes, time_ms)
+
+    def test_a_longer_period(self):
+        measured = [at(0, 1, 2.0), at(4, 59.999, 0.5), at(5, 0, 9.0)]
+
+        self.assertEqual([("ALARM", due_ms(5))], self.changes("avg(m, 300) > 1", *measured, until=9))
+        self.assertEqual([], self.changes("avg(m, 300) > 1", *measured, until=4))
+
+    def test_an_evaluation_comes_when_it_is_due_and_not_before(self):
+        evaluator = self.evaluator("avg(m) > 1")
+
+        self.assertEqual((), evaluator.batch([at(0, 5, 2.0)], due_ms(1) - 1))
+        self.assertEqual(["ALARM"], [each.new_state for each in evaluator.batch([], due_ms(1))])
+        self.assertEqual((), evaluator.batch([], due_ms(1)))
+
+    def test_negative_and_huge_values(self):
+        huge = 1.7e308
+        for text, values, state in (
+            ("avg(m) < -1.5", [-1.0, -3.0], "ALARM"),
+            ("sum(m) > 1.6e308", [huge, huge], "ALARM"),
+            ("sum(m) < 1", [huge, huge, -huge, -huge], "ALARM"),
+            ("avg(m) > 1.6e308", [huge] * 3, "ALARM"),
+            ("sum(m) < -1.6e308", [-huge] * 3, "ALARM"),
+            ("sum(m) > 0.5", [1e16, 1.0, -1e16], "ALARM"),
+            ("max(m) >= -1e308", [-huge, -1e308], "ALARM"),
+            ("min(m) < -1e308", [huge, -huge], "ALARM"),
+        ):
+            measured = [at(0, second, value) for second, value in enumerate(values)]
+            self.assertEqual(state, self.state(text, *measured, until=1), text)
+
+    def test_what_no_float_holds_is_shown_as_the_greatest(self):
+        evaluator = self.evaluator("sum(m) > 1")
+        [transition] = evaluator.batch([at(0, 0, 1.7e308), at(0, 1, 1.7e308)], due_ms(1))
+
+        self.assertEqual((1.7976931348623157e308,), transition.sub_alarms[0].current_values)
+
+
+class UndeterminedTest(EvaluationCase):
+    def test_after_two_times_the_periods_of_empty_windows(self):
+        for periods in range(1, 6):
+            measured = [at(0, 0, 0.0)]
+            # The measurement is in view until window `periods`; then come 2 x periods evaluations of empty windows.
+            last = periods + 2 * periods
+            text = f"avg(m) > 1 times {periods}"
+            self.assertEqual(
+                [("OK", due_ms(1)), ("UNDETERMINED", due_ms(last))], self.changes(text, *measured, until=last + 3)
+            )
+
+    def test_two_times_the_periods_are_not_minutes(self):
+        self.assertEqual(
+            [("OK", due_ms(5)), ("UNDETERMINED", due_ms(15))], self.changes("avg(m, 300) > 1", at(0, 0, 0.0), until=30)
+        )
+
+    def test_one_measurement_starts_the_count_anew(self):
+        changes = self.changes("avg(m) > 1 times 2", at(0, 0, 0.0), at(5, 0, 3.0), until=20)
+
+        self.assertEqual([("OK", due_ms(1)), ("UNDETERMINED", due_ms(11))], changes)
+
+    def test_an_alarm_becomes_undetermined_too_and_comes_back(self):
+        changes = self.changes("avg(m) > 1", at(0, 0, 2.0), at(9, 0, 2.0), until=10)
+
+        self.assertEqual([("ALARM", due_ms(1)), ("UNDETERMINED", due_ms(3)), ("ALARM", due_ms(10))], changes)
+
+    def test_a_long_silence_changes_no_row_any_more(self):
+        evaluator = self.evaluator("avg(m) > 1 times 2")
+        evaluator.batch([], due_ms(4))
+        before = evaluator.alarm
+        evaluator.batch([], due_ms(9))
+
+        self.assertEqual(before, evaluator.alarm)
+
+
+class DeterministicTest(EvaluationCase):
+    def test_it_starts_as_ok_and_is_never_undetermined(self):
+        text = "count(m, deterministic) > 1"
+
+        self.assertEqual("OK", AlarmState.new(parse(text)).state)
+        self.assertEqual([], self.changes(text, until=20))
+
+    def test_an_empty_window_is_ok_at_once(self):
+        changes = self.changes("sum(m, deterministic) > 1", at(0, 0, 2.0), until=9)
+
+        self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(2))], changes)
+
+    def test_an_empty_window_at_each_position_of_its_periods(self):
+        for empty in range(3):
+            measured = [at(minute, 0, 2.0) for minute in range(3) if minute != empty]
+            self.assertEqual([], self.changes("sum(m, deterministic) > 1 times 3", *measured, until=3))
+
+    def test_beside_one_that_is_not_the_alarm_starts_as_undetermined(self):
+        self.assertEqual("UNDETERMINED", AlarmState.new(parse("count(m, deterministic) > 1 or avg(n) > 1")).state)
+
+
+class ImmediateTest(EvaluationCase):
+    def test_an_alarm_that_later_data_cannot_undo(self):
+        for text, values, time_ms in (
+            ("max(m) > 1", [1.0, 2.0, 3.0], 1_000),
+            ("max(m) >= 1", [0.0, 0.0, 1.0], 2_000),
+            ("min(m) < 1", [2.0, 0.0, 2.0], 1_000),
+            ("min(m) <= 1", [1.0, 2.0], 0),
+            ("count(m) > 1", [9.0, 9.0, 9.0], 1_000),
+            ("count(m) >= 3", [9.0, 9.0, 9.0, 9.0], 2_000),
+            ("count(m) >= -1", [9.0], 0),
+        ):
+            measured = [at(0, second, value) for second, value in enumerate(values)]
+            evaluator = self.evaluator(text)
+            transitions = evaluator.batch(measured, 5_000)
+            self.assertEqual([("ALARM", time_ms)], [(t.new_state, t.timestamp_ms) for t in transitions], text)
+
+    def test_an_ok_that_later_data_cannot_undo(self):
+        for text, values, time_ms in (
+            ("max(m) < 1", [0.0, 2.0], 1_000),
+            ("max(m) <= 1", [0.0, 1.0, 2.0], 2_000),
+            ("min(m) > 1", [2.0, 1.0], 1_000),
+            ("min(m) >= 1", [1.0, 0.0], 1_000),
+            ("count(m) < 2", [9.0, 9.0], 1_000),
+            ("count(m) <= 2", [9.0, 9.0, 9.0], 2_000),
+        ):
+            for periods in (1, 3):  # one window that fails is enough
+                measured = [at(0, second, value) for second, value in enumerate(values)]
+                transitions = self.evaluator(f"{text} times {periods}").batch(measured, 5_000)
+                self.assertEqual([("OK", time_ms)], [(t.new_state, t.timestamp_ms) for t in transitions], text)
+
+    def test_what_later_data_could_undo_waits(self):
+        for text in (
+            "max(m) < 9",
+            "min(m) > 1",
+            "count(m) < 9",
+            "sum(m) > 1",
+            "sum(m) < 9",
+            "avg(m) > 1",
+            "avg(m) < 9",
+        ):
+            evaluator = self.evaluator(text)
+            self.assertEqual((), evaluator.batch([at(0, 0, 5.0)], due_ms(1) - 1), text)
+            self.assertEqual(["ALARM"], [each.new_state for each in evaluator.batch([], due_ms(1))], text)
+
+    def test_an_alarm_needs_all_its_successive_windows(self):
+        text = "max(m) > 1 times 3"
+        measured = [at(minute, 10, 2.0) for minute in range(3)]
+
+        self.assertEqual([("ALARM", measured[2][0])], self.changes(text, *measured, until=3))
+        for missing in range(3):
+            some = [each for minute, each in enumerate(measured) if minute != missing]
+            self.assertEqual([], self.changes(text, *some, until=3))
+        apart = [at(0, 10, 2.0), at(1, 10, 2.0), at(3, 10, 2.0)]
+        self.assertEqual([], self.changes(text, *apart, until=4))
+
+    def test_it_does_not_flap_at_the_border_of_a_window(self):
+        # The window before the alarm's was quiet; it is due half a minute after the alarm.
+        measured = [at(0, 10, 0.0), at(1, 5, 2.0), at(2, 10, 0.0)]
+
+        self.assertEqual([("ALARM", 65_000), ("OK", due_ms(3))], self.changes("max(m) > 1", *measured, until=4))
+        evaluator = self.evaluator("max(m) > 1")
+        for measurement, horizon_ms in ((measured[0], 10_000), (measured[1], 65_000), (measured[2], 130_000)):
+            evaluator.batch([measurement], horizon_ms)
+        self.assertEqual([("UNDETERMINED", "ALARM")], [(t.old_state, t.new_state) for t in evaluator.transitions])
+
+    def test_it_may_be_seen_before_the_windows_before_it_are_due(self):
+        # Another partition is ten minutes behind: what is due meanwhile does not take the alarm back.
+        evaluator = self.evaluator("max(m) > 1")
+        evaluator.batch([at(0, 10, 0.0), at(9, 5, 2.0)], due_ms(1), seen_ms=9 * MINUTE_MS + 6_000)
+        self.assertEqual(["OK", "ALARM"], [each.new_state for each in evaluator.transitions])
+
+        self.assertEqual((), evaluator.batch([], due_ms(10)))
+        self.assertEqual("ALARM", evaluator.alarm.state)
+
+    def test_a_clock_that_is_a_day_ahead_changes_nothing_today(self):
+        evaluator = self.evaluator("max(m) > 1")
+        evaluator.batch([at(0, 10, 0.0), at(24 * 60, 0, 9.0)], due_ms(1))
+
+        self.assertEqual(["OK"], [each.new_state for each in evaluator.transitions])
+
+    def test_a_pause_of_an_hour_is_caught_up_as_if_there_had_been_none(self):
+        measured = [at(minute, 10, 2.0 if minute in (5, 40) else 0.0) for minute in range(60)]
+        expected = [("OK", due_ms(1)), ("ALARM", 310_000), ("OK", due_ms(7)), ("ALARM", 2_410_000), ("OK", due_ms(42))]
+
+        self.assertEqual(expected, self.changes("max(m) > 1", *measured, until=60))
+
+    def test_the_values_are_those_of_that_moment(self):
+        evaluator = self.evaluator("max(m) > 1 times 2")
+        [transition] = evaluator.batch([at(0, 1, 5.0), at(1, 1, 2.0), at(1, 2, 7.0)], 63_000)
+
+        self.assertEqual((5.0, 2.0), transition.sub_alarms[0].current_values)
+
+    def test_more_measurements_than_are_kept_are_dated_by_the_newest(self):
+        measured = [(second * 100, 1.0, 0) for second in range(300)]
+
+        self.assertEqual([("ALARM", 29_900)], self.changes("count(m) > 150", *measured, until=1))
+        self.assertEqual([("ALARM", 9_900)], self.changes("count(m) >= 100", *measured, until=1))
+
+    def test_a_new_threshold_keeps_the_windows(self):
+        low, high = parse("max(m) > 1"), parse("max(m) > 3")
+        readings = [Reading(1_000, 0, 0, 2.0), Reading(2_000, 0, 1, 4.0)]
+        windows = {0: WindowPartial.of(low.root, readings)}
+        progress = replace(self.evaluator("a>1").progress, horizon_ms=3_000, seen_ms=3_000)
+        found = evaluate(high, AlarmState.new(high), [Measured(windows)], progress)
+
+        self.assertEqual([("ALARM", 2_000)], [(each.new_state, each.timestamp_ms) for each in found.transitions])
+
+
+class LastTest(EvaluationCase):
+    def test_each_value_decides_as_it_comes(self):
+        measured = [at(0, 1, 0.0), at(0, 2, 2.0), at(0, 3, 3.0), at(0, 4, 1.0)]
+        expected = [("OK", 1_000), ("ALARM", 2_000), ("OK", 4_000)]
+
+        self.assertEqual(expected, self.changes("last(m) > 1", *measured, until=1))
+        evaluator = self.evaluator("last(m) > 1")
+        for each in measured:
+            evaluator.batch([each], each[0])
+        self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
+
+    def test_silence_and_periods_are_nothing_to_it(self):
+        self.assertEqual([("ALARM", 1_000)], self.changes("last(m, 300) > 1 times 5", at(0, 1, 2.0), until=100))
+
+    def test_an_older_value_that_comes_later_is_nothing_to_it(self):
+        evaluator = self.evaluator("last(m) > 1")
+        evaluator.batch([at(0, 9, 2.0)], 9_000)
+
+        self.assertEqual((), evaluator.batch([at(0, 8, 0.0)], 10_000))
+
+    def test_within_a_batch_time_orders_the_values(self):
+        changes = self.changes("last(m) > 1", at(0, 3, 0.0), at(0, 2, 2.0), at(0, 1, 0.0), until=1)
+
+        self.assertEqual([("OK", 1_000), ("ALARM", 2_000), ("OK", 3_000)], changes)
+
+    def test_what_is_kept_is_bounded_and_ends_as_all_of_it_would(self):
+        measured = [at(0, second / 100, second % 2 * 2.0) for second in range(1_001)]
+        changes = self.changes("last(m) > 1", *measured, until=1)
+
+        self.assertLessEqual(len(changes), 64)
+        self.assertEqual(("OK", 10_000), changes[-1])
+
+
+class LateTest(EvaluationCase):
+    def test_late_data_counts_in_what_is_not_decided(self):
+        evaluator = self.evaluator("avg(m) > 1 times 2")
+        evaluator.batch([at(1, 0, 2.0)], due_ms(1))
+
+        self.assertEqual(["ALARM"], [t.new_state for t in evaluator.batch([at(0, 0, 2.0)], due_ms(2))])
+
+    def test_what_was_decided_is_not_rewritten(self):
+        for text in ("max(m) > 1", "avg(m) > 1"):
+            evaluator = self.evaluator(text)
+            evaluator.batch([at(0, 0, 0.0)], due_ms(1))
+            self.assertEqual((), evaluator.batch([at(0, 1, 9.0)], due_ms(1) + 1), text)
+
+    def test_a_late_crossing_of_a_window_under_way_keeps_the_time_of_its_measurement(self):
+        evaluator = self.evaluator("max(m) > 1")
+        evaluator.batch([at(0, 5, 0.0)], 100_000)
+        [transition] = evaluator.batch([at(1, 35, 2.0)], 101_000)
+
+        self.assertEqual(("ALARM", 95_000), (transition.new_state, transition.timestamp_ms))
+
+    def test_history_stays_in_order(self):
+        evaluator = self.evaluator("max(m) > 1")
+        evaluator.batch([at(0, 5, 0.0)], due_ms(1))
+        [transition] = evaluator.batch([at(1, 5, 2.0)], due_ms(1) + 1_000)
+
+        self.assertEqual(("ALARM", due_ms(1)), (transition.new_state, transition.timestamp_ms))
+
+    def test_the_order_of_arrival_and_the_borders_of_batches_are_nothing_to_it(self):
+        measured = [at(minute, second, float(second)) for minute in range(3) for second in (10, 20, 30)]
+        expected = self.changes("sum(m) > 50 times 3", *measured, until=3)
+        self.assertEqual([("ALARM", due_ms(3))], expected)
+
+        self.assertEqual(expected, self.changes("sum(m) > 50 times 3", *reversed(measured), until=3))
+        evaluator = self.evaluator("sum(m) > 50 times 3")
+        for each in reversed(measured):
+            evaluator.batch([each], 0)
+        evaluator.batch([], due_ms(3))
+        self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
+
+    def test_old_windows_are_not_asked_for(self):
+        [sub] = parse("avg(m, 120) > 1 times 3").sub_expressions
+
+        self.assertEqual(-240_000, needed_from_ms(sub, 0, DELAY_MS) + 120_000)
+        self.assertEqual(120_000, needed_from_ms(sub, 360_000 + DELAY_MS, DELAY_MS))
+        self.assertEqual(0, needed_from_ms(sub, 360_000 + DELAY_MS - 1, DELAY_MS))
+
+
+class StandstillTest(EvaluationCase):
+    def after(self, text, *measured, standstill, until=30):
+        evaluator = self.evaluator(text)
+        evaluator.batch(measured, due_ms(1))
+        evaluator.progress = replace(evaluator.progress, standstills=(standstill,))
+        evaluator.batch([], due_ms(until))
+        return [(each.new_state, each.timestamp_ms) for each in evaluator.transitions]
+
+    def test_what_is_unknown_is_not_empty(self):
+        # From minute 1 to 11 the broker was away; agents have until minute 15.
+        standstill = Standstill(due_ms(1), due_ms(11), due_ms(15))
+        quiet = self.after("avg(m) > 1", at(0, 0, 0.0), standstill=standstill, until=12)
+        silent = self.after("avg(m) > 1", at(0, 0, 0.0), standstill=standstill)
+
+        self.assertEqual([("OK", due_ms(1))], quiet)
+        self.assertEqual([("OK", due_ms(1)), ("UNDETERMINED", due_ms(14))], silent)
+
+    def test_without_a_standstill_it_is(self):
+        nothing = Standstill(0, 0, 0)
+
+        self.assertEqual(
+            [("OK", due_ms(1)), ("UNDETERMINED", due_ms(3))],
+            self.after("avg(m) > 1", at(0, 0, 0.0), standstill=nothing),
+        )
+
+    def test_it_is_no_ok_of_a_deterministic_one(self):
+        standstill = Standstill(MINUTE_MS, 11 * MINUTE_MS, due_ms(11) + 1)
+        changes = self.after("sum(m, deterministic) > 1", at(0, 0, 2.0), standstill=standstill)
+
+        self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(12))], changes)
+
+    def test_a_known_empty_window_beside_unknown_ones_is(self):
+        standstill = Standstill(2 * MINUTE_MS, 11 * MINUTE_MS, due_ms(30))
+        changes = self.after("sum(m, deterministic) > 1 times 1", at(0, 0, 2.0), standstill=standstill)
+        self.assertEqual([("ALARM", due_ms(1)), ("OK", due_ms(2))], changes)
+
+    def test_what_arrives_afterwards_decides(self):
+        evaluator = self.evaluator("avg(m) > 1")
+        evaluator.batch([at(0, 0, 0.0)], due_ms(1))
+        evaluator.progress = replace(evaluator.progress, standstills=(Standstill(due_ms(1), due_ms(9), due_ms(12)),))
+        evaluator.batch([at(7, 0, 2.0)], due_ms(10))
+
+        self.assertEqual(
+            [("OK", due_ms(1)), ("ALARM", due_ms(8))], [_plain(each)[1:] for each in evaluator.transitions]
+        )
+
+    def test_standstills_that_overlap_are_counted_once(self):
+        evaluator = self.evaluator("sum(m, deterministic) > 1 times 3")
+        overlapping = (Standstill(0, 100_000, due_ms(30)), Standstill(30_000, 110_000, due_ms(30)))
+        evaluator.alarm = replace(
+            evaluator.alarm, state="ALARM", sub_alarms=(replace(evaluator.alarm.sub_alarms[0], state="ALARM"),)
+        )
+        evaluator.progress = replace(evaluator.progress, evaluated_to_ms=due_ms(2), standstills=overlapping)
+        evaluator.batch([], due_ms(3))
+
+        self.assertEqual(["OK"], [each.new_state for each in evaluator.transitions])  # the third window is known
+
+
+def _plain(transition):
+    return transition.old_state, transition.new_state, transition.timestamp_ms
+
+
+class AlarmTest(EvaluationCase):
+    def test_an_undetermined_part_makes_the_whole_undetermined(self):
+        for text in ("avg(m) > 1 or avg(n) > 1", "avg(m) > 1 and avg(n) > 1"):
+            self.assertEqual("UNDETERMINED", self.state(text, at(0, 0, 2.0), until=1))
+
+    def test_the_expression_is_over_what_is_in_alarm(self):
+        both = [at(0, 0, 2.0, 0), at(0, 1, 0.0, 1)]
+
+        self.assertEqual("ALARM", self.state("avg(m) > 1 or avg(n) > 1", *both, until=1))
+        self.assertEqual("OK", self.state("avg(m) > 1 and avg(n) > 1", *both, until=1))
+
+    def test_what_is_due_at_once_makes_one_transition(self):
+        measured = [at(0, 0, 2.0, 0), at(0, 1, 0.0, 1), at(1, 0, 0.0, 0), at(1, 1, 2.0, 1)]
+        changes = self.changes("avg(m) > 1 or avg(n) > 1", *measured, until=2)
+
+        self.assertEqual([("ALARM", due_ms(1))], changes)
+
+    def test_a_state_set_by_hand_holds_until_the_next_evaluation(self):
+        evaluator = self.evaluator("avg(m) > 1")
+        evaluator.batch([at(0, 0, 2.0), at(1, 0, 2.0)], due_ms(1))
+        evaluator.alarm = replace(evaluator.alarm, state="OK")
+
+        self.assertEqual((), evaluator.batch([], due_ms(2) - 1))
+        self.assertEqual([("OK", "ALARM", due_ms(2))], [_plain(each) for each in evaluator.batch([], due_ms(2))])
+
+    def test_a_huge_number_of_periods_costs_nothing(self):
+        self.assertEqual("UNDETERMINED", self.state("avg(m) > 1 times 999999999", at(0, 0, 2.0), until=60))
+        self.assertEqual("OK", self.state("avg(m, deterministic) > 1 times 999999999", until=60))
+
+
+class ReasonTest(EvaluationCase):
+    def reasons(self, text, *measured, until):
+        evaluator = self.evaluator(text)
+        evaluator.batch(measured, due_ms(until))
+        return [each.reason for each in evaluator.transitions]
+
+    def test_the_reason_of_each_state(self):
+        self.assertEqual(
+            [
+                "Thresholds were exceeded for the sub-alarms: avg(m{h=a}) > 1.0 times 2 with the values: [2.0, 3.5]",
+                f"{NOT_EXCEEDED}: avg(m{{h=a}}) > 1.0 times 2 with the values: [3.5, -10.0]",
+                "No data was present for the sub-alarms: avg(m{h=a}) > 1.0 times 2",
+            ],
+            self.reasons("avg(m{h=a}) > 1 times 2", at(0, 0, 2.0), at(1, 0, 3.5), at(2, 0, -10.0), until=8),
+        )
+
+    def test_only_sub_alarms_in_the_new_state_are_named(self):
+        self.assertEqual(
+            ["Thresholds were exceeded for the sub-alarms: avg(m) > 1.0 with the values: [2.0]"],
+            self.reasons("avg(m) > 1 or avg(n) > 1", at(0, 0, 2.0, 0), at(0, 0, 0.0, 1), until=1),
+        )
+
+    def test_several_are_joined(self):
+        self.assertEqual(
+            [
+                f"{NOT_EXCEEDED}: avg(m) > 1.0 with the values: [0.5], sum(n) > 1.0 with the values: [0.0]",
+                "No data was present for the sub-alarms: avg(m) > 1.0, sum(n) > 1.0",
+            ],
+            self.reasons("avg(m) > 1 or sum(n) > 1", at(0, 0, 0.5, 0), at(0, 0, 0.0, 1), until=3),
+        )
