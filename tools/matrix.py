@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import matrix_environment
+from kept_environments import EnvironmentUnavailable
 from matrix_cells import Axes, Cell, axes, chosen, plan
-from matrix_environment import EnvironmentUnavailable
 from matrix_run import Counts, Outcome, Results, run_tests
 from matrix_table import fragment, text
 

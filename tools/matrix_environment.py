@@ -7,7 +7,6 @@ for each run. The Python that runs the matrix serves its own version, if the tes
 """
 
 import configparser
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -15,20 +14,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-_SECONDS = 1200  # for pip, on a slow network: PySpark has 400 MB
+from kept_environments import EnvironmentUnavailable, cache, made_once, pip, run
+
 _EXTRAS = ("devbroker", "spark", "testing")
 # Those of the extra test that the cells need.
 _TEST_PACKAGES = ("hypothesis", "oslotest", "python-subunit", "testtools")
 _LOOKED_FOR = ("pyspark", "hypothesis", "oslotest", "subunit", "fixtures", "cryptography", "pbr", "setuptools")
 
 Say = Callable[[str], None]
-
-
-class EnvironmentUnavailable(Exception):
-    """An environment cannot be made. The text says why, for the table."""
 
 
 def find_pythons(minors: Sequence[str]) -> dict[str, str]:
@@ -50,12 +45,12 @@ def base_python(interpreter: str, checkout: Path, say: Say) -> str:
     constraints = checkout / "upper-constraints.txt"
     version = subprocess.run([interpreter, "-VV"], capture_output=True, check=True).stdout
     key = hashlib.sha256(b"\n".join([version, constraints.read_bytes(), *map(str.encode, wanted)])).hexdigest()[:12]
-    folder = _cache() / f"python-{key}"
-    with _made_once(folder) as missing:
+    folder = cache("matrix") / f"python-{key}"
+    with made_once(folder) as missing:
         if missing:
             say(f"making an environment of {interpreter} (some minutes, kept for the next time)")
-            _run("python -m venv", [interpreter, "-m", "venv", str(folder)])
-            _pip(str(folder / "bin" / "python"), "-c", str(constraints), *wanted)
+            run("python -m venv", [interpreter, "-m", "venv", str(folder)])
+            pip(str(folder / "bin" / "python"), "-c", str(constraints), *wanted)
     return str(folder / "bin" / "python")
 
 
@@ -64,12 +59,12 @@ def confluent_kafka(python: str, version: str, say: Say) -> Path:
     tag = subprocess.run(
         [python, "-c", "import sys; print(sys.implementation.cache_tag)"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    folder = _cache() / f"confluent-kafka-{version}-{tag}"
-    with _made_once(folder) as missing:
+    folder = cache("matrix") / f"confluent-kafka-{version}-{tag}"
+    with made_once(folder) as missing:
         if missing:
             say(f"fetching confluent-kafka {version} for {tag}")
             wheel = ("--only-binary", "confluent-kafka", f"confluent-kafka=={version}")
-            _pip(python, "--no-deps", "--target", str(folder), *wheel)
+            pip(python, "--no-deps", "--target", str(folder), *wheel)
     return folder
 
 
@@ -83,9 +78,9 @@ def install_ours(checkout: Path, work: Path) -> Path:
         if (checkout / name).is_file():  # else it is deleted, and not committed yet
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(checkout / name, source / name)
-    _run("git init", ["git", "init", "--quiet", str(source)])
-    _run("git add", ["git", "-C", str(source), "add", "--all", "--force"])
-    _pip(sys.executable, "--no-deps", "--no-build-isolation", "--target", str(installed), str(source))
+    run("git init", ["git", "init", "--quiet", str(source)])
+    run("git add", ["git", "-C", str(source), "add", "--all", "--force"])
+    pip(sys.executable, "--no-deps", "--no-build-isolation", "--target", str(installed), str(source))
     return installed
 
 
@@ -125,43 +120,3 @@ def _minor_of(program: str) -> str:
         return subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
-
-
-def _pip(python: str, *arguments: str) -> None:
-    # Without tags git tells no version.
-    settings = {"PBR_VERSION": os.environ.get("PBR_VERSION", "4.0.0.dev0"), "SKIP_WRITE_GIT_CHANGELOG": "1"}
-    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
-    _run("pip", command, env={**os.environ, **settings, "SKIP_GENERATE_AUTHORS": "1"})
-
-
-def _run(name: str, command: list[str], env: dict[str, str] | None = None) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, env=env, check=False)
-    except subprocess.TimeoutExpired:
-        raise EnvironmentUnavailable(f"{name} did not end within {_SECONDS} s") from None
-    if done.returncode:
-        complaints = [line for line in done.stderr.splitlines() if line.strip()] or ["no message"]
-        said = next((line for line in reversed(complaints) if line.startswith("ERROR: No matching")), complaints[-1])
-        raise EnvironmentUnavailable(f"{name} failed: {said.removeprefix('ERROR: ')}")
-
-
-@contextmanager
-def _made_once(folder: Path) -> Iterator[bool]:
-    """Whether the block must make ``folder``, while it alone may; what fails half-way is removed."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    complete = folder / "complete"
-    with folder.with_name(folder.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        missing = not complete.exists()
-        if missing:
-            shutil.rmtree(folder, ignore_errors=True)
-        try:
-            yield missing
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        complete.touch()
-
-
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "monasca-common", "matrix")

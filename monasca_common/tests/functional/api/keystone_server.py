@@ -10,7 +10,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -58,14 +61,26 @@ for arguments in json.loads(sys.argv[2]):
 
 
 class KeystoneServer:
-    def __init__(self, folder):
+    """``python``: the interpreter that has Keystone and gunicorn."""
+
+    def __init__(self, folder: str | Path, *, python: str | Path = sys.executable) -> None:
         self.folder = Path(folder)
+        self._python = str(python)
         (self.port,) = ports.free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}/v3"
-        self._environment = {**os.environ, "OS_KEYSTONE_CONFIG_FILES": str(self.folder / "keystone.conf")}
-        self.process = None
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def set_up(self):
+    @property
+    def command(self) -> list[str]:
+        """What serves it, wherever it is started."""
+        files = f"OS_KEYSTONE_CONFIG_FILES={self.folder / 'keystone.conf'}"
+        return ["env", f"--chdir={self.folder}", files, self._python, "-m", "gunicorn"]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "keystone.log"
+
+    def set_up(self) -> None:
         (self.folder / "keystone.conf").write_text(_CONFIGURATION.format(folder=self.folder))
         (self.folder / "gunicorn.conf.py").write_text(_GUNICORN.format(port=self.port))
         owner = ["--keystone-user", getpass.getuser(), "--keystone-group", grp.getgrgid(os.getgid()).gr_name]
@@ -76,11 +91,13 @@ class KeystoneServer:
             ["bootstrap", "--bootstrap-password", PASSWORD, "--bootstrap-region-id", "RegionOne", *urls],
         )
 
-    def start(self):
-        with (self.folder / "keystone.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gunicorn"], cwd=self.folder, env=self._environment, stdout=log, stderr=log
-            )
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        self.wait_until_ready(self.process.poll)
+
+    def wait_until_ready(self, poll: Callable[[], int | None]) -> None:
+        """``poll``: the exit status of whoever serves it, ``None`` while it runs."""
         deadline = time.monotonic() + _SECONDS
         while True:
             try:
@@ -88,20 +105,22 @@ class KeystoneServer:
                     return
             except OSError:
                 pass
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"Keystone does not start:\n{(self.folder / 'keystone.log').read_text()[-4000:]}")
+            if poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"Keystone does not start:\n{self.log.read_text()[-4000:]}")
             time.sleep(0.1)
 
-    def stop(self):
+    def stop(self) -> None:
         if self.process is not None:
             self.process.terminate()
             self.process.wait(_SECONDS)
             self.process = None
 
     @contextlib.contextmanager
-    def silent(self):
+    def silent(self) -> Iterator[None]:
         """Within, it takes connections and answers nothing."""
-        processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        assert self.process is not None
+        first = psutil.Process(self.process.pid)
+        processes = [first, *first.children(recursive=True)]
         for process in processes:
             process.suspend()
         try:
@@ -110,7 +129,7 @@ class KeystoneServer:
             for process in reversed(processes):
                 process.resume()
 
-    def call(self, method, path, body=None, token=None):
+    def call(self, method: str, path: str, body: object = None, token: str | None = None) -> tuple[int, Message, Any]:
         """Status, headers and the parsed body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
         try:
@@ -122,10 +141,10 @@ class KeystoneServer:
         finally:
             connection.close()
 
-    def token(self, user="admin", project="admin"):
+    def token(self, user: str = "admin", project: str | None = "admin") -> str:
         """Scoped to the project; ``None``: to none at all."""
         domain = {"id": "default"}
-        auth = {
+        auth: dict[str, Any] = {
             "identity": {
                 "methods": ["password"],
                 "password": {"user": {"name": user, "domain": domain, "password": PASSWORD}},
@@ -137,28 +156,35 @@ class KeystoneServer:
         assert status == 201, body
         return headers["X-Subject-Token"]
 
-    def project(self, name):
+    def project(self, name: str) -> str:
         """The id of a new project."""
         return self._made("/projects", "project", {"name": name, "domain_id": "default"})
 
-    def role(self, name):
+    def role(self, name: str) -> str:
         """The id of a role, new unless Keystone has one of this name."""
         found = self.call("GET", f"/roles?name={name}", token=self.token())[2]["roles"]
         return found[0]["id"] if found else self._made("/roles", "role", {"name": name})
 
-    def user(self, name, project_id, *role_ids):
+    def user(self, name: str, project_id: str, *role_ids: str) -> None:
         user = {"name": name, "domain_id": "default", "password": PASSWORD}
         user_id = self._made("/users", "user", user)
         for role_id in role_ids:
             path = f"/projects/{project_id}/users/{user_id}/roles/{role_id}"
             assert self.call("PUT", path, token=self.token())[0] == 204
 
-    def _made(self, path, kind, fields):
+    def service(self, kind: str, url: str, region: str = "RegionOne") -> None:
+        """Name a service of this type in the catalog, with its public address."""
+        service_id = self._made("/services", "service", {"type": kind, "name": kind})
+        self._made(
+            "/endpoints", "endpoint", {"service_id": service_id, "interface": "public", "url": url, "region": region}
+        )
+
+    def _made(self, path: str, kind: str, fields: dict[str, Any]) -> str:
         status, _, body = self.call("POST", path, {kind: fields}, self.token())
         assert status == 201, body
-        return body[kind]["id"]
+        return str(body[kind]["id"])
 
-    def _manage(self, *commands):
-        command = [sys.executable, "-c", _MANAGE, str(self.folder / "keystone.conf"), json.dumps(commands)]
+    def _manage(self, *commands: list[str]) -> None:
+        command = [self._python, "-c", _MANAGE, str(self.folder / "keystone.conf"), json.dumps(commands)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=self.folder)
         assert done.returncode == 0, done.stderr[-4000:]

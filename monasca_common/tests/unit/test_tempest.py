@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run of the public tempest plugin: which suites there are, what counts as passed, and what is printed."""
+
+import configparser
+import io
+import json
+import sys
+from pathlib import Path
+
+import fixtures
+import sqlalchemy as sa
+import subunit
+from oslotest import base
+
+from monasca_common.api.settings import api_settings, read_configuration
+from monasca_common.persister.settings import persister_settings
+from monasca_common.storage.base import Kind
+from monasca_common.storage.settings import storage_settings
+from monasca_common.storage.sql.tables import events, logs, metadata
+
+TOOLS = Path(__file__).parents[3] / "tools"
+
+METRIC = "monasca_tempest_tests.tests.api.test_metrics.TestMetrics.test_create[gate]"
+NAME = "monasca_tempest_tests.tests.api.test_metrics_names.TestMetricsNames.test_list[gate]"
+LOG = "monasca_tempest_tests.tests.log_api.test_single.TestSingleLog.test_small_message[gate,smoke]"
+ALARM = "monasca_tempest_tests.tests.api.test_alarms.TestAlarms.test_list[gate]"
+COUNT = "monasca_tempest_tests.tests.api.test_alarms_count.TestAlarmsCount.test_count[gate]"
+SHIPPED = (METRIC, NAME, LOG, ALARM, COUNT)
+
+
+class TempestCase(base.BaseTestCase):
+    """``self.<name>`` is the tool of that name, which is in no package."""
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS), *sys.path]))
+        import tempest
+        import tempest_results
+        import tempest_run
+        import tempest_search
+        import tempest_stack
+        import tempest_suites
+        import tempest_table
+
+        self.command, self.results, self.suites, self.table = tempest, tempest_results, tempest_suites, tempest_table
+        self.runs, self.search, self.stack = tempest_run, tempest_search, tempest_stack
+
+    def measured(self, *outcomes, names=("metrics", "names")):
+        """The results by suite, after a run of these suites in which the tests ended so: (id, status, detail)."""
+        results = [self.results.TestResult(*outcome) for outcome in outcomes]
+        return self.results.by_suite(SHIPPED, self.suites.chosen(names), results)
+
+
+class SuitesTest(TempestCase):
+    def test_a_test_belongs_to_the_suite_of_its_module_and_to_no_other(self):
+        for test, name in zip(SHIPPED, ("metrics", "names", "logs", "alarms", "alarm-counts"), strict=True):
+            self.assertEqual([name], [suite.name for suite in self.suites.SUITES if suite.has(test)])
+
+    def test_a_class_that_failed_as_a_whole_belongs_to_its_suite(self):
+        failed = "setUpClass (monasca_tempest_tests.tests.api.test_alarms.TestAlarms)"
+        self.assertEqual("alarms", self.suites.suite_of(failed).name)
+
+    def test_what_is_not_built_runs_when_it_is_named(self):
+        built = {suite.name for suite in self.suites.chosen(())}
+        self.assertEqual(set(), built & self.suites.NOT_BUILT)
+        self.assertEqual(len(self.suites.SUITES), len(built | self.suites.NOT_BUILT))
+        for name in self.suites.NOT_BUILT:
+            self.assertEqual([name], [suite.name for suite in self.suites.chosen([name])])
+
+    def test_an_unknown_suite_is_refused_with_the_known_ones(self):
+        refusal = str(self.assertRaises(ValueError, self.suites.chosen, ["metric"]))
+        self.assertIn("no suite metric:", refusal)
+        self.assertIn("metrics, names", refusal)
+
+
+class ResultsTest(TempestCase):
+    def test_each_test_is_passed_failed_or_skipped_with_a_reason(self):
+        stream = io.BytesIO()
+        told = subunit.StreamResultToBytes(stream)
+        text = "text/plain; charset=utf8"
+        told.status(test_id=METRIC, test_status="exists")
+        for test, status, name, detail in (
+            (METRIC, "success", "pythonlogging", b"much"),
+            (NAME, "fail", "traceback", b"Traceback\nMismatchError: 200 != 500"),
+            (LOG, "skip", "reason", b"no search"),
+        ):
+            told.status(test_id=test, test_status="inprogress")
+            told.status(test_id=test, file_name=name, file_bytes=detail, eof=True, mime_type=text)
+            told.status(test_id=test, test_status=status)
+        told.status(test_id=ALARM, test_status="inprogress")  # and the run broke off
+        stream.seek(0)
+        found = []
+        self.results.read(stream, found.append)
+        self.assertEqual(
+            [(METRIC, "passed"), (NAME, "failed"), (LOG, "skipped"), (ALARM, "failed")],
+            [(result.test, result.status) for result in found],
+        )
+        self.assertEqual("no search", found[2].detail)
+        self.assertEqual("MismatchError: 200 != 500", found[1].detail.splitlines()[-1])
+
+    def test_a_suite_is_whole_when_every_test_that_is_shipped_has_passed(self):
+        for status, whole in {"passed": True, "failed": False, "skipped": False}.items():
+            metrics = {suite.name: suite for suite in self.measured((METRIC, status, "why"))}["metrics"]
+            self.assertEqual(whole, metrics.whole)
+
+    def test_a_test_of_which_nobody_heard_is_missing(self):
+        metrics, names, alarms = (
+            suite for suite in self.measured((METRIC, "passed")) if suite.name in ("metrics", "names", "alarms")
+        )
+        self.assertEqual((0, 1, 0), (metrics.missing, names.missing, alarms.missing))
+        self.assertFalse(names.whole)
+
+    def test_a_module_that_no_suite_has_is_an_error(self):
+        new = "monasca_tempest_tests.tests.api.test_new.TestNew.test_it"
+        self.assertRaises(ValueError, self.results.by_suite, [new], (), ())
+
+    def test_the_exit_status_is_that_of_the_worst(self):
+        passed = [(METRIC, "passed"), (NAME, "passed")]
+        for outcomes, status in (
+            (passed, 0),
+            ([(METRIC, "passed"), (NAME, "failed", "x")], 1),
+            ([(METRIC, "passed"), (NAME, "skipped", "x")], 1),
+            ([(METRIC, "passed")], 1),
+            ([], 3),
+        ):
+            self.assertEqual(status, self.command.status(self.measured(*outcomes)))
+
+
+class TableTest(TempestCase):
+    def test_each_suite_has_a_row_and_what_is_not_built_says_so(self):
+        lines = self.table.text(self.measured((METRIC, "passed"), (NAME, "failed", "a\nb: c"))).splitlines()
+        self.assertIn("Suite                 Tests  Passed  Failed  Skipped", lines)
+        self.assertIn("metrics               1      1       0       0", lines)
+        self.assertIn("names                 1      0       1       0", lines)
+        self.assertIn("alarms                1      not built yet", lines)
+        self.assertIn("all that ran          2      1       1       0", lines)
+        self.assertEqual(f"* names failed: {NAME}: b: c", lines[-1])
+
+    def test_a_suite_that_was_not_asked_for_is_not_called_unbuilt(self):
+        lines = self.table.text(self.measured((METRIC, "passed"))).splitlines()
+        self.assertIn("logs                  1      not run", lines)
+
+    def test_a_reason_stands_once_with_its_number_of_tests(self):
+        suites = self.measured((LOG, "skipped", "no search"), (LOG, "skipped", "no search"), names=["logs"])
+        self.assertIn("* logs skipped: no search (2 tests)", self.table.text(suites))
+
+    def test_what_did_not_run_stands_below(self):
+        self.assertIn("* names: 1 test did not run", self.table.text(self.measured((METRIC, "passed"))))
+
+    def test_the_documentation_gets_the_same_as_a_list_table(self):
+        fragment = self.table.fragment(self.measured((METRIC, "passed"), (NAME, "passed")), "the plugin 2.7.0")
+        self.assertIn("the plugin 2.7.0.\n", fragment)
+        self.assertIn("   * - metrics\n     - 1\n     - 1\n     - 0\n     - 0\n", fragment)
+        self.assertIn("   * - alarms\n     - 1\n     - not built yet\n     -\n     -\n", fragment)
+
+
+class ConfigurationTest(TempestCase):
+    def test_our_services_read_theirs_and_take_metrics_11_days_ahead(self):
+        path = Path(self.useFixture(fixtures.TempDir()).path, "monasca.conf")
+        url = "postgresql://monasca@127.0.0.1/monasca"
+        path.write_text(self.stack.service_configuration("127.0.0.1:9", "postgresql", url, "http://127.0.0.1:5", 7, 8))
+        conf = read_configuration([str(path)])
+        self.assertEqual((7, "keystone"), (api_settings(conf).port, api_settings(conf).auth_strategy))
+        storage = storage_settings(conf)
+        self.assertEqual(("postgresql", url), (storage.driver, storage.connection))
+        self.assertGreaterEqual(storage.future_tolerance_seconds, 11 * 86_400)
+        persister = persister_settings(conf)
+        self.assertEqual((8, set(Kind)), (persister.status_port, {group.kind for group in persister.groups}))
+        topics = {topic for group in persister.groups for topic in group.consumer.topics}
+        self.assertLessEqual({"metrics", "log", "monevents"}, topics)
+
+    def test_tempest_makes_users_of_its_own_in_keystone_alone(self):
+        read = configparser.ConfigParser()
+        read.read_string(self.stack.tempest_configuration("http://127.0.0.1:5/v3", "p", Path("/a")))
+        self.assertEqual(("http://127.0.0.1:5/v3", "p"), (read["identity"]["uri_v3"], read["auth"]["admin_password"]))
+        self.assertEqual({"False"}, set(read["service_available"].values()))
+
+
+class SearchTest(TempestCase):
+    def test_it_reads_what_the_plugin_asks(self):
+        index = '{"index" : "*", "search_type" : "dfs_query_then_fetch"}'
+        for body, asked in (
+            (f'\n{index}\n{{"query" : {{"match" : {{"message":"abc"}}}}}}\n', ("message", "abc")),
+            (f'\n  {index}\n   {{"query" : {{"match" : {{"event_type":" a.b "}}}}}}\n', ("event_type", " a.b ")),
+        ):
+            self.assertEqual(asked, self.search.query_of(body))
+
+    def test_it_finds_what_is_stored(self):
+        row = {"time": 1, "tenant": "t", "dimensions": "{}"}
+        engine = sa.create_engine("sqlite://")
+        with engine.begin() as connection:
+            metadata.create_all(connection, [logs, events])
+            for name in (b"1", b"2"):
+                message = f"abc%{name.decode()} more"
+                log = {**row, "message_id": name, "region": "r", "message": message, "fields": "{}"}
+                event = {**row, "message_id": name, "event_type": f"a.{name.decode()}", "payload": "{}"}
+                connection.execute(sa.insert(logs), log)
+                connection.execute(sa.insert(events), event)
+            self.assertEqual(
+                [{"_source": {"tenant": "t", "message": "abc%1 more"}}],
+                self.search.find(connection, "message", "abc%1"),
+            )
+            self.assertEqual([], self.search.find(connection, "message", "ab%1"))
+            self.assertEqual(
+                [{"_source": {"tenant": "t", "event_type": "a.2"}}], self.search.find(connection, "event_type", " a.2 ")
+            )
+            self.assertRaises(ValueError, self.search.find, connection, "host", "a")
+
+
+class RunTest(TempestCase):
+    def run_of(self, program):
+        """A run of what answers in tempest's place, in sh."""
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        made = folder / "bin" / "tempest"
+        made.parent.mkdir()
+        made.write_text(f'#!/bin/sh\n[ "$1" = init ] && mkdir -p "$2/etc" && exit\n{program}\n')
+        made.chmod(0o755)
+        return folder, self.runs.TempestRun(made.with_name("python"), folder, "[auth]\n", lambda line: None)
+
+    def test_it_has_a_home_and_a_configuration_of_its_own(self):
+        folder, run = self.run_of(f'echo log; echo "{METRIC}"; echo "$HOME" > "$HOME/home"')
+        self.assertEqual([METRIC], run.shipped())
+        self.assertEqual(f"{folder}\n", (folder / "home").read_text())
+        self.assertEqual("[auth]\n", (folder / "tempest" / "etc" / "tempest.conf").read_text())
+
+    def test_it_runs_the_tests_that_it_is_given(self):
+        folder, run = self.run_of('echo "$@" > "$HOME/arguments"')
+        self.assertEqual([], run.run([METRIC, LOG], concurrency=3, timeout=600))
+        listed = folder / "tempest" / "tests.txt"
+        self.assertEqual([METRIC, LOG], listed.read_text().splitlines())
+        self.assertEqual(f"run --subunit --concurrency 3 --load-list {listed}\n", (folder / "arguments").read_text())
+
+    def test_what_does_not_end_in_time_is_ended(self):
+        _, run = self.run_of("sleep 600 & wait")
+        self.assertEqual([], run.run([METRIC], concurrency=1, timeout=0.05))
+
+    def test_a_tempest_that_fails_is_an_error_with_what_it_said(self):
+        _, run = self.run_of("echo no such option >&2; exit 2")
+        self.assertIn("no such option", str(self.assertRaises(self.runs.ServiceFailed, run.shipped)))
+
+
+class CommandTest(TempestCase):
+    def ran(self, *arguments):
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tempest.py", *arguments]))
+        out, error = (self.useFixture(fixtures.StringStream(name)).stream for name in ("out", "error"))
+        with fixtures.MonkeyPatch("sys.stdout", out), fixtures.MonkeyPatch("sys.stderr", error):
+            status = self.command.main()
+        for stream in (out, error):
+            stream.seek(0)
+        return status, out.read(), error.read()
+
+    def test_it_prints_the_table_or_json(self):
+        measured = self.measured((METRIC, "passed"), (NAME, "passed"))
+        self.useFixture(fixtures.MonkeyPatch("tempest._measure", lambda *_: measured))
+        status, out, _ = self.ran()
+        self.assertEqual((0, f"{self.table.text(measured)}\n"), (status, out))
+        parsed = json.loads(self.ran("--json")[1])
+        self.assertEqual(
+            [{"test": METRIC, "status": "passed", "detail": ""}],
+            next(suite["results"] for suite in parsed if suite["name"] == "metrics"),
+        )
+
+    def test_a_wrong_argument_and_what_cannot_run_have_their_own_status(self):
+        self.assertEqual(2, self.ran("metric")[0])
+        self.assertEqual(2, self.ran("--keep", str(TOOLS))[0])
+
+        def fail(*_):
+            raise self.runs.ServiceFailed("no Keystone")
+
+        self.useFixture(fixtures.MonkeyPatch("tempest._measure", fail))
+        self.assertEqual((3, "", "tempest.py: no Keystone\n"), self.ran())
+
+    def test_the_help_names_the_exit_statuses(self):
+        out = self.useFixture(fixtures.StringStream("out")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tempest.py", "--help"]))
+        with fixtures.MonkeyPatch("sys.stdout", out):
+            self.assertRaises(SystemExit, self.command.main)
+        out.seek(0)
+        self.assertIn("Exit status: 0 when", out.read())

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the public monasca-tempest-plugin, unmodified, against our API and persister, and print a table.
+
+Keystone, tempest and the plugin come from PyPI, each into an environment of its own that is kept for the next run.
+Kafka is the development broker, the database SQLite or PostgreSQL; all of it runs in a temporary folder on free
+ports, and ends with this program. Of suites that concern what is not built yet, those run that are named.
+The table goes to standard output, progress to standard error.
+
+Exit status: 0 when every test of every suite that ran has passed; 1 when one failed, was skipped or did not run; 2 for
+a wrong argument; 3 when nothing could be run.
+"""
+
+import argparse
+import contextlib
+import json
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import tempest_environment
+import tempest_stack
+from kept_environments import EnvironmentUnavailable
+from tempest_results import SuiteResult, by_suite
+from tempest_run import TempestRun
+from tempest_suites import NOT_BUILT, SUITES, Suite, chosen, suite_of
+from tempest_table import fragment, text
+
+from monasca_common.devbroker import DevBrokerError
+from monasca_common.quickstart.services import ServiceFailed
+
+_CHECKOUT = Path(__file__).parent.parent
+_FAILED, _MISUSED, _NOT_RUN, _INTERRUPTED = 1, 2, 3, 130
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    try:
+        suites = chosen(arguments.suites)
+    except ValueError as error:
+        print(f"tempest.py: {error}", file=sys.stderr)
+        return _MISUSED
+    if arguments.keep and arguments.keep.exists():
+        print(f"tempest.py: {arguments.keep} exists: name a new folder for --keep", file=sys.stderr)
+        return _MISUSED
+    if arguments.list:
+        for suite in SUITES:
+            print(f"{suite.name} (not built yet)" if suite.name in NOT_BUILT else suite.name)
+        return 0
+    try:
+        results = _measure(suites, arguments)
+    except (EnvironmentUnavailable, DevBrokerError, ServiceFailed) as error:
+        print(f"tempest.py: {error}", file=sys.stderr)
+        return _NOT_RUN
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    print(json.dumps([asdict(result) for result in results], indent=2) if arguments.json else text(results))
+    if arguments.rst:
+        arguments.rst.write_text(fragment(results, _versions(arguments.database)))
+    return status(results)
+
+
+def status(results: Sequence[SuiteResult]) -> int:
+    """The exit status of these results."""
+    ran = [result for result in results if result.ran]
+    if not any(result.results for result in ran):
+        return _NOT_RUN
+    return 0 if all(result.whole for result in ran) else _FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    description, _, more = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        description=description, epilog=more, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help="a suite to run (default: all that are built)")
+    parser.add_argument("--list", action="store_true", help="print the suites, and which are not built yet; run none")
+    parser.add_argument(
+        "--database",
+        choices=tempest_stack.DATABASES,
+        default=tempest_stack.DATABASES[0],
+        help="what the persister writes to and the API reads (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table, with every test")
+    parser.add_argument("--rst", type=Path, metavar="FILE", help="write the table for the documentation as well")
+    parser.add_argument(
+        "--test", metavar="REGEX", default="", help="only the tests whose ids have this; the table has no others"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how many test classes run at once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=1800.0,
+        metavar="S",
+        help="seconds after which the tests are ended, and those that did not end have failed (default: %(default)g)",
+    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="make this folder, and keep logs and files there")
+    return parser
+
+
+def _measure(suites: Sequence[Suite], arguments: argparse.Namespace) -> list[SuiteResult]:
+    keystone = tempest_environment.keystone_python(_CHECKOUT, _say)
+    tempest = tempest_environment.tempest_python(_CHECKOUT, _say)
+    with (
+        _folder(arguments.keep) as folder,
+        tempest_stack.running(keystone, arguments.database, folder, _say) as configuration,
+    ):
+        run = TempestRun(tempest, folder, configuration, _say)
+        shipped = [test for test in run.shipped() if re.search(arguments.test, test)]
+        wanted = [test for test in shipped if suite_of(test) in suites]
+        if not wanted:
+            raise ServiceFailed(f"no test of {', '.join(suite.name for suite in suites)} has {arguments.test!r}")
+        results = run.run(wanted, concurrency=arguments.concurrency, timeout=arguments.timeout)
+    return by_suite(shipped, suites, results)
+
+
+@contextlib.contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    if kept is None:
+        with tempfile.TemporaryDirectory(prefix="monasca-common-tempest-") as temporary:
+            yield Path(temporary)
+    else:
+        kept.mkdir(parents=True)
+        yield kept.absolute()
+
+
+def _versions(database: str) -> str:
+    constraints = (_CHECKOUT / "tools" / "tempest-constraints.txt").read_text().splitlines()
+    pins = dict(line.split("==") for line in constraints if "==" in line)
+    return f"monasca-tempest-plugin {pins['monasca-tempest-plugin']}, tempest {pins['tempest']}, {database}"
+
+
+def _interrupted(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupted)
+    sys.exit(main())

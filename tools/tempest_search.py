@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of Kibana's search as the public plugin asks for, answered with what our persister stored.
+
+The plugin looks for its logs and events in Elasticsearch, to which an old installation copied them. Here they are in
+the database, so this proves that they went the whole way: API, Kafka, persister, database.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import sqlalchemy as sa
+
+from monasca_common.devbroker import ports
+from monasca_common.storage.sql.schema import engine
+from monasca_common.storage.sql.tables import events, logs
+
+Hits = list[dict[str, Any]]
+
+
+def find(connection: sa.Connection, field: str, text: str) -> Hits:
+    """The documents of a query that matches ``field`` with ``text``, in Elasticsearch's shape."""
+    if field == "event_type":
+        rows = connection.execute(sa.select(events).where(events.c.event_type == text.strip()))
+        return [_hit(row, "event_type") for row in rows.mappings()]
+    if field == "message":
+        rows = connection.execute(sa.select(logs).where(logs.c.message.contains(text, autoescape=True)))
+        return [_hit(row, "message") for row in rows.mappings()]
+    raise ValueError(f"no search for {field!r}: the plugin asks for message and event_type")
+
+
+def query_of(body: str) -> tuple[str, str]:
+    """Field and text of the one query in the body of a multi search: a line with the index, and one with the query."""
+    lines = [line for line in body.splitlines() if line.strip()]
+    [(field, text)] = json.loads(lines[1])["query"]["match"].items()
+    return field, text
+
+
+@contextmanager
+def serving(connection: str) -> Iterator[int]:
+    """Serve searches in the database, on the port that this yields."""
+    database = engine(connection)
+
+    class Search(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            with database.connect() as opened:
+                hits = find(opened, *query_of(body))
+            answer = json.dumps({"responses": [{"hits": {"hits": hits}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Nobody reads it."""
+
+    (port,) = ports.free_ports(1)
+    with ThreadingHTTPServer((ports.HOST, port), Search) as server:
+        thread = threading.Thread(target=server.serve_forever, name="search")
+        thread.start()
+        try:
+            yield port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _hit(row: Mapping[Any, Any], shown: str) -> dict[str, Any]:
+    return {"_source": {"tenant": row["tenant"], shown: row[shown]}}

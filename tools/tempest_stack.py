@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the public plugin is run against: Keystone, Kafka, our API and our persister, and the files that they read."""
+
+import configparser
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import tempest_search
+
+from monasca_common.devbroker import KafkaCluster, ports
+from monasca_common.devbroker.postgresql import PostgresqlServer
+from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, run_command
+from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
+
+DATABASES = ("sqlite", "postgresql")
+REGION = "RegionOne"
+_ROLES = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring-delegate")
+_AHEAD_SECONDS = 12 * 24 * 3600  # the plugin posts metrics up to 11 days ahead
+
+Say = Callable[[str], None]
+
+
+@contextmanager
+def running(keystone_python: Path, database: str, folder: Path, say: Say) -> Iterator[str]:
+    """Start all of it, in the folder, and yield tempest's configuration. It all ends with this process."""
+    with ExitStack() as opened:
+        say("starting Kafka")
+        servers = opened.enter_context(KafkaCluster()).bootstrap_servers
+        url = f"sqlite:///{folder}/monasca.sqlite"
+        if database == "postgresql":
+            say("starting PostgreSQL")
+            url = opened.enter_context(PostgresqlServer()).url("monasca")
+        supervisor = Supervisor()
+        opened.callback(supervisor.close)
+        api_port, status_port = ports.free_ports(2)
+        say("starting Keystone")
+        keystone = _keystone(keystone_python, folder, supervisor)
+        path = folder / "monasca.conf"
+        path.write_text(service_configuration(servers, database, url, keystone.url, api_port, status_port))
+        run_command("init", "--execute", configuration=path)
+        say("starting the API and the persister")
+        for name, port in (("api", api_port), ("persister", status_port)):
+            service = ServiceProcess(supervisor, name, path)
+            opened.callback(service.stop)
+            service.wait_until_answers(f"http://{ports.HOST}:{port}/healthcheck")
+        search_port = opened.enter_context(tempest_search.serving(url))
+        _fill_catalog(keystone, api_port, search_port)
+        yield tempest_configuration(keystone.url, PASSWORD, folder)
+
+
+def _keystone(python: Path, folder: Path, supervisor: Supervisor) -> KeystoneServer:
+    keystone = KeystoneServer(tempfile.mkdtemp(prefix="keystone-", dir=folder), python=python)
+    try:
+        keystone.set_up()
+        pid = supervisor.start(keystone.command, log=keystone.log)
+        keystone.wait_until_ready(lambda: supervisor.poll(pid))
+    except AssertionError as error:
+        raise ServiceFailed(str(error)) from None
+    service = keystone.project("service")
+    keystone.user("monasca", service, keystone.role("service"))
+    for role in _ROLES:
+        keystone.role(role)
+    return keystone
+
+
+def _fill_catalog(keystone: KeystoneServer, api_port: int, search_port: int) -> None:
+    api, search = (f"http://{ports.HOST}:{port}" for port in (api_port, search_port))
+    endpoints = {
+        "monitoring": f"{api}/v2.0",
+        "logs": f"{api}/v2.0",
+        "events": api,
+        "logs-search": search,
+        "events-search": search,
+    }
+    for kind, url in endpoints.items():
+        keystone.service(kind, url, REGION)
+
+
+def service_configuration(
+    servers: str, driver: str, database: str, keystone: str, api_port: int, status_port: int
+) -> str:
+    """The one file of API and persister."""
+    return _ini(
+        {
+            "api": {"port": api_port, "region": REGION, "access_log": "off"},
+            "keystone_authtoken": {
+                "www_authenticate_uri": keystone,
+                "auth_url": keystone,
+                # On a busy machine Keystone works on for those who have stopped waiting: they wait, and ask once.
+                "http_connect_timeout": 240,
+                "http_request_max_retries": 0,
+                "auth_type": "password",
+                "username": "monasca",
+                "password": PASSWORD,
+                "user_domain_name": "Default",
+                "project_name": "service",
+                "project_domain_name": "Default",
+            },
+            "kafka": {"bootstrap_servers": servers, "linger_ms": 5},
+            "database": {"connection": database},
+            "storage": {"driver": driver, "future_tolerance_seconds": _AHEAD_SECONDS},
+            "persister": {"status_port": status_port},
+            "kafka_metrics": {"topic": "metrics", "group_id": "metrics", "max_wait_time_seconds": 0.05},
+            "kafka_alarm_history": {"topic": "alarm-state-transitions", "group_id": "alarms"},
+            "kafka_logs": {"enabled": True, "topic": "log", "group_id": "logs", "max_wait_time_seconds": 0.05},
+            "kafka_events": {
+                "enabled": True,
+                "topic": "monevents",
+                "group_id": "events",
+                "max_wait_time_seconds": 0.05,
+            },
+        }
+    )
+
+
+def tempest_configuration(keystone: str, password: str, folder: Path) -> str:
+    """tempest.conf: the plugin's own options have their defaults, but for what is not here at all."""
+    others = ("cinder", "neutron", "glance", "swift", "nova", "horizon")
+    return _ini(
+        {
+            "auth": {
+                "use_dynamic_credentials": True,
+                "admin_username": "admin",
+                "admin_password": password,
+                "admin_project_name": "admin",
+                "admin_domain_name": "Default",
+                "create_isolated_networks": False,
+            },
+            "identity": {"uri_v3": keystone, "auth_version": "v3", "region": REGION},
+            "oslo_concurrency": {"lock_path": folder / "locks"},
+            "service_available": dict.fromkeys(others, False),
+        }
+    )
+
+
+def _ini(sections: dict[str, dict[str, object]]) -> str:
+    parser = configparser.RawConfigParser()
+    parser.read_dict({name: {key: str(value) for key, value in section.items()} for name, section in sections.items()})
+    written = io.StringIO()
+    parser.write(written)
+    return written.getvalue()
