@@ -118,14 +118,44 @@ def windows() -> Canvas:
     return c
 
 
+def states() -> Canvas:
+    """Windows of an alarm's metric, and what two expressions make of them."""
+    c = Canvas(860, 330, "Windows of a minute, and the states of an average and of a maximum over two of them")
+
+    def x(minute: float) -> int:
+        return 30 + round(80 * minute)
+
+    values = (40, 90, 95, 60, None, None, None, None, None)
+    for minute, value in enumerate(values):
+        fill = PALE if value is None else RED if value > 80 else GREEN
+        c.box(x(minute), 50, 76, 46, f"12:0{minute}\n{'empty' if value is None else value}", fill=fill)
+        c.arrow((x(minute + 1.5), 98), (x(minute + 1.5), 132))
+    c.label(30, 20, "windows of a minute, each with one measurement of cpu.user_perc, or with none", bold=True)
+    c.label(30, 38, "arrows: a window is evaluated 30 s after its end", small=True)
+    fills = {"OK": GREEN, "ALARM": RED, "UNDETERMINED": AMBER}
+    for y, text, ends in (
+        (160, "avg(cpu.user_perc) > 80 times 2", (1.5, 3.5, 4.5, 9.5)),
+        (236, "max(cpu.user_perc) > 80 times 2: no later measurement can undo it", (1.5, 2.17, 4.5, 9.5)),
+    ):
+        c.label(30, y - 6, text, small=True)
+        starts = (0, *ends)
+        for state, start, end in zip(("UNDETERMINED", "OK", "ALARM", "OK"), starts, ends, strict=False):
+            c.box(x(start), y, x(end) - x(start), 34, state, fill=fills[state])
+        c.box(x(9.5), y, 860 - 12 - x(9.5), 34, "…", fill=AMBER)
+    c.label(30, 300, "12:04:30: one window in view is below; OK stays while 12:03 is in view", small=True)
+    c.label(30, 318, "12:09:30: the fourth evaluation in a row of empty windows: UNDETERMINED", small=True)
+    return c
+
+
 def floors() -> Canvas:
     """Which part may import from which."""
-    c = Canvas(760, 464, "Each floor imports only from the floors below it")
+    c = Canvas(760, 528, "Each floor imports only from the floors below it")
     storeys = (
         (("simport, validation, repositories, kafka_lib", "what services written for monasca-common 3 import"),),
         (("cli", "commands"), ("quickstart", "the main job shown")),
         (("api", "HTTP to Kafka"), ("persister", "Kafka to rows")),
         (("pipeline", "jobs on Spark"),),
+        (("alarms", "expressions, definitions, states"),),
         (("storage", "rows and positions"), ("devbroker", "a real Kafka for tests")),
         (("kafka", "producer, consumer, processor"),),
         (("models", "what travels: envelopes, limits, rows"),),
@@ -145,6 +175,7 @@ FIGURES: dict[str, Callable[[], Canvas]] = {
     "fence": fence,
     "prefix": prefix,
     "windows": windows,
+    "states": states,
     "floors": floors,
 }
 
