@@ -285,6 +285,11 @@ class ProxyTest(base.BaseTestCase):
         self.assertIn("proxy_set_header Idempotency-Key $http_idempotency_key;", self.text)
         self.assertIn("proxy_pass_header Retry-After;", self.text)
 
+    def test_metrics_are_not_for_tenants_however_their_path_is_written(self):
+        [hidden] = re.findall(r"location ~ (\S+) {\s*return 404;\s*}", self.text)
+        for path, is_hidden in (("/metrics", True), ("/metrics/", True), ("/v2.0/metrics", False)):
+            self.assertEqual(is_hidden, re.search(hidden, path) is not None, path)
+
 
 class ProjectFilesTest(base.BaseTestCase):
     def test_each_job_runs_an_environment_that_there_is(self):
