@@ -235,6 +235,10 @@ class ContainersTest(base.BaseTestCase):
             self.assertEqual((False, True), (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]))
             self.assertIn("memory", pod["containers"][0]["resources"]["limits"])
 
+    def test_java_may_run_what_it_unpacks_into_the_temporary_folder(self):
+        # Docker mounts a tmpfs noexec unless it is told otherwise, and zstd's and snappy's libraries are then refused.
+        self.assertEqual(["/tmp:exec"], composed()["services"]["pipeline"]["tmpfs"])
+
     def test_each_probe_asks_what_the_service_serves(self):
         for name in SERVICES:
             container = pods()[name]["containers"][0]
