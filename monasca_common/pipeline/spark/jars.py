@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from monasca_common.devbroker.digests import Digests, foreign_jars, read_digests
@@ -47,6 +47,12 @@ def check_jars(fetched: Sequence[Path], settings: SparkSettings, pyspark_version
 def digest_file(pyspark_version: str) -> Path:
     """The file that pins the jars of the Kafka connector; ``tools/jar_digests.py`` writes it."""
     return Path(__file__).with_name(f"connector-{pyspark_version}.txt")
+
+
+def connector_jars(pyspark_version: str) -> Collection[str]:
+    """The names of the Kafka connector's jars; none for a version whose jars are not pinned."""
+    shipped = digest_file(pyspark_version)
+    return read_digests(shipped) if shipped.is_file() else ()
 
 
 def fetched_jars(local: str, given: Iterable[str]) -> list[Path]:

@@ -10,8 +10,6 @@ import os
 import signal
 from pathlib import Path
 
-from pyspark import daemon
-
 from monasca_common.kafka import failpoints
 from monasca_common.tests.functional.pipeline import warm_daemon  # noqa: F401 - what all workers import
 
@@ -37,6 +35,8 @@ def spring(name):
 
 
 if __name__ == "__main__":  # and not in a test's process, which reads the names above
+    from pyspark import daemon  # after the other, which says where from
+
     failpoints.arm(POINT, "raise")  # or nobody would look at all
     failpoints._spring = spring
     daemon.manager()

@@ -142,8 +142,9 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual("127.0.0.1", session.configuration(SparkSettings())["spark.driver.host"])
         self.assertNotIn("spark.driver.host", session.configuration(SparkSettings("spark://h:7077")))
 
-    def open(self, settings, fetched):
-        """What a session is built with, after Spark has fetched these jars; nothing if it refuses to be built."""
+    def open(self, settings, fetched, **properties):
+        """What a session is built with, after Spark has fetched these jars; nothing if it refuses to be built.
+        ``properties``: others of Java's, by the last part of their names."""
         built = {}
 
         class Builder:
@@ -159,7 +160,8 @@ class ConfigurationTest(base.BaseTestCase):
                 raise OSError("enough")
 
         java = mock.Mock()
-        java.java.lang.System.getProperty.return_value = fetched
+        properties["jars"] = fetched
+        java.java.lang.System.getProperty = lambda name: properties.get(name.rpartition(".")[2])
         for name, value in (
             ("pyspark.sql.SparkSession.builder", Builder()),
             ("pyspark.SparkContext._ensure_initialized", lambda *_: None),
@@ -196,6 +198,15 @@ class ConfigurationTest(base.BaseTestCase):
         built, _ = self.open(SparkSettings(options={"spark.jars.packages": ""}), None)
 
         self.assertIn("spark.master", built)
+
+    def test_workers_import_from_what_is_given_and_not_from_the_connectors_jars(self):
+        connector = "/ivy/org.apache.spark_spark-sql-kafka-0-10_2.13-4.0.0.jar"
+        self.useFixture(fixtures.MonkeyPatch("pyspark.__version__", "4.0.0"))
+        settings = SparkSettings(options={"spark.jars.packages": ""})
+
+        built, _ = self.open(settings, None, pyFiles=f"/a.zip,{connector},/ivy/with_python.jar")
+
+        self.assertEqual("/a.zip,/ivy/with_python.jar", built["spark.submit.pyFiles"])
 
     def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
         seen = {}
