@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import falcon
 from oslo_config import cfg
 
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.errors import AlarmsError
 from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
+from monasca_common.api.documents import AlarmsContext, of_alarms
 from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, places_of
 from monasca_common.api.notes import Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.posting import PostContext
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
 from monasca_common.api.publishing import Publishing
-from monasca_common.api.resources import alarms, events, health, logs, measurements, metrics
+from monasca_common.api.resources import alarms, events, health, logs, measurements, metrics, notification_methods
 from monasca_common.api.resources.versions import Version, Versions
 from monasca_common.api.routes import Routes
 from monasca_common.api.series_limit import SeriesLimit
@@ -47,8 +50,10 @@ def make_app(
     limits: RowLimits | None = None,
     now: Callable[[], float] = time.time,
     stamps: Stamps = SHARED,
+    alarms_database: AlarmsDatabase | None = None,
 ) -> Access:
-    """The application over producers (and a reader, without which reads are answered 501); it closes neither.
+    """The application over producers, a reader and the database of alarms; it closes none of them. Without reader or
+    database their requests are answered 501.
 
     ``conf``: where [keystone_authtoken] and [oslo_policy] are, needed unless ``auth_strategy`` is noauth.
     ``probe``: see `health.producer_check`. ``limits``: what storage would refuse is refused; by default as its options'
@@ -67,6 +72,7 @@ def make_app(
     app.add_error_handler(Exception, _failed)
     app.add_error_handler(ClosedError, _closing)
     app.add_error_handler(StorageError, _unreadable)
+    app.add_error_handler(AlarmsError, _refused)
     checks = {
         "producer": health.producer_check(producers, probe),
         "storage": health.storage_check(reader),
@@ -78,7 +84,7 @@ def make_app(
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
     publishing = Publishing(producers, settings)
     posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, stamps)
-    _add_routes(app, posts, reader)
+    _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now))
     own_metrics = ApiMetrics(producers)
     app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
@@ -118,12 +124,13 @@ def _authenticated(
     return tokens.authenticated(limited, conf, auth.PUBLIC_PATHS, max_waiting, own_metrics.validated)
 
 
-def _add_routes(app: Any, posts: PostContext, reader: Reader | None) -> None:
+def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_context: AlarmsContext) -> None:
     settings = posts.settings
     readable: Any = reader if reader is not None else _NoReader()
     metrics.add_routes(app, posts, readable)
     measurements.add_routes(app, readable, settings)
     alarms.add_routes(app, readable, settings)
+    notification_methods.add_routes(app, alarms_context)
     app.add_route(logs.PATH, logs.Logs(posts))
     app.add_route(events.PATH, events.Events(posts))
 
@@ -157,6 +164,10 @@ def _closing(_request: Any, _response: Any, _error: Exception, _parameters: Any)
 def _failed(request: Any, _response: Any, error: Exception, _parameters: Any) -> None:
     LOG.error("%s %s failed", request.method, request.uri_template, exc_info=error)
     raise Problem(500, "Internal Server Error", "the request failed; the log of the API says why")
+
+
+def _refused(_request: Any, _response: Any, error: AlarmsError, _parameters: Any) -> None:
+    raise of_alarms(error) from None
 
 
 def _unreadable(_request: Any, _response: Any, error: StorageError, _parameters: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -105,6 +105,10 @@ def list_of(element: Schema) -> Schema:
     )
 
 
+def sort_by(fields: Iterable[str]) -> Parameter:
+    return Parameter("sort_by", f"Some of {', '.join(fields)}, each with asc or desc, separated by commas", STRING)
+
+
 STRING: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
 INTEGER: Schema = {"type": "integer"}
@@ -112,6 +116,8 @@ OBJECT: Schema = {"type": "object"}
 TIME: Schema = {"type": "string", "examples": ["2026-01-31T23:59:59.123Z"]}
 DIMENSIONS: Schema = {"type": "object", "propertyNames": text(POSTED.key), "additionalProperties": text(POSTED.value)}
 NULL: Schema = {"type": "null"}
+ARRAY: Schema = {"type": "array"}
+BOOLEAN: Schema = {"type": "boolean"}
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_TEXT}
 _TIMES = (
@@ -124,6 +130,7 @@ LIMIT = Parameter(
     lambda settings: {"type": "integer", "minimum": 1, "default": settings.page_limit},
 )
 OFFSET = Parameter("offset", "Where a page begins: taken from the link named next of the one before", STRING)
+ROW_OFFSET = Parameter("offset", "How many elements to skip", {"type": "integer", "minimum": 0})
 FILTER = Parameter("dimensions", "key:value, key:value|value or key alone, separated by commas", STRING)
 #: What lists of series and of names have in common.
 SELECTION = (FILTER, *_TIMES, LIMIT, OFFSET)

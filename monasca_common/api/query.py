@@ -8,11 +8,12 @@ Of a parameter given twice the first counts, but for lists (dimensions, statisti
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl
 
+from monasca_common.alarms.database import Slice, Sort
 from monasca_common.api.problems import bad_request, unprocessable
 from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, SeriesFilter, Span
 
@@ -158,6 +159,24 @@ class Query:
     def count_columns(self) -> list[str]:
         """The parameters of the count of alarms."""
         return ["count", *self._group_by()]
+
+    def rows(self) -> Slice:
+        """Of lists whose offset is a number of rows to skip."""
+        return Slice(self.limit(), self._number("offset", 0))
+
+    def sorts(self, known: Collection[str]) -> tuple[Sort, ...]:
+        """``sort_by=name desc,id``."""
+        sorts: list[Sort] = []
+        for each in self._list("sort_by"):
+            field, _, direction = each.partition(" ")
+            if field not in known or direction.strip().lower() not in ("", "asc", "desc"):
+                raise unprocessable(
+                    f"sort_by has {each[:MAX_NAME_LENGTH]!r} in it: write some of {', '.join(known)}, each with asc or "
+                    "desc behind it or nothing, separated by commas"
+                )
+            if field not in (sort.field for sort in sorts):
+                sorts.append(Sort(field, descending=direction.strip().lower() == "desc"))
+        return tuple(sorts)
 
     def limit(self) -> int:
         """At most the page limit; a larger one is not an error, because clients ask for "all" like that."""

@@ -13,6 +13,8 @@ from dataclasses import replace
 from oslo_config import cfg
 
 from monasca_common import kafka
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings
 from monasca_common.api import auth
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
@@ -22,7 +24,7 @@ from monasca_common.kafka.config import producer_settings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import driver_of, open_storage
 from monasca_common.storage.reader import Reader
-from monasca_common.storage.settings import has_database, row_limits, storage_settings
+from monasca_common.storage.settings import StorageSettings, has_database, row_limits, storage_settings
 
 LOG = logging.getLogger(__name__)
 
@@ -39,10 +41,18 @@ class Service:
         limits = row_limits(conf)
         storage = storage_of(conf)
         self._reader: Reader | None = storage.open_reader() if storage is not None else None
+        alarms_settings = alarms_settings_of(conf)
+        self._alarms = AlarmsDatabase(alarms_settings) if alarms_settings is not None else None
         self._producers = TopicProducers(_opening(conf, self.settings), self.settings)
         self._producers.of(self.settings.metrics_topic)  # what keeps producers from opening is told at the start
         self.app: Access = make_app(
-            self.settings, self._producers, self._reader, conf=conf, probe=_probe(conf), limits=limits
+            self.settings,
+            self._producers,
+            self._reader,
+            conf=conf,
+            probe=_probe(conf),
+            limits=limits,
+            alarms_database=self._alarms,
         )
 
     def close(self) -> None:
@@ -52,6 +62,8 @@ class Service:
             LOG.error("%d messages are left undelivered by this stop; their clients got 503", left)
         if self._reader is not None:
             self._reader.close()
+        if self._alarms is not None:
+            self._alarms.close()
         self.app.close()
 
 
@@ -71,6 +83,7 @@ def check(conf: cfg.ConfigOpts) -> ApiSettings:
     settings = api_settings(conf)
     row_limits(conf)
     storage_of(conf)
+    alarms_settings_of(conf)
     if (log := log_handler(settings.access_log)) is not None:
         log.close()
     if settings.auth_strategy == "keystone":
@@ -88,6 +101,15 @@ def storage_of(conf: cfg.ConfigOpts) -> Storage | None:
         LOG.warning("[storage] driver cannot be read from: posts are served, and no reads")
         return None
     return open_storage(settings)
+
+
+def alarms_settings_of(conf: cfg.ConfigOpts) -> StorageSettings | None:
+    """Where alarms are; ``None``: requests about them are not served. Raises `ConfigurationError`."""
+    try:
+        return database_settings(conf)
+    except NoAlarmsDatabase as error:
+        LOG.warning("%s; until then requests about them are answered 501", error)
+        return None
 
 
 def _probe(conf: cfg.ConfigOpts) -> Callable[[], None] | None:

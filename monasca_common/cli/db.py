@@ -9,11 +9,14 @@ import json
 from collections import Counter
 from typing import Any
 
+from oslo_config import cfg
+
+from monasca_common.alarms.settings import database_settings, own_connection
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.storage import Storage, load_storage
+from monasca_common.storage import Storage, load_storage, open_storage
 from monasca_common.storage.base import StorageStatus
 from monasca_common.storage.errors import NotSupported, StorageError
 
@@ -30,12 +33,18 @@ class _DatabaseCommand(MonascaCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """0: done. 1: not, and the reason on standard error."""
         try:
-            return self.act(load_storage(configuration.read(parsed_args)), as_json=parsed_args.json)
+            conf = configuration.read(parsed_args)
+            status = self.act(load_storage(conf), as_json=parsed_args.json)
+            return self.act_on_alarms(conf, parsed_args) if status == 0 else status
         except (ConfigurationError, StorageError) as error:
             return self.complain(str(error))
 
     def act(self, storage: Storage, *, as_json: bool) -> int:
         raise NotImplementedError
+
+    def act_on_alarms(self, _conf: cfg.ConfigOpts, _parsed_args: argparse.Namespace) -> int:
+        """Where [alarms] connection is a database of its own."""
+        return 0
 
 
 class DbUpgrade(_DatabaseCommand):
@@ -57,6 +66,13 @@ class DbUpgrade(_DatabaseCommand):
         else:
             self.print(f"The schema is {after} now; it was {before or 'not there'}.")
         return 0
+
+    def act_on_alarms(self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> int:
+        if own_connection(conf) is None:
+            return 0
+        if not parsed_args.json:
+            self.print("In the database of [alarms] connection:")
+        return self.act(open_storage(database_settings(conf)), as_json=parsed_args.json)
 
 
 def _revision(storage: Storage) -> str | None:

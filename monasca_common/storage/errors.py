@@ -7,6 +7,7 @@
     ├── StorageUnavailable   a condition that may pass (unreachable, locked, full, too slow): retry the call
     │   └── TooMuchAtOnce    the batch exceeded a time-out or the resources of the database: write fewer rows
     ├── RowsRefused          these rows can never be stored, and nothing was: write the others without them
+    ├── DuplicateKey         another row has this key
     ├── RangeBeyondNext      rows in between were never written: read again from ``next_offset``
     ├── TopicMismatch        the stored offsets belong to a topic that was deleted and recreated
     ├── WriterAlreadyRuns    another process writes to this database, and it can take only one
@@ -44,6 +45,10 @@ class RowsRefused(StorageError):
         first = next(iter(reasons.values()), "")
         super().__init__(f"{len(reasons)} rows can never be stored, the first because: {first}")
         self.reasons = dict(reasons)
+
+
+class DuplicateKey(StorageError):
+    """Another row has the key of one that was to be written; nothing of the transaction was stored."""
 
 
 class RangeBeyondNext(StorageError):

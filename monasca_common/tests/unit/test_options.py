@@ -16,6 +16,7 @@ import typing
 from oslo_config import cfg, generator
 from oslotest import base
 
+from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
@@ -37,6 +38,7 @@ ETC = pathlib.Path(__file__).parents[3] / "etc"
 STORED = pathlib.Path(__file__).with_name("options.txt")
 OF_KEYSTONEAUTH = "monasca_common.api.tokens"  # which declares these, and is needed to list them in the sample
 DECLARING = (
+    AlarmsSettings,
     ApiSettings,
     ConnectionSettings,
     ConsumerSettings,
@@ -148,7 +150,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(7, len({each.value for each in entries}))
+        self.assertEqual(8, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

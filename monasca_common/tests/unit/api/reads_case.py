@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from falcon import testing
 
+from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.api.app import make_app
 from monasca_common.api.query import iso
 from monasca_common.api.settings import ApiSettings
@@ -36,7 +37,10 @@ class Reads:
     def application(self, reader, **changes):
         settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", "page_limit": PAGE_LIMIT, **changes})
         kafka = self.useFixture(MemoryKafka())
-        return testing.TestClient(make_app(settings, TopicProducers(lambda _: kafka.producer(), settings), reader))
+        producers = TopicProducers(lambda _: kafka.producer(), settings)
+        alarms = AlarmsDatabase(self.database.settings)
+        self.addCleanup(alarms.close)
+        return testing.TestClient(make_app(settings, producers, reader, alarms_database=alarms))
 
     def store(self, *rows, kind=Kind.METRICS):
         offsets = range(self._next, self._next + len(rows))

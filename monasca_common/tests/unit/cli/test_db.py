@@ -52,6 +52,17 @@ class DatabaseCommandTest(Scenario, base.BaseTestCase):
         status, out, _ = self.run_command(*arguments, "--json")
         return status, json.loads(out)
 
+    def test_a_database_of_alarms_of_its_own_is_upgraded_too(self):
+        url = f"sqlite:///{self.folder}/alarms.sqlite"
+        with open(self.configuration, "a") as file:
+            file.write(f"[alarms]\nconnection = {url}\n")
+        status, out, _ = self.run_command("upgrade")
+        self.assertEqual((0, 2), (status, out.count(f"The schema is {schema.REVISION} now")))
+        self.assertIn("In the database of [alarms] connection:", out)
+        self.assertEqual(
+            schema.REVISION, SqlDatabase(self.addCleanup, StorageSettings("sqlite", url)).storage().status().found
+        )
+
     def test_upgrade_makes_the_tables_and_says_what_it_did(self):
         self.assertEqual((0, {"before": None, "after": schema.REVISION}), self.run_json("upgrade"))
         self.assertEqual((0, {"before": schema.REVISION, "after": schema.REVISION}), self.run_json("upgrade"))

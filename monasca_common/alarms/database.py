@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database of alarms: reads are pooled, and whatever is written is one transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import sqlalchemy as sa
+
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.connections import ReadConnections
+from monasca_common.storage.sql.transactions import Transactions
+
+T = TypeVar("T")
+Select: TypeAlias = sa.Select[*tuple[Any, ...]]
+Row: TypeAlias = sa.Row[*tuple[Any, ...]]
+Condition: TypeAlias = sa.ColumnElement[bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    field: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """``offset``: how many rows are skipped."""
+
+    limit: int
+    offset: int = 0
+
+
+class AlarmsDatabase:
+    """It connects when it is asked first, and must not be used after a fork."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._reads = ReadConnections(settings, schema.check_database)
+        self._transactions = Transactions(settings)
+        self.dialect = self._reads.dialect
+
+    def rows(self, statement: Select) -> Sequence[Row]:
+        return self._reads.run(lambda connection, _deadline: connection.execute(statement).all())
+
+    def read(self, work: Callable[[sa.Connection], T]) -> T:
+        return self._reads.run(lambda connection, _deadline: work(connection))
+
+    def write(self, work: Callable[[sa.Connection], T]) -> T:
+        """Call ``work`` in a transaction, and commit it."""
+        return self._transactions.run(work)
+
+    def close(self) -> None:
+        self._reads.close()
+
+
+def new_id() -> str:
+    return str(uuid.uuid4())
+
+
+def ordered(
+    statement: Select,
+    sorts: Sequence[Sort],
+    columns: Mapping[str, sa.ColumnElement[Any]],
+    last: sa.ColumnElement[Any],
+    part: Slice,
+) -> Select:
+    """The slice of a statement's rows in this order; ``last``: the id, which orders what is equal.
+
+    NULL comes before every value, on every database.
+    """
+    orders: list[sa.ColumnElement[Any]] = []
+    for sort in sorts:
+        column = columns[sort.field]
+        order = column.desc() if sort.descending else column.asc()
+        if getattr(column, "nullable", False):
+            order = order.nulls_last() if sort.descending else order.nulls_first()
+        orders.append(order)
+    return statement.order_by(*orders, last).limit(part.limit).offset(part.offset)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notification methods: whom an alarm's actions notify, and how. Their rules, and their table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Slice, Sort, new_id, ordered
+from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
+from monasca_common.models.errors import Violation
+from monasca_common.models.limits import TextRule
+from monasca_common.storage.errors import DuplicateKey
+from monasca_common.storage.sql import tables
+
+TYPES = ("EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK")
+NAME = TextRule(most=250)
+ADDRESS = TextRule(most=512)
+PERIODS = {"WEBHOOK": (0, 60)}  # seconds; 0: an alarm is told once
+SORTS = ("id", "name", "type", "address", "created_at", "updated_at")
+
+_WHAT = "notification method"
+_METHOD, _ACTION = tables.notification_method, tables.alarm_action
+_COLUMNS = {
+    **{name: _METHOD.c[name] for name in ("id", "name", "type", "address")},
+    "created_at": _METHOD.c.created,
+    "updated_at": _METHOD.c.updated,
+}
+_SELECT = sa.select(*(_METHOD.c[name] for name in ("id", "name", "type", "address", "period")))
+_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationMethod:
+    """``type``: of `TYPES`. ``period``: seconds after which a notification is repeated; 0: never. ``id``: empty until
+    it is stored."""
+
+    name: str
+    type: str
+    address: str
+    period: int = 0
+    id: str = ""
+
+
+def violations(method: NotificationMethod) -> list[Violation]:
+    """Of its form: an address is resolved when something is sent to it."""
+    return [Violation(where, rule) for where, rule in _faults(method)]
+
+
+def _faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
+    yield from (("name", fault) for fault in NAME.faults(method.name))
+    wrong = list(ADDRESS.faults(method.address))
+    yield from (("address", fault) for fault in wrong)
+    if method.type not in TYPES:
+        yield "type", f"is not one of {', '.join(TYPES)}"
+        return
+    if method.type == "EMAIL" and not wrong and not _EMAIL.fullmatch(method.address):
+        yield "address", "is not an address of e-mail, such as someone@example.org"
+    if method.type == "WEBHOOK" and not wrong and not _is_http(method.address):
+        yield "address", "is not a URL of http or https, such as https://example.org/hook"
+    periods = PERIODS.get(method.type, (0,))
+    if method.period not in periods:
+        yield "period", f"must be {' or '.join(map(str, periods))} for a method of this type"
+
+
+def _is_http(address: str) -> bool:
+    try:
+        url = urlsplit(address)
+        return url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
+    except ValueError:
+        return False
+
+
+class NotificationMethods:
+    """Those in the database. Each call names its tenant, and finds no other's."""
+
+    def __init__(self, database: AlarmsDatabase) -> None:
+        self._database = database
+
+    def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
+        statement = ordered(_SELECT.where(_METHOD.c.tenant == tenant), sorts, _COLUMNS, _METHOD.c.id, part)
+        return [NotificationMethod(**row._asdict()) for row in self._database.rows(statement)]
+
+    def get(self, tenant: str, method_id: str) -> NotificationMethod:
+        """Raises `UnknownId`."""
+        return self._database.read(lambda connection: _one(connection, tenant, method_id))
+
+    def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
+        """Raises `BrokenRules`, `NameTaken`."""
+        made = replace(_checked(method), id=new_id())
+        row = {**_row(made), "id": made.id, "tenant": tenant, "created": now_ms, "updated": now_ms}
+
+        def work(connection: sa.Connection) -> NotificationMethod:
+            connection.execute(_METHOD.insert().values(row))
+            return made
+
+        return self._write(work)
+
+    def change(
+        self, tenant: str, method_id: str, changed: Callable[[NotificationMethod], NotificationMethod], now_ms: int
+    ) -> NotificationMethod:
+        """What ``changed`` makes of the stored one. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+
+        def work(connection: sa.Connection) -> NotificationMethod:
+            made = replace(_checked(changed(_one(connection, tenant, method_id, lock=True))), id=method_id)
+            statement = _METHOD.update().where(*_of(tenant, method_id))
+            connection.execute(statement.values(_row(made) | {"updated": now_ms}))
+            return made
+
+        return self._write(work)
+
+    def delete(self, tenant: str, method_id: str) -> None:
+        """No action names it afterwards. Raises `UnknownId`."""
+
+        def work(connection: sa.Connection) -> None:
+            if not connection.execute(_METHOD.delete().where(*_of(tenant, method_id))).rowcount:
+                raise UnknownId(_WHAT, method_id)
+            connection.execute(_ACTION.delete().where(_ACTION.c.method_id == method_id))
+
+        self._database.write(work)
+
+    def _write(self, work: Callable[[sa.Connection], NotificationMethod]) -> NotificationMethod:
+        try:
+            return self._database.write(work)
+        except DuplicateKey:
+            raise NameTaken(_WHAT) from None
+
+
+def _checked(method: NotificationMethod) -> NotificationMethod:
+    if wrong := violations(method):
+        raise BrokenRules(wrong)
+    return method
+
+
+def _one(connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> NotificationMethod:
+    statement = _SELECT.where(*_of(tenant, method_id))
+    row = connection.execute(statement.with_for_update() if lock else statement).one_or_none()
+    if row is None:
+        raise UnknownId(_WHAT, method_id)
+    return NotificationMethod(**row._asdict())
+
+
+def _of(tenant: str, method_id: str) -> tuple[Condition, Condition]:
+    return _METHOD.c.id == method_id, _METHOD.c.tenant == tenant
+
+
+def _row(method: NotificationMethod) -> dict[str, str | int]:
+    return {"name": method.name, "type": method.type, "address": method.address, "period": method.period}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where alarm definitions and alarms are: declared here as the options of ``[alarms]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import GroupReader, OptionGroup, option, options_of
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.storage.settings import (
+    STORAGE,
+    StorageSettings,
+    dialect_of,
+    has_database,
+    storage_settings,
+)
+
+ALARMS_GROUP = "alarms"
+SQL_DRIVERS = ("postgresql", "sqlite")
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmsSettings:
+    """``connection`` is a SQLAlchemy URL with its password, so it is never shown."""
+
+    connection: str | None = option(
+        None,
+        secret=True,
+        unset="[database] connection, where [storage] driver is sqlite or postgresql",
+        help="The SQL database of alarm definitions, alarms and notification methods, as a SQLAlchemy URL: "
+        "postgresql://user:password@host/monasca or sqlite:////var/lib/monasca/monasca.sqlite. Give the API and the "
+        "pipeline the same. Write $$ for each $.",
+    )
+
+
+ALARMS = OptionGroup(ALARMS_GROUP, options_of(AlarmsSettings))
+
+
+class NoAlarmsDatabase(ConfigurationError):
+    """The configuration names no database that can hold alarm definitions."""
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """The group with its options, for oslo.config's generator of sample files."""
+    return [ALARMS.listed()]
+
+
+def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
+    """Where alarms are, with the bounds in ``[storage]``.
+
+    Raises `NoAlarmsDatabase`, and `ConfigurationError` for an option that cannot be read.
+    """
+    connection = own_connection(conf)
+    if connection is not None:
+        return _of(conf, connection)
+    if not has_database(conf):
+        raise NoAlarmsDatabase(
+            f"neither connection in group [{ALARMS_GROUP}] nor that in [database] is set: alarm definitions, alarms "
+            "and notification methods need one"
+        )
+    settings = storage_settings(conf)
+    if settings.driver not in SQL_DRIVERS:
+        raise NoAlarmsDatabase(
+            f"[storage] driver is {settings.driver}, which cannot hold alarm definitions, alarms and notification "
+            f"methods: set connection in group [{ALARMS_GROUP}] to a URL of postgresql or sqlite"
+        )
+    return settings
+
+
+def own_connection(conf: cfg.ConfigOpts) -> str | None:
+    """``[alarms] connection``, if it is set. Raises `ConfigurationError` for what is no URL of a SQL database."""
+    read = GroupReader(conf, ALARMS)
+    connection: str | None = read["connection"] or None
+    if connection is not None and dialect_of(connection) not in SQL_DRIVERS:
+        raise read.error(
+            "connection",
+            "is not a URL of postgresql or sqlite (it is a secret and is not shown): write "
+            "postgresql://user:password@host/monasca",
+        )
+    return connection
+
+
+def _of(conf: cfg.ConfigOpts, connection: str) -> StorageSettings:
+    return GroupReader(conf, STORAGE).settings(
+        StorageSettings,
+        driver=dialect_of(connection),
+        connection=connection,
+        retention_days={},
+        reserved_names=frozenset(),
+    )

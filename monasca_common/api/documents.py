@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the resources of alarms share: a body becomes a typed value, and a page is a slice of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import falcon
+import msgspec
+
+from monasca_common.alarms.database import AlarmsDatabase, Slice
+from monasca_common.alarms.errors import AlarmsError, BrokenRules, NameTaken, UnknownId
+from monasca_common.api import paging
+from monasca_common.api.body import read_json_body
+from monasca_common.api.posting import refusal
+from monasca_common.api.problems import Problem, bad_request, conflict, not_found, unprocessable
+from monasca_common.api.query import Query
+from monasca_common.api.settings import ApiSettings
+from monasca_common.models import json_text
+from monasca_common.models.errors import NotJson
+from monasca_common.storage.errors import NotSupported
+
+Document = TypeVar("Document")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmsContext:
+    """What every resource of alarms needs. ``database``: ``None`` where none is configured; ``now``: seconds."""
+
+    settings: ApiSettings
+    database: AlarmsDatabase | None
+    now: Callable[[], float]
+
+    def now_ms(self) -> int:
+        return int(self.now() * 1000)
+
+    def needed_database(self) -> AlarmsDatabase:
+        if self.database is None:
+            raise NotSupported("this API is configured without a database of alarms")
+        return self.database
+
+    def query(self, request: falcon.Request) -> Query:
+        return Query(request.query_string, tenant=request.context.tenant, page_limit=self.settings.page_limit)
+
+    def document(self, request: falcon.Request, kind: type[Document]) -> Document:
+        """The body, as ``kind``. Raises `Problem`: 400 for what is not JSON, 422 for members of other types."""
+        body = read_json_body(request, self.settings)
+        if not body:
+            raise bad_request("the body is empty: send JSON")
+        try:
+            found = json_text.read(body)
+        except NotJson as error:
+            raise bad_request(f"the body is not JSON: it {error}") from None
+        try:
+            # Clients write numbers and booleans as text too.
+            return msgspec.convert(found, kind, strict=False)
+        except json_text.UNREADABLE as error:
+            raise unprocessable(f"nothing of the request was taken: {error}") from None
+
+    def answer_slice(
+        self,
+        request: falcon.Request,
+        response: falcon.Response,
+        found: Sequence[T],
+        part: Slice,
+        element: Callable[[T], Any],
+    ) -> None:
+        """``found``: one more than the slice has, where more follow."""
+        paging.answer_page(
+            request,
+            response,
+            enumerate(found, part.offset + 1),
+            limit=part.limit,
+            max_bytes=self.settings.max_answer_bytes,
+            element=lambda numbered: element(numbered[1]),
+            offset=lambda numbered: str(numbered[0]),
+        )
+
+
+def one_row_more(part: Slice) -> Slice:
+    """Asks for one more than is shown, which says whether a page follows."""
+    return Slice(part.limit + 1, part.offset)
+
+
+def self_link(request: falcon.Request, path: str, own_id: str) -> dict[str, str]:
+    return {"rel": "self", "href": f"{request.prefix}{path}/{quote(own_id, safe='')}"}
+
+
+def of_alarms(error: AlarmsError) -> Problem:
+    match error:
+        case UnknownId():
+            return not_found(str(error))
+        case NameTaken():
+            return conflict(str(error))
+        case BrokenRules():
+            return refusal(error.violations)
+    raise error

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2.0/notification-methods``: whom an alarm's actions notify, and how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import falcon
+import msgspec
+
+from monasca_common.alarms import notification_methods as methods
+from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
+from monasca_common.api import openapi, paging
+from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.openapi import ARRAY, INTEGER, LIMIT, ROW_OFFSET, STRING, list_of, of, operation, sort_by
+
+PATH = "/v2.0/notification-methods"
+_METHOD = of(id=STRING, links=ARRAY, name=STRING, type=STRING, address=STRING, period=INTEGER)
+_FIELDS = {
+    "name": openapi.text(methods.NAME),
+    "type": {"type": "string", "enum": list(methods.TYPES)},
+    "address": openapi.text(methods.ADDRESS),
+    "period": {"type": "integer", "minimum": 0},
+}
+_WHOLE = {"type": "object", "properties": _FIELDS, "required": ["name", "type", "address"]}
+_PART = {"type": "object", "properties": _FIELDS}
+
+
+class NewMethod(msgspec.Struct):
+    """The body of POST and of PUT."""
+
+    name: str
+    type: str
+    address: str
+    period: int = 0
+
+    def method(self) -> NotificationMethod:
+        return NotificationMethod(self.name, self.type.upper(), self.address, self.period)
+
+
+class ChangedMethod(msgspec.Struct):
+    """The body of PATCH: what is absent or null stays as it is."""
+
+    name: str | None = None
+    type: str | None = None
+    address: str | None = None
+    period: int | None = None
+
+    def of(self, method: NotificationMethod) -> NotificationMethod:
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        if self.type is not None:
+            given["type"] = self.type.upper()
+        return replace(method, **given)
+
+
+def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
+    app.add_route(PATH, Methods(context))
+    app.add_route(f"{PATH}/types", MethodTypes())
+    app.add_route(f"{PATH}/{{method_id}}", Method(context))
+
+
+class Methods:
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
+
+    @operation("Notification methods", sort_by(methods.SORTS), LIMIT, ROW_OFFSET, returns=list_of(_METHOD))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        query = self._context.query(request)
+        sorts, part = query.sorts(methods.SORTS), query.rows()
+        found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part))
+        self._context.answer_slice(request, response, found, part, lambda method: _element(request, method))
+
+    @operation("Make a notification method", body=_WHOLE, status=201, returns=_METHOD)
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        asked = self._context.document(request, NewMethod)
+        made = _stored(self._context).create(request.context.tenant, asked.method(), self._context.now_ms())
+        response.status = falcon.HTTP_201
+        paging.answer(response, _element(request, made))
+
+
+class MethodTypes:
+    @operation("Types of notification methods", returns=list_of(of(type=STRING)))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        paging.answer_elements(request, response, [paging.encode({"type": name}) for name in methods.TYPES])
+
+
+class Method:
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
+
+    @operation("One notification method", returns=_METHOD)
+    def on_get(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
+        paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, method_id)))
+
+    @operation("Replace a notification method", body=_WHOLE, returns=_METHOD)
+    def on_put(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
+        asked = self._context.document(request, NewMethod).method()
+        made = _stored(self._context).change(
+            request.context.tenant, method_id, lambda _: replace(asked, id=method_id), self._context.now_ms()
+        )
+        paging.answer(response, _element(request, made))
+
+    @operation("Change a notification method", body=_PART, returns=_METHOD)
+    def on_patch(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
+        asked = self._context.document(request, ChangedMethod)
+        made = _stored(self._context).change(request.context.tenant, method_id, asked.of, self._context.now_ms())
+        paging.answer(response, _element(request, made))
+
+    @operation("Delete a notification method; no action names it afterwards", status=204)
+    def on_delete(self, request: falcon.Request, response: falcon.Response, method_id: str) -> None:
+        _stored(self._context).delete(request.context.tenant, method_id)
+        response.status = falcon.HTTP_204
+
+
+def _stored(context: AlarmsContext) -> NotificationMethods:
+    return NotificationMethods(context.needed_database())
+
+
+def _element(request: falcon.Request, method: NotificationMethod) -> dict[str, Any]:
+    return {
+        "id": method.id,
+        "links": [self_link(request, PATH, method.id)],
+        "name": method.name,
+        "type": method.type,
+        "address": method.address,
+        "period": method.period,
+    }

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of definitions, alarms and notification methods share, over a database of either kind."""
+
+import json
+
+from falcon import testing
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.api.app import make_app
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka.testing import MemoryKafka
+
+NOW_MS = 1_790_000_000_123
+
+
+class AlarmsCase:
+    """Mixed into a case with ``self.database``: an application over it, whose clock ``self.now_ms`` is."""
+
+    def setUp(self):
+        super().setUp()
+        self.now_ms = NOW_MS
+        self.alarms_database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(self.alarms_database.close)
+        self.kafka = self.useFixture(MemoryKafka())
+        self.client = self.application()
+
+    def application(self, **changes):
+        settings = ApiSettings(**{"auth_strategy": "noauth", "access_log": "off", **changes})
+        producer = self.kafka.producer()
+        self.addCleanup(producer.close, 0.0)
+        reader = self.database.storage().open_reader()
+        self.addCleanup(reader.close)
+        app = make_app(
+            settings,
+            TopicProducers(lambda _: producer, settings),
+            reader,
+            now=lambda: self.now_ms / 1000,
+            alarms_database=self.alarms_database,
+        )
+        return testing.TestClient(app)
+
+    def ask(self, method, path, body=None, expected=200, *, tenant="t1", query=""):
+        """The JSON of the answer."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"X-Project-Id": tenant, "Content-Type": "application/json"}
+        answer = self.client.simulate_request(method, path, body=data, headers=headers, query_string=query)
+        self.assertEqual(expected, answer.status_code, answer.text)
+        return answer.json if answer.content else None
+
+    def get(self, path, expected=200, *, tenant="t1", query=""):
+        return self.ask("GET", path, None, expected, tenant=tenant, query=query)
+
+    def elements(self, path, *, tenant="t1", query=""):
+        return self.get(path, tenant=tenant, query=query)["elements"]
+
+    def message(self, method, path, body, expected, **named):
+        """Of the error that answers."""
+        return self.ask(method, path, body, expected, **named)["error"]["message"]
