@@ -22,7 +22,16 @@ from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.posting import PostContext
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
 from monasca_common.api.publishing import Publishing
-from monasca_common.api.resources import alarms, events, health, logs, measurements, metrics, notification_methods
+from monasca_common.api.resources import (
+    alarm_definitions,
+    alarms,
+    events,
+    health,
+    logs,
+    measurements,
+    metrics,
+    notification_methods,
+)
 from monasca_common.api.resources.versions import Version, Versions
 from monasca_common.api.routes import Routes
 from monasca_common.api.series_limit import SeriesLimit
@@ -130,6 +139,7 @@ def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_cont
     metrics.add_routes(app, posts, readable)
     measurements.add_routes(app, readable, settings)
     alarms.add_routes(app, readable, settings)
+    alarm_definitions.add_routes(app, alarms_context)
     notification_methods.add_routes(app, alarms_context)
     app.add_route(logs.PATH, logs.Logs(posts))
     app.add_route(events.PATH, events.Events(posts))

@@ -131,6 +131,7 @@ LIMIT = Parameter(
 )
 OFFSET = Parameter("offset", "Where a page begins: taken from the link named next of the one before", STRING)
 ROW_OFFSET = Parameter("offset", "How many elements to skip", {"type": "integer", "minimum": 0})
+SEVERITY = Parameter("severity", "Some of LOW, MEDIUM, HIGH and CRITICAL, separated by |", STRING)
 FILTER = Parameter("dimensions", "key:value, key:value|value or key alone, separated by commas", STRING)
 #: What lists of series and of names have in common.
 SELECTION = (FILTER, *_TIMES, LIMIT, OFFSET)

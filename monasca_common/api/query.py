@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl
 
 from monasca_common.alarms.database import Slice, Sort
+from monasca_common.alarms.definitions import SEVERITIES, DefinitionFilter
 from monasca_common.api.problems import bad_request, unprocessable
 from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, SeriesFilter, Span
 
@@ -159,6 +160,19 @@ class Query:
     def count_columns(self) -> list[str]:
         """The parameters of the count of alarms."""
         return ["count", *self._group_by()]
+
+    def definitions(self) -> DefinitionFilter:
+        return DefinitionFilter(self._tenant, self._name("name"), self._dimensions(), self.severities())
+
+    def severities(self) -> tuple[str, ...]:
+        return self._some_of("severity", SEVERITIES)
+
+    def _some_of(self, name: str, known: Collection[str]) -> tuple[str, ...]:
+        """``LOW|high``, upper case."""
+        values = tuple(value.upper() for value in (self._first(name) or "").split("|")) if self._first(name) else ()
+        if not set(values) <= set(known):
+            raise unprocessable(f"{name} must be some of {', '.join(known)}, separated by |")
+        return values
 
     def rows(self) -> Slice:
         """Of lists whose offset is a number of rows to skip."""

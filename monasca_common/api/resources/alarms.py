@@ -29,8 +29,7 @@ def add_routes(app: falcon.App[Any, Any], reader: Reader, settings: ApiSettings)
     for path in ("/v2.0/alarms/state-history", "/v2.0/alarms/state-history/", "/v2.0/alarms/{alarm_id}/state-history"):
         app.add_route(path, history)
     app.add_route("/v2.0/alarms/count", NoAlarms())
-    for name in ("alarm-definitions", "alarms"):
-        app.add_route(f"/v2.0/{name}", NothingYet())
+    app.add_route("/v2.0/alarms", NothingYet())
 
 
 class AlarmHistory:

@@ -159,7 +159,7 @@ class Queries:
             conditions.append(_SERIES.c.region == which.region)
         if which.name is not None:
             conditions.append(_SERIES.c.name == which.name)
-        conditions += self._match(_SERIES.c.dimensions, which.dimensions)
+        conditions += self.match(_SERIES.c.dimensions, which.dimensions)
         if which.start_ms is not None or which.end_ms is not None:
             rows: Select = sa.select(sa.literal_column("1")).where(
                 _ROWS.c.series_id == _SERIES.c.id, *_between(_ROWS.c.time, Span(which.start_ms or 0, which.end_ms))
@@ -168,7 +168,7 @@ class Queries:
             conditions.append(rows.limit(1).offset(0).exists())
         return conditions
 
-    def _match(self, document: sa.ColumnElement[Any], dimensions: Mapping[str, Sequence[str]]) -> list[Condition]:
+    def match(self, document: sa.ColumnElement[Any], dimensions: Mapping[str, Sequence[str]]) -> list[Condition]:
         """The conditions that a JSON object has each of these keys, with one of its values if it has any."""
         if not self._on_postgresql:
             return [_pair_of(document, key, values) for key, values in dimensions.items()]
@@ -206,7 +206,7 @@ class Queries:
             found = sa.func.json_extract(metric.c.value, "$.dimensions")
             found = _if_of_type("object", sa.func.json_type(metric.c.value, "$.dimensions"), found)
             document = _if_of_type("object", metric.c.type, found)
-        conditions = self._match(document, dimensions)
+        conditions = self.match(document, dimensions)
         return sa.select(sa.literal_column("1")).select_from(metric).where(*conditions).exists()
 
     def _points(self, series_ids: Sequence[bytes], span: Span) -> Select:

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of alarm definitions: each change is one transaction, which begins with the version of all definitions."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, Sort, new_id, ordered
+from monasca_common.alarms.definitions import (
+    AlarmDefinition,
+    DefinitionFilter,
+    StoredSubExpression,
+    paired,
+    refused_changes,
+    violations,
+)
+from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
+from monasca_common.alarms.expression import SubExpression, parse
+from monasca_common.models.errors import Violation
+from monasca_common.storage.errors import DuplicateKey
+from monasca_common.storage.sql import tables
+from monasca_common.storage.sql.queries import Queries
+
+_WHAT = "alarm definition"
+_DEFINITION, _SUB, _ACTION = tables.alarm_definition, tables.alarm_sub_expression, tables.alarm_action
+_VERSION, _METHOD = tables.alarm_definitions_version, tables.notification_method
+_ALARM, _ALARM_METRIC, _SUB_ALARM = tables.alarm, tables.alarm_metric, tables.sub_alarm
+_OWN = ("name", "description", "expression", "severity", "actions_enabled", "deterministic")
+_SELECT = sa.select(*(_DEFINITION.c[name] for name in ("id", *_OWN, "match_by")))
+_SORTED_BY = {
+    **{name: _DEFINITION.c[name] for name in ("id", "name", "severity")},
+    "created_at": _DEFINITION.c.created,
+    "updated_at": _DEFINITION.c.updated,
+}
+_OF_EXPRESSION = ("function", "metric_name", "deterministic", "operator", "threshold", "period", "periods")
+
+
+def next_version(connection: sa.Connection) -> int:
+    """The first statement of whoever changes definitions or deletes alarms: it lets one at a time do so."""
+    connection.execute(_VERSION.update().values(version=_VERSION.c.version + 1))
+    return int(connection.execute(sa.select(_VERSION.c.version)).scalar_one())
+
+
+class AlarmDefinitions:
+    """Those in the database. Each call names its tenant, and finds no other's."""
+
+    def __init__(self, database: AlarmsDatabase) -> None:
+        self._database = database
+        self._queries = Queries(database.dialect)
+
+    def found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> list[AlarmDefinition]:
+        statement = ordered(_SELECT.where(*self._conditions(which)), sorts, _SORTED_BY, _DEFINITION.c.id, part)
+        return self._database.read(lambda connection: _definitions(connection, connection.execute(statement).all()))
+
+    def get(self, tenant: str, definition_id: str) -> AlarmDefinition:
+        """Raises `UnknownId`."""
+        return self._database.read(lambda connection: _one(connection, tenant, definition_id))
+
+    def create(self, tenant: str, definition: AlarmDefinition, now_ms: int) -> AlarmDefinition:
+        """Raises `BrokenRules`, `NameTaken`."""
+        _check(violations(definition))
+        parsed = parse(definition.expression).sub_expressions
+        made = replace(definition, id=new_id(), deterministic=_deterministic(parsed))
+
+        def work(connection: sa.Connection) -> AlarmDefinition:
+            version = next_version(connection)
+            _check_actions(connection, tenant, made)
+            row = {**_row(made), "id": made.id, "tenant": tenant, "match_by": list(made.match_by)}
+            row |= {"created": now_ms, "updated": now_ms, "version": version}
+            connection.execute(_DEFINITION.insert().values(row))
+            _insert_parts(connection, made, [StoredSubExpression(new_id(), 0, each) for each in parsed])
+            return made
+
+        return self._write(work)
+
+    def change(
+        self, tenant: str, definition_id: str, changed: Callable[[AlarmDefinition], AlarmDefinition], now_ms: int
+    ) -> AlarmDefinition:
+        """What ``changed`` makes of the stored one. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
+
+        def work(connection: sa.Connection) -> AlarmDefinition:
+            version = next_version(connection)
+            before = _one(connection, tenant, definition_id)
+            made = changed(before)
+            _check(violations(made))
+            _check(refused_changes(before, made))
+            parsed = parse(made.expression).sub_expressions
+            made = replace(made, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
+            _check_actions(connection, tenant, made)
+            subs = paired(_sub_expressions(connection, definition_id), parsed)
+            statement = _DEFINITION.update().where(*_of(tenant, definition_id))
+            connection.execute(statement.values(_row(made) | {"updated": now_ms, "version": version}))
+            _delete_parts(connection, definition_id)
+            _insert_parts(connection, made, subs)
+            return made
+
+        return self._write(work)
+
+    def delete(self, tenant: str, definition_id: str) -> None:
+        """With its alarms; their history stays. Raises `UnknownId`."""
+
+        def work(connection: sa.Connection) -> None:
+            next_version(connection)
+            if not connection.execute(_DEFINITION.delete().where(*_of(tenant, definition_id))).rowcount:
+                raise UnknownId(_WHAT, definition_id)
+            _delete_parts(connection, definition_id)
+            of_definition = _ALARM.c.tenant == tenant, _ALARM.c.definition_id == definition_id
+            alarms = sa.select(_ALARM.c.id).where(*of_definition)
+            for table in (_ALARM_METRIC, _SUB_ALARM):
+                connection.execute(table.delete().where(table.c.alarm_id.in_(alarms)))
+            connection.execute(_ALARM.delete().where(*of_definition))
+
+        self._database.write(work)
+
+    def _conditions(self, which: DefinitionFilter) -> list[Condition]:
+        conditions: list[Condition] = [_DEFINITION.c.tenant == which.tenant]
+        if which.name is not None:
+            conditions.append(_DEFINITION.c.name == which.name)
+        if which.severities:
+            conditions.append(_DEFINITION.c.severity.in_(which.severities))
+        if which.dimensions:
+            having = sa.select(_SUB.c.definition_id).where(*self._queries.match(_SUB.c.dimensions, which.dimensions))
+            conditions.append(_DEFINITION.c.id.in_(having))
+        return conditions
+
+    def _write(self, work: Callable[[sa.Connection], AlarmDefinition]) -> AlarmDefinition:
+        try:
+            return self._database.write(work)
+        except DuplicateKey:
+            raise NameTaken(_WHAT) from None
+
+
+def _one(connection: sa.Connection, tenant: str, definition_id: str) -> AlarmDefinition:
+    row = connection.execute(_SELECT.where(*_of(tenant, definition_id))).one_or_none()
+    if row is None:
+        raise UnknownId(_WHAT, definition_id)
+    return _definitions(connection, [row])[0]
+
+
+def _definitions(connection: sa.Connection, rows: Sequence[Row]) -> list[AlarmDefinition]:
+    """With their actions."""
+    actions: dict[tuple[str, str], list[str]] = defaultdict(list)
+    statement = sa.select(_ACTION).where(_ACTION.c.definition_id.in_([row.id for row in rows]))
+    for each in connection.execute(statement.order_by(_ACTION.c.position)):
+        actions[each.definition_id, each.state].append(each.method_id)
+    return [
+        AlarmDefinition(
+            **{name: getattr(row, name) for name in ("id", *_OWN)},
+            match_by=tuple(row.match_by),
+            alarm_actions=tuple(actions[row.id, "ALARM"]),
+            ok_actions=tuple(actions[row.id, "OK"]),
+            undetermined_actions=tuple(actions[row.id, "UNDETERMINED"]),
+        )
+        for row in rows
+    ]
+
+
+def _sub_expressions(connection: sa.Connection, definition_id: str) -> list[StoredSubExpression]:
+    statement = sa.select(_SUB).where(_SUB.c.definition_id == definition_id).order_by(_SUB.c.position)
+    return [sub_expression(row) for row in connection.execute(statement)]
+
+
+def sub_expression(row: Row) -> StoredSubExpression:
+    """Of a row of its table."""
+    own = {name: getattr(row, name) for name in _OF_EXPRESSION}
+    return StoredSubExpression(
+        row.id, row.windows, SubExpression(**own, dimensions=tuple(sorted(row.dimensions.items())))
+    )
+
+
+def _insert_parts(connection: sa.Connection, definition: AlarmDefinition, subs: Sequence[StoredSubExpression]) -> None:
+    rows = [
+        {
+            "id": each.id,
+            "windows": each.windows,
+            "definition_id": definition.id,
+            "position": position,
+            "dimensions": dict(each.expression.dimensions),
+            **{name: getattr(each.expression, name) for name in _OF_EXPRESSION},
+        }
+        for position, each in enumerate(subs)
+    ]
+    connection.execute(_SUB.insert(), rows)
+    actions = [
+        {"definition_id": definition.id, "state": state, "position": position, "method_id": method_id}
+        for state, methods in definition.actions.items()
+        for position, method_id in enumerate(methods)
+    ]
+    if actions:
+        connection.execute(_ACTION.insert(), actions)
+
+
+def _delete_parts(connection: sa.Connection, definition_id: str) -> None:
+    for table in (_SUB, _ACTION):
+        connection.execute(table.delete().where(table.c.definition_id == definition_id))
+
+
+def _check(broken: Sequence[Violation]) -> None:
+    if broken:
+        raise BrokenRules(broken)
+
+
+def _check_actions(connection: sa.Connection, tenant: str, definition: AlarmDefinition) -> None:
+    """They stay where they are until the commit: who deletes one waits."""
+    wanted = set().union(*definition.actions.values())
+    if not wanted:
+        return
+    statement = sa.select(_METHOD.c.id).where(_METHOD.c.tenant == tenant, _METHOD.c.id.in_(wanted))
+    known = set(connection.execute(statement.with_for_update(read=True)).scalars())
+    _check(
+        [
+            Violation(f"{state.lower()}_actions[{index}]", "is not the id of a notification method")
+            for state, methods in definition.actions.items()
+            for index, method_id in enumerate(methods)
+            if method_id not in known
+        ]
+    )
+
+
+def _deterministic(parsed: Sequence[SubExpression]) -> bool:
+    return all(each.deterministic for each in parsed)
+
+
+def _of(tenant: str, definition_id: str) -> tuple[Condition, Condition]:
+    return _DEFINITION.c.id == definition_id, _DEFINITION.c.tenant == tenant
+
+
+def _row(definition: AlarmDefinition) -> dict[str, Any]:
+    return {name: getattr(definition, name) for name in _OWN}

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alarm definitions: their rules, and what a change of one may change. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from monasca_common.alarms.expression import ExpressionError, SubExpression, parse
+from monasca_common.models.errors import Violation
+from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, POSTED, TextRule
+
+SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
+STATES = ("OK", "UNDETERMINED", "ALARM")
+SORTS = ("id", "name", "severity", "updated_at", "created_at")
+NAME = TextRule()
+DESCRIPTION = TextRule(least=0, most=LONGEST_TEXT)
+ACTION = TextRule(most=50)
+MOST_ACTIONS = 100  # of one state
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmDefinition:
+    """``match_by``: keys of dimensions; each combination of their values has an alarm of its own. The actions are ids
+    of notification methods. ``id`` and ``deterministic`` are made when it is stored."""
+
+    name: str
+    expression: str
+    description: str = ""
+    match_by: tuple[str, ...] = ()
+    severity: str = "LOW"
+    actions_enabled: bool = True
+    alarm_actions: tuple[str, ...] = ()
+    ok_actions: tuple[str, ...] = ()
+    undetermined_actions: tuple[str, ...] = ()
+    deterministic: bool = False
+    id: str = ""
+
+    @property
+    def actions(self) -> Mapping[str, tuple[str, ...]]:
+        """By the state whose beginning they tell."""
+        return {"ALARM": self.alarm_actions, "OK": self.ok_actions, "UNDETERMINED": self.undetermined_actions}
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionFilter:
+    """``dimensions``: allowed values of each key, none for any, all in one sub-expression. ``severities``: any if
+    there are none."""
+
+    tenant: str
+    name: str | None = None
+    dimensions: Mapping[str, Sequence[str]] = field(default_factory=lambda: MappingProxyType({}))
+    severities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubExpression:
+    """``windows``: grows when its windows begin anew."""
+
+    id: str
+    windows: int
+    expression: SubExpression
+
+
+def violations(definition: AlarmDefinition) -> list[Violation]:
+    """Whether its actions exist is not asked here."""
+    return [Violation(where, rule) for where, rule in _faults(definition)]
+
+
+def _faults(definition: AlarmDefinition) -> Iterator[tuple[str, str]]:
+    yield from (("name", fault) for fault in NAME.faults(definition.name))
+    yield from (("description", fault) for fault in DESCRIPTION.faults(definition.description))
+    try:
+        parse(definition.expression)
+    except ExpressionError as error:
+        yield "expression", f"is wrong {error}"
+    if definition.severity not in SEVERITIES:
+        yield "severity", f"is not one of {', '.join(SEVERITIES)}"
+    yield from _list_faults("match_by", definition.match_by, POSTED.key, MOST_DIMENSIONS)
+    for state, actions in definition.actions.items():
+        yield from _list_faults(f"{state.lower()}_actions", actions, ACTION, MOST_ACTIONS)
+
+
+def _list_faults(name: str, texts: Sequence[str], rule: TextRule, most: int) -> Iterator[tuple[str, str]]:
+    if len(texts) > most:
+        yield name, f"has {len(texts)} entries: at most {most} are allowed"
+        return
+    if len(set(texts)) < len(texts):
+        yield name, "has an entry twice"
+    for index, text in enumerate(texts):
+        yield from ((f"{name}[{index}]", fault) for fault in rule.faults(text))
+
+
+def refused_changes(stored: AlarmDefinition, changed: AlarmDefinition) -> list[Violation]:
+    """What cannot change: the alarms that are there have their series by it."""
+    refused: list[Violation] = []
+    if sorted(stored.match_by) != sorted(changed.match_by):
+        refused.append(Violation("match_by", "cannot change: delete the definition and make another"))
+    if _metrics(stored.expression) != _metrics(changed.expression):
+        refused.append(
+            Violation("expression", "cannot have other metrics, dimensions or another number of sub-expressions")
+        )
+    return refused
+
+
+def _metrics(expression: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    return sorted((each.metric_name, each.dimensions) for each in parse(expression).sub_expressions)
+
+
+def paired(stored: Sequence[StoredSubExpression], changed: Sequence[SubExpression]) -> list[StoredSubExpression]:
+    """The changed ones in their order, each with the id of the stored one that has its metric; of equal metrics the
+    first belongs to the first. Windows begin anew where function, period or number of periods is another."""
+    waiting: dict[object, list[StoredSubExpression]] = defaultdict(list)
+    for each in stored:
+        waiting[each.expression.metric_name, each.expression.dimensions].append(each)
+    made: list[StoredSubExpression] = []
+    for expression in changed:
+        before = waiting[expression.metric_name, expression.dimensions].pop(0)
+        anew = _windows_of(before.expression) != _windows_of(expression)
+        made.append(StoredSubExpression(before.id, before.windows + anew, expression))
+    return made
+
+
+def _windows_of(expression: SubExpression) -> tuple[str, int, int]:
+    return expression.function, expression.period, expression.periods
