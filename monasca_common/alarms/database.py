@@ -79,4 +79,6 @@ def ordered(
         if getattr(column, "nullable", False):
             order = order.nulls_last() if sort.descending else order.nulls_first()
         orders.append(order)
-    return statement.order_by(*orders, last).limit(part.limit).offset(part.offset)
+    if all(columns[sort.field] is not last for sort in sorts):
+        orders.append(last)
+    return statement.order_by(*orders).limit(part.limit).offset(part.offset)

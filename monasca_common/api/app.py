@@ -138,7 +138,7 @@ def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_cont
     readable: Any = reader if reader is not None else _NoReader()
     metrics.add_routes(app, posts, readable)
     measurements.add_routes(app, readable, settings)
-    alarms.add_routes(app, readable, settings)
+    alarms.add_routes(app, readable, alarms_context, posts.publishing)
     alarm_definitions.add_routes(app, alarms_context)
     notification_methods.add_routes(app, alarms_context)
     app.add_route(logs.PATH, logs.Logs(posts))

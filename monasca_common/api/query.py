@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qsl
 
+from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
-from monasca_common.alarms.definitions import SEVERITIES, DefinitionFilter
+from monasca_common.alarms.definitions import SEVERITIES, STATES, DefinitionFilter
 from monasca_common.api.problems import bad_request, unprocessable
 from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, SeriesFilter, Span
 
@@ -157,9 +158,25 @@ class Query:
             after = f"{max(0, _read_time('offset', after) + 1)}-"
         return which, PageOf(self.limit(), after)
 
-    def count_columns(self) -> list[str]:
-        """The parameters of the count of alarms."""
-        return ["count", *self._group_by()]
+    def alarms(self) -> WhichAlarms:
+        return WhichAlarms(
+            self._tenant,
+            definition_id=self._first("alarm_definition_id"),
+            metric_name=self._name("metric_name"),
+            dimensions=self._dimensions("metric_dimensions"),
+            states=self._some_of("state", STATES),
+            severities=self.severities(),
+            lifecycle_state=self._first("lifecycle_state"),
+            link=self._first("link"),
+            state_updated_since_ms=self._time("state_updated_start_time"),
+        )
+
+    def groups(self, known: Collection[str]) -> tuple[str, ...]:
+        """What alarms are counted by."""
+        group_by = self._group_by()
+        if not set(group_by) <= set(known):
+            raise unprocessable(f"group_by must be some of {', '.join(known)}, separated by commas")
+        return group_by
 
     def definitions(self) -> DefinitionFilter:
         return DefinitionFilter(self._tenant, self._name("name"), self._dimensions(), self.severities())
@@ -246,20 +263,20 @@ class Query:
             raise bad_request("end_time must be after start_time")
         return start, end
 
-    def _dimensions(self) -> Mapping[str, tuple[str, ...]]:
+    def _dimensions(self, name: str = "dimensions") -> Mapping[str, tuple[str, ...]]:
         """``k:v|v2,k3``: allowed values of each key, none for any. A value may hold colons, a key none."""
         dimensions: dict[str, tuple[str, ...]] = {}
-        for part in self._list("dimensions"):
+        for part in self._list(name):
             key, _, alternatives = part.partition(":")
             values = tuple(value for value in alternatives.split("|") if value)
             if not key or any(len(text) > MAX_NAME_LENGTH for text in (key, *values)):
                 raise unprocessable(
-                    f"dimensions has {part[:MAX_NAME_LENGTH]!r} in it: write key:value, key:value|value or "
+                    f"{name} has {part[:MAX_NAME_LENGTH]!r} in it: write key:value, key:value|value or "
                     f"a key alone, each of 1 to {MAX_NAME_LENGTH} characters"
                 )
             dimensions[key] = values
-        _check_count("dimensions", "keys", len(dimensions), MAX_KEYS)
-        _check_count("dimensions", "values", sum(map(len, dimensions.values())), MAX_VALUES)
+        _check_count(name, "keys", len(dimensions), MAX_KEYS)
+        _check_count(name, "values", sum(map(len, dimensions.values())), MAX_VALUES)
         return dimensions
 
     def _group_by(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Service:
 def _opening(conf: cfg.ConfigOpts, settings: ApiSettings) -> Callable[[str], kafka.KafkaProducer]:
     """Opens a topic's producer. Together they hold no more than ``[kafka] budget_bytes``: each has its share."""
     read = producer_settings(conf)
-    share = read.budget_bytes // len(settings.posted_topics)
+    share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
     own = replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
     return lambda _topic: kafka.open_producer(own)
 

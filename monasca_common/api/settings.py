@@ -191,6 +191,9 @@ class ApiSettings:
         unset="the value of metrics_topic followed by .dlq",
         help="The topic to which invalid metrics are sent with invalid_metrics=drop.",
     )
+    alarm_transitions_topic: str = option(
+        "alarm-state-transitions", help="The topic to which changes of alarms that are made by hand are sent."
+    )
     page_limit: int = option(
         10_000,
         minimum=1,
@@ -244,7 +247,7 @@ def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
         publish_timeout_seconds=read["publish_timeout_seconds"] or kafka.publish_timeout_seconds,
         rejected_metrics_topic=read["rejected_metrics_topic"] or f"{read['metrics_topic']}.dlq",
     )
-    for name in ("metrics_topic", "logs_topic", "events_topic", "rejected_metrics_topic"):
+    for name in ("metrics_topic", "logs_topic", "events_topic", "rejected_metrics_topic", "alarm_transitions_topic"):
         topic = getattr(settings, name)
         if not _TOPIC.fullmatch(topic):
             raise read.error(

@@ -1,35 +1,190 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET`` of alarms: the history that is stored, and empty lists of what nothing is behind yet."""
+"""``/v2.0/alarms``: listed, counted, set by hand and deleted; and the history of their states."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 import falcon
+import msgspec
 
-from monasca_common.api import paging
-from monasca_common.api.openapi import GROUP_BY, OBJECT, SELECTION, STRING, TIME, list_of, of, operation
+from monasca_common.alarms.alarm_queries import GROUPS, SORTS
+from monasca_common.alarms.alarm_tables import LIFECYCLE_STATE, LINK, Alarms, StoredAlarm
+from monasca_common.alarms.definitions import STATES
+from monasca_common.api import openapi, paging
+from monasca_common.api.alarm_publishing import publish_due
+from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.openapi import (
+    ARRAY,
+    LIMIT,
+    OBJECT,
+    ROW_OFFSET,
+    SELECTION,
+    SEVERITY,
+    STRING,
+    TIME,
+    Parameter,
+    list_of,
+    of,
+    operation,
+    sort_by,
+)
 from monasca_common.api.paging import one_more
+from monasca_common.api.publishing import Publishing
 from monasca_common.api.query import Query, iso
+from monasca_common.api.resources.alarm_definitions import PATH as DEFINITIONS
 from monasca_common.api.settings import ApiSettings
 from monasca_common.storage.reader import Reader, StoredTransition
 
-_ARRAY = {"type": "array"}
+PATH = "/v2.0/alarms"
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_ALARM = of(
+    id=STRING,
+    links=ARRAY,
+    alarm_definition=OBJECT,
+    metrics=ARRAY,
+    state=STRING,
+    lifecycle_state=_TEXT_OR_NULL,
+    link=_TEXT_OR_NULL,
+    state_updated_timestamp=TIME,
+    updated_timestamp=TIME,
+    created_timestamp=TIME,
+)
+_FIELDS = {
+    "state": {"type": "string", "enum": list(STATES)},
+    "lifecycle_state": {**openapi.text(LIFECYCLE_STATE), **_TEXT_OR_NULL},
+    "link": {**openapi.text(LINK), **_TEXT_OR_NULL},
+}
+_WHOLE = {"type": "object", "properties": _FIELDS, "required": list(_FIELDS)}
+_PART = {"type": "object", "properties": _FIELDS}
+_FILTERS = (
+    Parameter("alarm_definition_id", "The definition's id", STRING),
+    openapi.METRIC_NAME,
+    Parameter("metric_dimensions", "key:value, key:value|value or key alone, separated by commas", STRING),
+    Parameter("state", "Some of OK, UNDETERMINED and ALARM, separated by |", STRING),
+    SEVERITY,
+    Parameter("lifecycle_state", "The lifecycle state", STRING),
+    Parameter("link", "The link", STRING),
+    Parameter("state_updated_start_time", "Only what has its state from this time on", TIME),
+)
+_GROUP_BY = Parameter("group_by", f"Some of {', '.join(GROUPS)}, separated by commas", STRING)
 _TRANSITION = of(
-    id=STRING, alarm_id=STRING, metrics=_ARRAY, old_state=STRING, new_state=STRING, timestamp=TIME, sub_alarms=_ARRAY
+    id=STRING, alarm_id=STRING, metrics=ARRAY, old_state=STRING, new_state=STRING, timestamp=TIME, sub_alarms=ARRAY
 )
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-def add_routes(app: falcon.App[Any, Any], reader: Reader, settings: ApiSettings) -> None:
-    history = AlarmHistory(reader, settings)
-    for path in ("/v2.0/alarms/state-history", "/v2.0/alarms/state-history/", "/v2.0/alarms/{alarm_id}/state-history"):
+class WholeAlarm(msgspec.Struct):
+    """The body of PUT: all three, of which the last two may be null."""
+
+    state: str
+    lifecycle_state: str | None
+    link: str | None
+
+    def of(self, alarm: StoredAlarm) -> StoredAlarm:
+        return replace(alarm, **msgspec.structs.asdict(self))
+
+
+class ChangedAlarm(msgspec.Struct):
+    """The body of PATCH: what is absent or null stays as it is."""
+
+    state: str | None = None
+    lifecycle_state: str | None = None
+    link: str | None = None
+
+    def of(self, alarm: StoredAlarm) -> StoredAlarm:
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return replace(alarm, **given)
+
+
+def add_routes(app: falcon.App[Any, Any], reader: Reader, context: AlarmsContext, publishing: Publishing) -> None:
+    history = AlarmHistory(reader, context.settings)
+    for path in (f"{PATH}/state-history", f"{PATH}/state-history/", f"{PATH}/{{alarm_id}}/state-history"):
         app.add_route(path, history)
-    app.add_route("/v2.0/alarms/count", NoAlarms())
-    app.add_route("/v2.0/alarms", NothingYet())
+    app.add_route(f"{PATH}/count", AlarmsCount(context))
+    app.add_route(PATH, AlarmsList(context))
+    app.add_route(f"{PATH}/{{alarm_id}}", Alarm(context, publishing))
+
+
+class AlarmsList:
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
+
+    @operation("Alarms", *_FILTERS, sort_by(SORTS), LIMIT, ROW_OFFSET, returns=list_of(_ALARM))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        query = self._context.query(request)
+        which, sorts, part = query.alarms(), query.sorts(SORTS), query.rows()
+        found = Alarms(self._context.needed_database()).found(which, sorts, one_row_more(part))
+        self._context.answer_slice(request, response, found, part, lambda alarm: _shown(request, alarm))
+
+
+class Alarm:
+    def __init__(self, context: AlarmsContext, publishing: Publishing) -> None:
+        self._context = context
+        self._publishing = publishing
+
+    @operation("One alarm", returns=_ALARM)
+    def on_get(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
+        alarm = Alarms(self._context.needed_database()).get(request.context.tenant, alarm_id)
+        paging.answer(response, _shown(request, alarm))
+
+    @operation("Set an alarm's state, lifecycle state and link", body=_WHOLE, returns=_ALARM)
+    def on_put(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
+        self._change(request, response, alarm_id, self._context.document(request, WholeAlarm).of)
+
+    @operation("Set some of an alarm's state, lifecycle state and link", body=_PART, returns=_ALARM)
+    def on_patch(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
+        self._change(request, response, alarm_id, self._context.document(request, ChangedAlarm).of)
+
+    @operation("Delete an alarm, which comes again if its series go on", status=204)
+    def on_delete(self, request: falcon.Request, response: falcon.Response, alarm_id: str) -> None:
+        Alarms(self._context.needed_database()).delete(request.context.tenant, alarm_id)
+        response.status = falcon.HTTP_204
+
+    def _change(
+        self,
+        request: falcon.Request,
+        response: falcon.Response,
+        alarm_id: str,
+        changed: Callable[[StoredAlarm], StoredAlarm],
+    ) -> None:
+        database, now_ms = self._context.needed_database(), self._context.now_ms()
+        alarm, due = Alarms(database).change(request.context.tenant, alarm_id, changed, now_ms)
+        if due is not None:
+            publish_due(database, self._publishing, self._context.settings, due, now_ms)
+        paging.answer(response, _shown(request, alarm))
+
+
+class AlarmsCount:
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
+
+    @operation(
+        "How many alarms there are, in all or by group",
+        *_FILTERS,
+        _GROUP_BY,
+        LIMIT,
+        ROW_OFFSET,
+        returns=of(links=ARRAY, columns=ARRAY, counts=ARRAY),
+    )
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        query, alarms = self._context.query(request), Alarms(self._context.needed_database())
+        which, group_by, part = query.alarms(), query.groups(GROUPS), query.rows()
+        following = None
+        if group_by:
+            counts = alarms.counts(which, group_by, one_row_more(part))
+            if len(counts) > part.limit:
+                following = str(part.offset + part.limit)
+            counts = counts[: part.limit] or [[0, *[None] * len(group_by)]]
+        else:
+            counts = [[alarms.count(which)]]
+        links = paging.links(request, following)
+        paging.answer(response, {"links": links, "columns": ["count", *group_by], "counts": counts})
 
 
 class AlarmHistory:
@@ -54,20 +209,25 @@ class AlarmHistory:
             )
 
 
-class NothingYet:
-    """Clients ask for these lists before anything else; an error would stop them."""
-
-    @operation("Nothing yet", returns=list_of(OBJECT))
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        paging.answer_elements(request, response, [])
-
-
-class NoAlarms:
-    @operation("How many alarms there are: none yet", GROUP_BY, returns=of(links=_ARRAY, columns=_ARRAY, counts=_ARRAY))
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        columns = Query(request.query_string, tenant=request.context.tenant, page_limit=1).count_columns()
-        counts = [[0, *[None] * (len(columns) - 1)]]
-        paging.answer(response, {"links": paging.links(request), "columns": columns, "counts": counts})
+def _shown(request: falcon.Request, alarm: StoredAlarm) -> dict[str, Any]:
+    own = self_link(request, PATH, alarm.id)
+    return {
+        "id": alarm.id,
+        "links": [own, {"rel": "state-history", "href": f"{own['href']}/state-history"}],
+        "alarm_definition": {
+            "id": alarm.definition_id,
+            "name": alarm.definition_name,
+            "severity": alarm.severity,
+            "links": [self_link(request, DEFINITIONS, alarm.definition_id)],
+        },
+        "metrics": [{"name": each.name, "dimensions": each.dimensions} for each in alarm.metrics],
+        "state": alarm.state,
+        "lifecycle_state": alarm.lifecycle_state,
+        "link": alarm.link,
+        "state_updated_timestamp": iso(alarm.state_updated),
+        "updated_timestamp": iso(alarm.updated),
+        "created_timestamp": iso(alarm.created),
+    }
 
 
 def _element(transition: StoredTransition) -> dict[str, Any]:

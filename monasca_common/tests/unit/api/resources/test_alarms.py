@@ -6,13 +6,6 @@ from monasca_common.tests.unit.api.reads_case import BASE_MS, ReadsCase
 
 
 class TestAlarms(ReadsCase):
-    def test_lists_of_what_does_not_exist_yet_are_empty(self):
-        body = self.get("/v2.0/alarms")
-        self.assertEqual(({"links", "elements"}, []), (set(body), body["elements"]))
-        count = self.get("/v2.0/alarms/count")
-        self.assertEqual((["count"], [[0]]), (count["columns"], count["counts"]))
-        self.assertEqual("self", count["links"][0]["rel"])
-
     def test_the_history_of_all_alarms_and_of_one(self):
         self.store(*(_transition(n) for n in range(3)), kind=Kind.ALARM_HISTORY)
         found = self.elements("/v2.0/alarms/state-history")

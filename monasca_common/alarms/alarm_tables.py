@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of alarms, as the API uses them: lists, counts, what is set by hand, and deletion."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.alarm_queries import AlarmQueries, WhichAlarms
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, Sort
+from monasca_common.alarms.definition_tables import next_version
+from monasca_common.alarms.definitions import STATES
+from monasca_common.alarms.errors import BrokenRules, UnknownId
+from monasca_common.alarms.outbox import TRANSITION, Unpublished, put
+from monasca_common.alarms.transitions import BY_HAND, AlarmChange, AlarmedMetric
+from monasca_common.models.errors import Violation
+from monasca_common.models.limits import TextRule
+from monasca_common.storage.sql import tables
+
+LIFECYCLE_STATE = TextRule(least=0, most=50)
+LINK = TextRule(least=0, most=512)
+
+_WHAT = "alarm"
+_ALARM, _METRIC, _SUB_ALARM, _DEFINITION = tables.alarm, tables.alarm_metric, tables.sub_alarm, tables.alarm_definition
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAlarm:
+    """Times are in ms."""
+
+    id: str
+    definition_id: str
+    definition_name: str
+    severity: str
+    state: str
+    lifecycle_state: str | None
+    link: str | None
+    state_updated: int
+    updated: int
+    created: int
+    metrics: tuple[AlarmedMetric, ...] = ()
+
+
+class Alarms:
+    """Those in the database. Each call names its tenant, and finds no other's."""
+
+    def __init__(self, database: AlarmsDatabase) -> None:
+        self._database = database
+        self._queries = AlarmQueries(database.dialect)
+
+    def found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> list[StoredAlarm]:
+        statement = self._queries.alarms(which, sorts, part)
+        return self._database.read(lambda connection: self._alarms(connection, connection.execute(statement).all()))
+
+    def count(self, which: WhichAlarms) -> int:
+        return int(self._database.rows(self._queries.count(which))[0][0])
+
+    def counts(self, which: WhichAlarms, group_by: Sequence[str], part: Slice) -> list[list[Any]]:
+        return [list(row) for row in self._database.rows(self._queries.counts(which, group_by, part))]
+
+    def get(self, tenant: str, alarm_id: str) -> StoredAlarm:
+        """Raises `UnknownId`."""
+        return self._database.read(lambda connection: self._one(connection, tenant, alarm_id))
+
+    def change(
+        self, tenant: str, alarm_id: str, changed: Callable[[StoredAlarm], StoredAlarm], now_ms: int
+    ) -> tuple[StoredAlarm, Unpublished | None]:
+        """What ``changed`` makes of the stored one; and, where its state is another, what is to be published of it.
+
+        Raises `UnknownId`, `BrokenRules`.
+        """
+
+        def work(connection: sa.Connection) -> tuple[StoredAlarm, Unpublished | None]:
+            # Whoever evaluates the alarm meanwhile finds another version, and leaves this state as it is.
+            later = _ALARM.update().where(*_of(tenant, alarm_id)).values({"version": _ALARM.c.version + 1})
+            connection.execute(later)
+            before = self._one(connection, tenant, alarm_id)
+            made = changed(before)
+            _check(made)
+            # A state's time is later than that of the one before, so each change has an id of its own.
+            time_ms = max(now_ms, before.state_updated + 1)
+            due = None
+            if made.state != before.state:
+                made = replace(made, state_updated=time_ms)
+                due = _put_change(connection, tenant, before, made)
+            made = replace(made, updated=max(now_ms, before.updated))
+            connection.execute(_ALARM.update().where(*_of(tenant, alarm_id)).values(_row(made)))
+            return made, due
+
+        return self._database.write(work)
+
+    def delete(self, tenant: str, alarm_id: str) -> None:
+        """Its history stays. Raises `UnknownId`."""
+
+        def work(connection: sa.Connection) -> None:
+            next_version(connection)
+            if not connection.execute(_ALARM.delete().where(*_of(tenant, alarm_id))).rowcount:
+                raise UnknownId(_WHAT, alarm_id)
+            for table in (_METRIC, _SUB_ALARM):
+                connection.execute(table.delete().where(table.c.alarm_id == alarm_id))
+
+        self._database.write(work)
+
+    def _one(self, connection: sa.Connection, tenant: str, alarm_id: str) -> StoredAlarm:
+        row = connection.execute(self._queries.one(tenant, alarm_id)).one_or_none()
+        if row is None:
+            raise UnknownId(_WHAT, alarm_id)
+        return self._alarms(connection, [row])[0]
+
+    def _alarms(self, connection: sa.Connection, rows: Sequence[Row]) -> list[StoredAlarm]:
+        """With their metrics."""
+        metrics: Mapping[str, list[AlarmedMetric]] = defaultdict(list)
+        for alarm_id, name, dimensions in connection.execute(self._queries.metrics([row.id for row in rows])):
+            metrics[alarm_id].append(AlarmedMetric(name, dimensions))
+        return [StoredAlarm(**row._asdict(), metrics=tuple(metrics[row.id])) for row in rows]
+
+
+def _check(alarm: StoredAlarm) -> None:
+    broken = [] if alarm.state in STATES else [Violation("state", f"is not one of {', '.join(STATES)}")]
+    for name, rule, text in (("lifecycle_state", LIFECYCLE_STATE, alarm.lifecycle_state), ("link", LINK, alarm.link)):
+        broken += [Violation(name, fault) for fault in rule.faults(text or "")]
+    if broken:
+        raise BrokenRules(broken)
+
+
+def _put_change(connection: sa.Connection, tenant: str, before: StoredAlarm, made: StoredAlarm) -> Unpublished:
+    columns = (_DEFINITION.c.description, _DEFINITION.c.actions_enabled)
+    description, enabled = connection.execute(sa.select(*columns).where(_DEFINITION.c.id == made.definition_id)).one()
+    change = AlarmChange(
+        tenant=tenant,
+        alarm_id=made.id,
+        definition_id=made.definition_id,
+        name=made.definition_name,
+        description=description,
+        severity=made.severity,
+        actions_enabled=enabled,
+        old_state=before.state,
+        new_state=made.state,
+        reason=BY_HAND,
+        time_ms=made.state_updated,
+        link=made.link,
+        lifecycle_state=made.lifecycle_state,
+        metrics=made.metrics,
+    )
+    return put(connection, TRANSITION, made.id, change.message_id, change.message, made.state_updated)
+
+
+def _row(alarm: StoredAlarm) -> dict[str, Any]:
+    return {name: getattr(alarm, name) for name in ("state", "lifecycle_state", "link", "state_updated", "updated")}
+
+
+def _of(tenant: str, alarm_id: str) -> tuple[Condition, Condition]:
+    return _ALARM.c.id == alarm_id, _ALARM.c.tenant == tenant

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outbox: what is to be published about alarms is written in the transaction of what it tells of.
+
+Whoever wrote it publishes it after the commit and removes it; what a crash left, another publishes. Its message id is
+the same then, so readers take it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.storage.sql import tables
+
+TRANSITION = "transition"
+
+_OUTBOX = tables.alarm_outbox
+
+
+@dataclass(frozen=True, slots=True)
+class Unpublished:
+    """``kind`` says to which topic. ``number``: its place in the outbox."""
+
+    number: int
+    kind: str
+    key: str
+    message_id: bytes
+    value: bytes
+
+
+def put(connection: sa.Connection, kind: str, key: str, message_id: bytes, value: bytes, now_ms: int) -> Unpublished:
+    """Within the transaction of what it tells of."""
+    row = {"kind": kind, "key": key, "message_id": message_id, "value": value, "created": now_ms}
+    (number,) = connection.execute(_OUTBOX.insert().values(row)).inserted_primary_key or (0,)
+    return Unpublished(number, kind, key, message_id, value)
+
+
+def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int) -> list[Unpublished]:
+    """What has been due since before that time, in order."""
+    columns = [_OUTBOX.c[name] for name in ("number", "kind", "key", "message_id", "value")]
+    statement = sa.select(*columns).where(_OUTBOX.c.created < before_ms).order_by(_OUTBOX.c.number).limit(limit)
+    rows = database.rows(statement)
+    return [Unpublished(row.number, row.kind, row.key, bytes(row.message_id), bytes(row.value)) for row in rows]
+
+
+def remove(database: AlarmsDatabase, numbers: Sequence[int]) -> None:
+    """What Kafka has acknowledged."""
+    database.write(lambda connection: connection.execute(_OUTBOX.delete().where(_OUTBOX.c.number.in_(numbers))))

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes what the API put into the outbox of alarms, after the commit."""
+
+from __future__ import annotations
+
+import logging
+
+from monasca_common.alarms import outbox
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.outbox import Unpublished
+from monasca_common.api.problems import Problem
+from monasca_common.api.publishing import Publishing, TopicMessages
+from monasca_common.api.settings import ApiSettings
+from monasca_common.kafka import Record
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.storage.errors import StorageError
+
+LOG = logging.getLogger(__name__)
+
+_LEFT_AFTER_MS = 60_000  # who wrote a row has published it by then, or does not any more
+_MOST_AT_ONCE = 100
+
+
+def publish_due(
+    database: AlarmsDatabase, publishing: Publishing, settings: ApiSettings, due: Unpublished, now_ms: int
+) -> None:
+    """Publish ``due``, and some of what others left. The change is committed, so what fails here is logged and left in
+    the outbox."""
+    try:
+        left = outbox.oldest(database, before_ms=now_ms - _LEFT_AFTER_MS, limit=_MOST_AT_ONCE)
+        every = {each.number: each for each in (*left, due)}
+        records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in every.values()]
+        publishing.publish(TopicMessages(settings.alarm_transitions_topic, records), keyed=True)
+        outbox.remove(database, list(every))
+    except (Problem, StorageError, MessagingError) as error:
+        reason = error.description if isinstance(error, Problem) else error
+        LOG.warning("A transition of an alarm stays in the outbox: %s", reason)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+import sqlalchemy as sa
+from oslotest import base
+
+from monasca_common.alarms.alarm_queries import SORTS, AlarmQueries, WhichAlarms
+from monasca_common.alarms.database import Slice, Sort
+from monasca_common.storage.sql import schema
+from monasca_common.tests.unit.api.alarms_contract import AlarmsContract, same_change
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+
+class TestAlarmsInSqlite(AlarmsContract, SqliteTestCase):
+    pass
+
+
+class TestIndexes(SqliteTestCase):
+    """How SQLite would find alarms, whatever their number."""
+
+    def plan(self, which, *sorts):
+        statement = AlarmQueries("sqlite").alarms(which, sorts, Slice(100))
+        engine = schema.engine(self.database.settings.connection)
+        compiled = statement.compile(engine, compile_kwargs={"literal_binds": True})
+        with engine.connect() as connection:
+            return " ".join(row[3] for row in connection.execute(sa.text(f"EXPLAIN QUERY PLAN {compiled}")))
+
+    def test_no_filter_reads_all_alarms(self):
+        for changes, index in (
+            ({}, "alarm_by_"),
+            ({"definition_id": "d"}, "alarm_by_"),
+            ({"states": ("ALARM",)}, "alarm_by_state "),
+            ({"lifecycle_state": "OPEN"}, "alarm_by_lifecycle_state"),
+            ({"link": "l"}, "alarm_by_link"),
+            ({"state_updated_since_ms": 5}, "alarm_by_state_updated"),
+            ({"metric_name": "cpu"}, "alarm_metric_by_name"),
+            ({"metric_name": "cpu", "dimensions": {"host": ("a",)}}, "alarm_metric_by_name"),
+            ({"severities": ("LOW",)}, "alarm_by_"),
+        ):
+            plan = self.plan(WhichAlarms("t", **changes))
+            self.assertIn(index, plan, changes)
+            self.assertNotIn("SCAN alarm", plan, changes)
+
+    def test_pages_in_an_order_that_an_index_has_are_not_sorted(self):
+        indexed = set(SORTS) - {"alarm_definition_name", "state", "severity"}
+        for field in indexed:
+            plan = self.plan(WhichAlarms("t"), Sort(field))
+            self.assertNotIn("TEMP B-TREE", plan, field)
+        self.assertNotIn("TEMP B-TREE", self.plan(WhichAlarms("t")))
+
+
+class TestChanges(base.BaseTestCase):
+    def test_the_id_of_a_change_is_of_the_alarm_the_time_and_the_new_state_alone(self):
+        self.assertEqual(same_change().message_id, same_change(reason="s", link="l", old_state="X").message_id)
+        others = {
+            same_change(**changes).message_id for changes in ({"alarm_id": "b"}, {"time_ms": 6}, {"new_state": "OK"})
+        }
+        self.assertEqual(3, len(others - {same_change().message_id}))
