@@ -20,8 +20,8 @@ OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
 MOST_DECISIVE = 100
 """Of a window's readings, so many are kept at most: beyond, a change is dated by the newest measurement in it."""
-MOST_RUNS = 64
-"""Of ``last``: so many ends of runs are kept of what was not evaluated yet; the newest ones."""
+MOST_READINGS = 64
+"""Of ``last``: so many are kept at most of what was not evaluated yet."""
 
 # Sums are of values scaled down: a power of two loses nothing, and the sum of the greatest floats is a float.
 _SCALE = 2.0**-64
@@ -129,8 +129,11 @@ def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
 
 
 def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
-    """What ``last`` needs: the first and the last reading of every run of equal outcomes, in order of time."""
+    """What ``last`` needs, in order of time: all, or of too many the first and the last reading of every run of equal
+    outcomes."""
     ordered = sorted(set(readings))
+    if len(ordered) <= MOST_READINGS:
+        return tuple(ordered)
     outcomes = [meets(sub, reading.quantity) for reading in ordered]
     last = len(ordered) - 1
     kept = [
@@ -138,7 +141,7 @@ def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]
         for index, reading in enumerate(ordered)
         if index in (0, last) or not outcomes[index - 1] == outcomes[index] == outcomes[index + 1]
     ]
-    return tuple(kept[-MOST_RUNS:])
+    return tuple(kept[-MOST_READINGS:])
 
 
 def _brings_it_about(sub: SubExpression, value: float) -> bool:

@@ -6,7 +6,7 @@ It shares the values of expressions with the package, and nothing that decides.
 
 from collections import namedtuple
 from itertools import count
-from math import fsum
+from math import fsum, inf
 
 Change = namedtuple("Change", "old new timestamp_ms states values")
 Measurement = namedtuple("Measurement", "time_ms value sub")
@@ -50,6 +50,7 @@ class SubReference:
         self.values = ()
         self.empty = 0
         self.newest_ms = -1
+        self.told = set()
 
     def view(self, end_ms, known):
         """{window's start: values} of those of the last windows that have measurements."""
@@ -82,24 +83,33 @@ class SubReference:
         """The end of the last window whose evaluation is due by then."""
         return (time_ms - self.delay_ms) // self.length_ms * self.length_ms
 
-    def measured(self, known, decided_to_ms):
-        """Returns the time of the measurement that brought about the latest change, or None."""
+    def brought_about(self, known, decided_to_ms):
+        """(time, state, values) of what measurements bring about that has not been told yet."""
         if self.sub.function == "last":
             newest = max(known, default=None, key=lambda one: one.time_ms)
             if newest is None or newest.time_ms <= self.newest_ms:
-                return None
+                return []
             self.newest_ms = newest.time_ms
-            self.state, self.values = "ALARM" if meets(self.sub, newest.value) else "OK", (newest.value,)
-            return newest.time_ms
-        for end_ms in self.reached(decided_to_ms, known)[-1:]:
-            self.state, self.empty = irrevocable(self.sub), 0
+            return [(newest.time_ms, "ALARM" if meets(self.sub, newest.value) else "OK", (newest.value,))]
+        found = []
+        for end_ms in self.reached(decided_to_ms, known):
+            if end_ms in self.told:
+                continue
+            self.told.add(end_ms)
             # The first moment at which, in order of time, the newest of the windows had come to it.
             times = sorted(one.time_ms for one in known if end_ms - self.length_ms <= one.time_ms < end_ms)
             time_ms = next(t for t in times if self.is_reached(end_ms, [one for one in known if one.time_ms <= t]))
             view = self.view(end_ms, [one for one in known if one.time_ms <= time_ms])
-            self.values = tuple(value_of(self.sub.function, values) for values in view.values())
-            return time_ms
-        return None
+            values = tuple(value_of(self.sub.function, values) for values in view.values())
+            found.append((time_ms, irrevocable(self.sub), values))
+        return found
+
+    def ends(self, after_ms, until_ms):
+        """The ends of the windows that are due in between."""
+        for number in count((after_ms - self.delay_ms) // self.length_ms + 1):
+            if number * self.length_ms + self.delay_ms > until_ms:
+                return
+            yield number * self.length_ms
 
     def due(self, end_ms, known):
         if self.reached(end_ms, known):
@@ -128,38 +138,40 @@ def changes(expression, batches, delay_ms):
     state = alarm_state(expression, subs)
     found = []
     earlier, evaluated_to_ms = [], 0
+
+    def tell(timestamp_ms):
+        nonlocal state
+        new = alarm_state(expression, subs)
+        if new != state:
+            found.append(
+                Change(state, new, timestamp_ms, tuple(sub.state for sub in subs), tuple(sub.values for sub in subs))
+            )
+            state = new
+
     for arrived, horizon_ms in batches:
-        points = {max(one.time_ms, evaluated_to_ms) for one in arrived}
+        # What comes late has its turn first, in order of its time.
+        points = {(max(one.time_ms, evaluated_to_ms), one.time_ms) for one in arrived}
         for sub in subs:
-            if sub.sub.function == "last":
-                continue
-            for number in count((evaluated_to_ms - delay_ms) // sub.length_ms + 1):
-                if number * sub.length_ms + delay_ms > horizon_ms:
-                    break
-                points.add(number * sub.length_ms + delay_ms)
-        for point in sorted(points):
-            for is_due in (False, True):
-                moved = []
-                for position, sub in enumerate(subs):
-                    known = [one for one in earlier if one.sub == position]
-                    known += [one for one in arrived if one.sub == position and one.time_ms <= point]
-                    if not is_due:
-                        # Whatever is due before this point is decided; what is due now is not.
-                        decided_to_ms = sub.decided_to(evaluated_to_ms if point == evaluated_to_ms else point - 1)
-                        moved.append(sub.measured(known, decided_to_ms))
-                    elif (
-                        sub.sub.function != "last"
-                        and (point - delay_ms) % sub.length_ms == 0
-                        and point > evaluated_to_ms
-                    ):
-                        sub.due(point - delay_ms, known)
-                        moved.append(point)
-                times = [time for time in moved if time is not None]
-                new = alarm_state(expression, subs)
-                if times and new != state:
-                    values = tuple(sub.values for sub in subs)
-                    found.append(Change(state, new, max(times), tuple(sub.state for sub in subs), values))
-                    state = new
+            if sub.sub.function != "last":
+                points |= {(end + delay_ms, inf) for end in sub.ends(evaluated_to_ms, horizon_ms)}
+        for point, time_ms in sorted(points):
+            is_due = time_ms == inf
+            known = [*earlier, *(one for one in arrived if one.time_ms <= (point if is_due else time_ms))]
+            events = []
+            for position, sub in enumerate(subs):
+                own = [one for one in known if one.sub == position]
+                if is_due:
+                    if sub.sub.function != "last" and (point - delay_ms) % sub.length_ms == 0:
+                        sub.due(point - delay_ms, own)
+                else:
+                    # Whatever is due before this point is decided; what is due now is not.
+                    decided_to_ms = sub.decided_to(evaluated_to_ms if point == evaluated_to_ms else point - 1)
+                    events += [(event, sub) for event in sub.brought_about(own, decided_to_ms)]
+            if is_due:
+                tell(point)
+            for (when_ms, sub_state, values), sub in sorted(events, key=lambda event: event[0][0]):
+                sub.state, sub.values, sub.empty = sub_state, values, 0
+                tell(when_ms)
         earlier, evaluated_to_ms = [*earlier, *arrived], horizon_ms
     return found
 

@@ -91,7 +91,7 @@ class AgainstReferenceTest(base.BaseTestCase):
         self.assertEqual(expected, evaluated(expression, in_batches(data.draw, measured), delay_ms))
 
     @settings(max_examples=150)
-    @given(expressions, delays_ms, st.data())
+    @given(subs.map(Expression), delays_ms, st.data())
     def test_late_and_out_of_order(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
         batches, horizon_ms = [], 0
