@@ -19,7 +19,7 @@ OLD_GROUPS = (
             OldOption("region", Fate.RENAMED, "region in [api]"),
             OldOption("enable_metrics_api", Fate.IGNORED, _ALL_SERVED),
             OldOption("enable_logs_api", Fate.IGNORED, _ALL_SERVED),
-            OldOption("valid_notification_periods", Fate.IGNORED, "this API has no notification methods"),
+            OldOption("valid_notification_periods", Fate.IGNORED, "a webhook's period is 0 or 60"),
         ),
     ),
     OldGroup(
@@ -27,7 +27,7 @@ OLD_GROUPS = (
         None,
         (
             OldOption("group", Fate.IGNORED, "an API consumes nothing, so it is in no group of consumers"),
-            OldOption("alarm_state_transitions_topic", Fate.IGNORED, "this API sends no alarm transitions"),
+            OldOption("alarm_state_transitions_topic", Fate.RENAMED, "alarm_transitions_topic in [api]"),
         ),
     ),
     OldGroup("dispatcher", "resources are not plugins, remove the group"),

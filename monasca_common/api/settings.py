@@ -192,7 +192,9 @@ class ApiSettings:
         help="The topic to which invalid metrics are sent with invalid_metrics=drop.",
     )
     alarm_transitions_topic: str = option(
-        "alarm-state-transitions", help="The topic to which changes of alarms that are made by hand are sent."
+        "alarm-state-transitions",
+        old_names=("kafka.alarm_state_transitions_topic",),
+        help="The topic to which changes of alarms that are made by hand are sent.",
     )
     page_limit: int = option(
         10_000,

@@ -17,7 +17,7 @@ from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
 _WRITE = "write [storage] driver = postgresql and [database] connection = postgresql://user:password@host/monasca"
 _WRITE_INFLUXDB = "write [storage] driver = influxdb and [database] connection = influxdb://user:password@host:8086/mon"
 _ONE_STORAGE = "[storage] driver stores whatever the persister reads"
-_NOT_SERVED = "this API has no alarm definitions, alarms and notification methods: keep the earlier API for them"
+_ALARMS = "alarm definitions, alarms and notification methods are where [alarms] connection says"
 
 INFLUXDB = OldGroup(
     "influxdb",
@@ -51,10 +51,10 @@ REPOSITORIES = OldGroup(
             Fate.IGNORED,
             "a message that cannot be stored goes to dead_letter_topic, and the others go on",
         ),
-        OldOption("alarm_definitions_driver", Fate.IGNORED, _NOT_SERVED),
-        OldOption("alarms_driver", Fate.IGNORED, _NOT_SERVED),
-        OldOption("notifications_driver", Fate.IGNORED, _NOT_SERVED),
-        OldOption("notification_method_type_driver", Fate.IGNORED, _NOT_SERVED),
+        OldOption("alarm_definitions_driver", Fate.IGNORED, _ALARMS),
+        OldOption("alarms_driver", Fate.IGNORED, _ALARMS),
+        OldOption("notifications_driver", Fate.IGNORED, _ALARMS),
+        OldOption("notification_method_type_driver", Fate.IGNORED, _ALARMS),
     ),
 )
 CASSANDRA = OldGroup(
@@ -130,7 +130,7 @@ def old_place(conf: cfg.ConfigOpts, named: StoragePlace, *, driver_is_set: bool)
     if (given or metrics_driver) and not driver_is_set and (named.connection or "").startswith(_OLD_DATABASES):
         config_file.warn_once(
             "[database] connection is ignored, because it is an earlier API's MySQL and [storage] driver is not set: "
-            f"{_NOT_SERVED}"
+            f"{_ALARMS}"
         )
         named = replace(named, connection=None)
     reason = _untranslated(named, server, metrics_driver, driver_is_set=driver_is_set)
