@@ -26,7 +26,15 @@ from oslo_context.context import RequestContext, get_current
 
 from monasca_common.api import problems
 from monasca_common.api.limits import Environ, StartResponse, WsgiApp
-from monasca_common.api.notes import COUNTS, NO_MESSAGES, TENANT, MessageCounts, reason_of
+from monasca_common.api.notes import (
+    ANSWER_IS_KNOWN,
+    COUNTS,
+    HEADER_ALONE,
+    NO_MESSAGES,
+    TENANT,
+    MessageCounts,
+    reason_of,
+)
 from monasca_common.api.routes import OTHER, Routes, method_of
 from monasca_common.kafka.errors import ConfigurationError
 
@@ -79,8 +87,7 @@ class Access:
     """The outermost layer of the application, closed by its owner. Thread-safe.
 
     ``count`` gets what was served, a batch at a time, and how many requests are in flight; it returns whether to call
-    it again although nothing is served. ``handler`` gets the lines, each batch as one record. ``refuses``: whether a
-    request is answered 401 whatever its body; it may take long.
+    it again although nothing is served. ``handler`` gets the lines, each batch as one record.
     """
 
     def __init__(
@@ -90,11 +97,9 @@ class Access:
         count: Callable[[Sequence[Served], int], bool],
         handler: logging.Handler | None = None,
         *,
-        refuses: Callable[[Environ], bool] = lambda _environ: False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._app = app
-        self.refuses = refuses
         self._routes = routes
         self._count = count
         self._handler = handler
@@ -131,6 +136,10 @@ class Access:
         finally:
             del self._in_flight[request_id]
             context.request_id = context.global_request_id = context.project_id = None
+        if HEADER_ALONE in environ:
+            if not 400 <= status < 500:
+                return body  # which is not sent: another is made when the body is there
+            environ[ANSWER_IS_KNOWN] = True
         self._served.append(
             Served(
                 self._now(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import falcon
 from oslo_config import cfg
@@ -16,8 +16,8 @@ from monasca_common.alarms.errors import AlarmsError
 from monasca_common.api import auth, openapi
 from monasca_common.api.access import Access, log_handler
 from monasca_common.api.documents import AlarmsContext, of_alarms
-from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, places_of
-from monasca_common.api.notes import Reason
+from monasca_common.api.limits import RETRY_AFTER_SECONDS, InFlightLimit, WsgiApp, places_of
+from monasca_common.api.notes import HEADER_ALONE, Reason
 from monasca_common.api.own_metrics import ApiMetrics, MetricsPage
 from monasca_common.api.posting import PostContext
 from monasca_common.api.problems import Problem, not_found, of_storage, serialize_error, unavailable
@@ -42,9 +42,6 @@ from monasca_common.kafka import ClosedError
 from monasca_common.storage.errors import NotSupported, StorageError
 from monasca_common.storage.reader import Reader
 from monasca_common.storage.settings import RowLimits
-
-if TYPE_CHECKING:
-    from monasca_common.api.tokens import AuthenticatedApp
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +72,7 @@ def make_app(
     else:
         assert conf is not None, "authentication needs its configuration"
         middleware = auth.Authorization(conf)
-    app: Any = _DescribedApp(middleware=[middleware, _Paths()])
+    app: Any = _DescribedApp(middleware=[middleware, _Paths(), _HeaderAlone()])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(serialize_error)
     app.add_error_handler(Exception, _failed)
@@ -104,7 +101,7 @@ def make_app(
         access = Access(limited, routes, count, log)
     else:
         authenticated = _authenticated(limited, settings, conf, own_metrics)
-        access = Access(limited.guarded(authenticated), routes, count, log, refuses=authenticated.refuses)
+        access = Access(limited.guarded(authenticated), routes, count, log)
     own_metrics.before_read = access.flush
     return access
 
@@ -123,7 +120,7 @@ class _DescribedApp(falcon.App[Any, Any]):
 
 def _authenticated(
     limited: InFlightLimit, settings: ApiSettings, conf: cfg.ConfigOpts | None, own_metrics: ApiMetrics
-) -> AuthenticatedApp:
+) -> WsgiApp:
     """Requests that wait for Keystone have places of their own, so that they take none from those whose token is
     known."""
     from monasca_common.api import tokens  # with keystonemiddleware, half a second that noauth does not need
@@ -151,6 +148,16 @@ class _Paths:
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if "\0" in request.path:
             raise not_found("nothing here has a NUL character (%00) in its path: correct it")
+
+
+class _HeaderAlone:
+    """Falcon middleware: a request whose body has not come is refused if it can be, and nothing else is done."""
+
+    def process_resource(
+        self, request: falcon.Request, response: falcon.Response, _resource: object, _parameters: Mapping[str, str]
+    ) -> None:
+        if HEADER_ALONE in request.env:
+            response.complete = True
 
 
 class _NoReader:

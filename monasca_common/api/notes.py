@@ -12,6 +12,9 @@ from oslo_context.context import get_current
 TENANT = "monasca.tenant"
 COUNTS = "monasca.counts"
 REASON = "monasca.reason"
+# Of a request whose body has not come: it is refused if no body can change that (401, 403, 404), and nothing is done.
+HEADER_ALONE = "monasca.header_alone"
+ANSWER_IS_KNOWN = "monasca.answer_is_known"
 
 
 class MessageCounts(NamedTuple):

@@ -38,7 +38,6 @@ _TIMEOUT_SECONDS = 5
 _RETRIES = 1
 _MAX_CACHED_BYTES = 64 * 1024 * 1024
 _MAX_REASON = 500  # characters: a web page in place of Keystone would be in the log whole
-_ONLY_ASKED = "monasca.only_asked"  # in the environment of a request that is not served, whatever its token
 _CACHE = "monasca.token_cache"  # in the environment of a request: where keystonemiddleware looks for it
 
 # Which options a user with a password needs: one of each line.
@@ -164,7 +163,7 @@ def authenticated(
     public: frozenset[str],
     max_waiting: int,
     observe: Observe = _unobserved,
-) -> AuthenticatedApp:
+) -> WsgiApp:
     """``app`` behind keystonemiddleware, which answers 401 without a valid token, and strips the headers that pretend
     to come from it. The paths ``public`` go past it.
 
@@ -173,13 +172,7 @@ def authenticated(
     """
     _check_named(conf)
 
-    def served(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        if _ONLY_ASKED in environ:
-            start_response("204 No Content", [])
-            return []
-        return app(environ, start_response)
-
-    return AuthenticatedApp(app, _middleware(served, conf, max_waiting, observe), public)
+    return AuthenticatedApp(app, _middleware(app, conf, max_waiting, observe), public)
 
 
 class AuthenticatedApp:
@@ -196,14 +189,6 @@ class AuthenticatedApp:
             return self._app(environ, start_response)
         environ[_CACHE] = self._cache
         return self._behind(environ, start_response)
-
-    def refuses(self, environ: Environ) -> bool:
-        """Whether Keystone says that the token is invalid; nothing of the request is served."""
-        if environ.get("PATH_INFO") in self._public:
-            return False
-        statuses: list[str] = []
-        self({**environ, _ONLY_ASKED: True}, lambda status, *_: statuses.append(status))
-        return statuses[0].startswith("401")
 
 
 def _middleware(app: WsgiApp, conf: cfg.ConfigOpts, max_waiting: int, observe: Observe) -> WsgiApp:

@@ -23,7 +23,7 @@ from monasca_common.api.access import REQUEST_ID_HEADER
 from monasca_common.api.connections import Connections, HttpConnection
 from monasca_common.api.http_messages import HttpAnswer, HttpRequest, MalformedRequest, answer_of, error_answer
 from monasca_common.api.limits import ALWAYS_SERVED, HEALTH_THREADS, threads_of
-from monasca_common.api.notes import reason_of
+from monasca_common.api.notes import ANSWER_IS_KNOWN, HEADER_ALONE, reason_of
 
 LOG = logging.getLogger(__name__)
 
@@ -59,9 +59,9 @@ class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
             threads.put(connection, request)
 
         # One thread: slow clients with tokens of their own invention must not be a flood for Keystone.
-        tokens = _Threads(1, "api-token", self._refuse_token)
+        early = _Threads(1, "api-early", self._answer_early)
         limits, rules = self.app.connection_limits, self.app.http_rules
-        self._connections = connections = Connections(limits, rules, serve, self._refuse, tokens.offer)
+        self._connections = connections = Connections(limits, rules, serve, self._refuse, early.offer)
         try:
             connections.listen(self.sockets)
             while self.alive and self.ppid == os.getppid():
@@ -75,7 +75,7 @@ class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
             connections.close()
             requests.stop()
             health.stop()
-            tokens.stop()
+            early.stop()
 
     _notify_at = 0.0
 
@@ -93,18 +93,14 @@ class ApiWorker(Worker):  # type: ignore[misc]  # it has no annotations
         if connections is not None:
             connections.answered(connection, answer)
 
-    def _refuse_token(self, connection: HttpConnection, request: HttpRequest) -> None:
+    def _answer_early(self, connection: HttpConnection, request: HttpRequest) -> None:
         """Answer a request whose body comes slowly, if no body could change the answer."""
-        try:
-            # A connection that is gone, or whose body has come, may have waited for a long time.
-            if connection.looked_at is not request or not self.wsgi.refuses(request.environ):
-                return
-        except Exception:
-            LOG.exception("the token of a request could not be looked at before its body")
-            return
+        if connection.looked_at is not request:
+            return  # it has waited here until it was gone, or its body came
+        request.environ[HEADER_ALONE] = True
         answer = answer_of(self.wsgi, request, closes=True)
         connections = self._connections
-        if connections is not None:
+        if ANSWER_IS_KNOWN in request.environ and connections is not None:
             connections.answered_early(connection, request, answer)
 
     def _refuse(self, address: str, refused: MalformedRequest) -> HttpAnswer:

@@ -138,13 +138,14 @@ class TestKeystone(ApiProcessCase):
                 self.assertEqual((b"401", True), (answer.split()[1], b"\r\nConnection: close\r\n" in answer))
                 self.assertEqual(b"", client.recv(1))
 
-    def test_a_wrong_token_is_answered_before_a_slow_body_comes(self):
-        header = b"POST /v2.0/metrics HTTP/1.1\r\nX-Auth-Token: wrong\r\nContent-Length: 1000000\r\n\r\n["
-        with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_SECONDS) as client:
-            client.sendall(header)
-            answer = client.recv(65_536)
-            self.assertEqual((b"401", True), (answer.split()[1], self.keystone.url.encode() in answer))
-            self.assertEqual(b"", client.recv(1))
+    def test_who_may_not_write_is_answered_before_a_slow_body_comes(self):
+        for token in ("wrong", self.keystone.token("reader", "observed")):
+            header = f"POST /v2.0/metrics HTTP/1.1\r\nX-Auth-Token: {token}\r\nContent-Length: 1000000\r\n\r\n["
+            with socket.create_connection(("127.0.0.1", self.served.port), timeout=PATIENCE_SECONDS) as client:
+                client.sendall(header.encode())
+                answer = client.recv(65_536)
+                self.assertEqual((b"401", True), (answer.split()[1], self.keystone.url.encode() in answer))
+                self.assertEqual(b"", client.recv(1))
 
     def test_a_token_without_a_project_is_nobodys(self):
         token = self.keystone.token("writer", None)

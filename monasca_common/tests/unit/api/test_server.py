@@ -15,6 +15,7 @@ from monasca_common.api import connections, worker
 from monasca_common.api.connections import ConnectionLimits
 from monasca_common.api.http_messages import HttpRules
 from monasca_common.api.limits import ALWAYS_SERVED, threads_of
+from monasca_common.api.notes import ANSWER_IS_KNOWN, HEADER_ALONE
 from monasca_common.api.server import Server, allowed_connections, start_line
 from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.api.worker import ApiWorker
@@ -51,22 +52,23 @@ class Application:
     connection_limits = ConnectionLimits(60, 60, 60, 60, connections=1000, waiting_bytes=1_000_000)
     http_rules = HttpRules(1_000_000)
 
-    def refuses(self, environ):
-        token = environ["HTTP_X_AUTH_TOKEN"]
-        if token == "broken":
-            raise KeyError(token)
-        return token == "wrong"
-
     def __init__(self):
         self.entered = threading.Semaphore(0)
         self.opened = threading.Event()
         self.refusals = []
+        self.looked_at = []
 
     def refused(self, *refused):
         self.refusals.append(refused)
         return "req-1"
 
     def __call__(self, environ, start_response):
+        if HEADER_ALONE in environ:
+            self.looked_at.append(environ["HTTP_X_AUTH_TOKEN"])
+            if self.looked_at[-1] == "broken":
+                raise KeyError("broken")
+            if self.looked_at[-1] == "wrong":
+                environ[ANSWER_IS_KNOWN] = True
         if environ["REQUEST_METHOD"] == "POST":
             self.entered.release()
             self.opened.wait(SECONDS)
@@ -128,6 +130,7 @@ class TestWorker(base.BaseTestCase):
         for client in clients:
             client.sendall(b"a")
             self.assertIn(b"\r\nConnection: keep-alive\r\n", client.recv(1000))
+        self.assertEqual(["good", "broken", "wrong"], self.application.looked_at)  # each once
 
     def test_a_stop_answers_what_threads_have_and_ends(self):
         thread = self.started()

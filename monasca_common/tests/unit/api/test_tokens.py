@@ -15,6 +15,10 @@ from keystonemiddleware import auth_token
 from oslotest import base
 
 from monasca_common.api import auth, tokens
+from monasca_common.api.app import make_app
+from monasca_common.api.notes import ANSWER_IS_KNOWN, HEADER_ALONE
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 SETTINGS = """
@@ -229,39 +233,56 @@ class TestDeadline(base.BaseTestCase):
         self.assertNotIsInstance(error, requests.exceptions.Timeout)  # which keystoneauth would repeat
 
 
-class TestRefusals(ConfigurationTestCase):
-    """Whether a token is refused can be asked without a body, and so without serving the request."""
+class TestHeaderAlone(ConfigurationTestCase):
+    """A request whose body has not come is refused if no body can change that, and nothing else is done."""
 
-    def fetch_token(self, _middleware, token, **_named):
-        if token == "silent":
-            raise tokens.Undecided(b"{}")
-        if token != "valid":
-            raise auth_token.InvalidToken
-        made = V3Token()
-        made.set_project_scope()
-        return made
-
-    def test_only_an_invalid_token_is_and_nothing_is_served(self):
+    def setUp(self):
+        super().setUp()
+        self.asked = []
         fetched = lambda *given, **named: self.fetch_token(*given, **named)  # noqa: E731
         self.useFixture(fixtures.MonkeyPatch("monasca_common.api.tokens._Tokens.fetch_token", fetched))
         conf = self.configured(f"[keystone_authtoken]\n{SETTINGS}\nauth_url = http://k/v3\n")
-        served = []
+        self.producer = object()  # nobody uses it
+        settings = ApiSettings(access_log="off")
+        self.app = make_app(settings, TopicProducers(lambda _: self.producer, settings), conf=conf)
 
-        def serve(environ, start_response):
-            served.append(environ)
-            start_response("200 OK", [])
-            return []
+    def fetch_token(self, _middleware, token, **_named):
+        self.asked.append(token)
+        if token == "silent":
+            raise tokens.Undecided(b"{}")
+        if token == "wrong":
+            raise auth_token.InvalidToken
+        made = V3Token()
+        made.set_project_scope()
+        made.add_role(name=token)
+        return made
 
-        app = tokens.authenticated(serve, conf, auth.PUBLIC_PATHS, 4)
+    def known(self, token, path="/v2.0/metrics", method="POST", query=""):
+        """The status of an answer that is known before the body."""
+        environ = testing.create_environ(path, query, method=method, headers={"X-Auth-Token": token})
+        environ[HEADER_ALONE] = True
+        statuses = []
+        self.app(environ, lambda status, *_: statuses.append(status[:3]))
+        return statuses[0] if ANSWER_IS_KNOWN in environ else None
 
-        def refused(token, path="/v2.0/metrics"):
-            return app.refuses(testing.create_environ(path, headers={"X-Auth-Token": token}))
+    def test_a_wrong_token_is_and_it_is_asked_about_once(self):
+        self.assertEqual(("401", ["wrong"]), (self.known("wrong"), self.asked))
 
-        self.assertEqual([True, False, False], [refused(token) for token in ("wrong", "silent", "valid")])
-        self.assertFalse(refused("wrong", "/healthcheck"))
-        self.assertEqual([], served)
-        app(testing.create_environ("/v2.0/metrics", headers={"X-Auth-Token": "valid"}), lambda *_: None)
-        self.assertEqual("Confirmed", served[0]["HTTP_X_IDENTITY_STATUS"])
+    def test_a_role_that_may_not_write_and_another_tenant_are(self):
+        self.assertEqual("401", self.known("monasca-read-only-user"))
+        self.assertEqual("401", self.known("monasca-agent", "/v2.0/logs"))
+        self.assertEqual("403", self.known("monasca-agent", query="tenant_id=another"))
+
+    def test_what_is_nowhere_is(self):
+        self.assertEqual("404", self.known("admin", "/v2.0/nothing"))
+
+    def test_who_may_waits_for_the_body_and_nothing_is_done(self):
+        for method in ("POST", "DELETE", "GET"):
+            self.assertIsNone(self.known("admin", method=method))
+        self.assertIsNone(self.known("wrong", "/healthcheck"))
+
+    def test_what_may_pass_is_no_answer(self):
+        self.assertIsNone(self.known("silent"))
 
 
 class _Answer(BaseHTTPRequestHandler):
