@@ -4,8 +4,6 @@
 import argparse
 import contextlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from oslo_config import cfg
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.config import check_listener, register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.temporary_folder import temporary_folder
 
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -73,11 +72,9 @@ def metrics_of_all_workers() -> Iterator[None]:
             left_over.unlink()
         yield
         return
-    parent, folder = os.getpid(), tempfile.mkdtemp(prefix="monasca-api-")
-    os.environ[_FOLDER] = folder
-    try:
-        yield
-    finally:
-        if os.getpid() == parent:  # a worker ends by an exception that comes by here
+    with temporary_folder("monasca-api-") as folder:  # a worker ends by an exception that comes by here
+        os.environ[_FOLDER] = str(folder)
+        try:
+            yield
+        finally:
             del os.environ[_FOLDER]
-            shutil.rmtree(folder, ignore_errors=True)

@@ -3,7 +3,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import threading
 
 import fixtures
@@ -246,7 +245,7 @@ class TestFlush(AccessCase):
 
 class TestHandler(base.BaseTestCase):
     def test_a_file_that_is_moved_away_is_opened_again(self):
-        path = os.path.join(tempfile.mkdtemp(), "access.log")
+        path = os.path.join(self.useFixture(fixtures.TempDir()).path, "access.log")
         handler = access.log_handler(path)
         self.addCleanup(handler.close)
         for text in ("first", "second"):

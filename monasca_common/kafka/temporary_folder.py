@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder that lives as long as its process. A process that is killed leaves its own behind; the next one removes it.
+
+Whose process lives is known by a lock on a file within: process ids repeat, in containers at every start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+_LOCK = "lock"
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder with a name that begins with ``prefix``. A child that was forked meanwhile does not remove it."""
+    _remove_left_behind(prefix)
+    folder, lock = _locked_folder(prefix)
+    owner = os.getpid()
+    try:
+        yield folder
+    finally:
+        if os.getpid() == owner:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_folder(prefix: str) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (folder / _LOCK).exists():
+            return folder, lock
+        os.close(lock)  # another process has found it before it was locked, and removed it
+
+
+def _remove_left_behind(prefix: str) -> None:
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # it is gone meanwhile, or another user's
+            if path.parent.is_symlink() or path.parent.stat().st_uid != os.geteuid():
+                continue
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.parent, ignore_errors=True)
+            finally:
+                os.close(lock)
