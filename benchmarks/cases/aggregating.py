@@ -51,7 +51,12 @@ def run(job: Job) -> Figures:
 
 
 def specifications(count: int) -> Specifications:
-    """``count`` of them, each over the records of one name, by host and tenant."""
+    rows = specification_rows(count)
+    return read(JsonRows("pre_transforms", rows["pre"]), JsonRows("transforms", rows["transform"]))
+
+
+def specification_rows(count: int) -> dict[str, list[str]]:
+    """``count`` transforms, each over the records of one name, by host and tenant; and what feeds them."""
     fed: dict[str, list[str]] = {name: [] for name in NAMES}
     transforms = []
     for number in range(count):
@@ -63,7 +68,7 @@ def specifications(count: int) -> Specifications:
         for name, ids in fed.items()
         if ids
     ]
-    return read(JsonRows("pre_transforms", pre_transforms), JsonRows("transforms", transforms))
+    return {"pre": pre_transforms, "transform": transforms}
 
 
 def _transform(metric_id: str, name: str) -> dict[str, object]:

@@ -124,7 +124,8 @@ class Aggregation:
         fail_point("pipeline.before_staging")
         text = f"aggregate: {offsets_text(source.topic, ranges)}"
         with timing.stage("stage"), described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
-            staged = self._computing.stage(taken.records, batch, counts, self._rejected)
+            is_small = offsets <= self._settings.one_task_offsets
+            staged = self._computing.stage(taken.records, batch, counts, self._rejected, in_one_task=is_small)
         fail_point("pipeline.after_staging")
         advance = self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known))
         with timing.stage("merge"), advance as connection:
@@ -176,22 +177,28 @@ class Computing:
         counts: TaskCounts,
         on_rejected: OnRejected,
         windows: tuple[int, int] | None = None,
+        *,
+        in_one_task: bool = False,
     ) -> StagedAttempts:
         """Compute partials of ``records`` (rows of the connector) and stage them.
 
-        ``windows``: a half-open range; other windows are left out.
+        ``windows``: a half-open range; other windows are left out. ``in_one_task``: see `frames.in_one_task`.
         """
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
         if windows is not None:
             # Records that retention passes meanwhile still count: the windows that are replaced contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
-        partials = frames.partials(records, settings.specifications, bounds, on_rejected, counts.adder())
-        if windows is not None:
-            start = partials["window_start"]
-            partials = partials.where((start >= windows[0]) & (start < windows[1]))
-        together = frames.together(partials, self._tasks)
-        return staged_partials.stage(together, self._offset_store, settings.stream.connection, batch)
+        decoding = frames.decoding(settings.specifications, bounds, on_rejected, counts.adder())
+        if in_one_task and windows is None:
+            to_partials = frames.in_one_task(records, decoding)
+        else:
+            partials = frames.partials(records, decoding)
+            if windows is not None:
+                start = partials["window_start"]
+                partials = partials.where((start >= windows[0]) & (start < windows[1]))
+            to_partials = frames.together(partials, self._tasks)
+        return staged_partials.stage(to_partials, self._offset_store, settings.stream.connection, batch)
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         """Add the staged partials to the stored ones, in the transaction that accounts for them; return the number of

@@ -3,7 +3,7 @@
 
 One pass decodes each record and copies it to the specifications that want it, whatever their number; one shuffle by
 (specification, window, group) brings together what belongs together. Each task folds its records before the shuffle,
-so that what is moved grows with the number of groups, not of records.
+so that what is moved grows with the number of groups, not of records. A small batch is one task, and has no shuffle.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ _STAGED = (  # the columns of `usage_table.STAGED`
 KEY = ("specification", "window_start", "group_values")
 
 Columns = tuple[tuple[str, str], ...]
+#: A function for ``DataFrame.mapInArrow``.
+ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+#: Applies a function to the partials of a batch, so that each call has all partials of its keys; and its schema.
+ToPartials = Callable[[ArrowFunction, str], "DataFrame"]
 #: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
 OnRejected = Callable[[int, Mapping[int, Rejection]], None]
 #: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
@@ -67,32 +71,53 @@ class Decoding:
         yield from _partial_batches(accumulator.partials())
 
 
-def partials(
-    frame: DataFrame,
-    specifications: Specifications,
-    bounds: TimeBounds,
-    on_rejected: OnRejected,
-    on_counts: OnCounts,
-) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class _DecodingAnd:
+    """Decodes records, and hands their partials on within the task."""
+
+    decoding: Decoding
+    function: ArrowFunction
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.function(self.decoding(batches))
+
+
+def decoding(
+    specifications: Specifications, bounds: TimeBounds, on_rejected: OnRejected, on_counts: OnCounts
+) -> Decoding:
+    return Decoding(pickle.dumps(specifications), bounds, on_rejected, on_counts)
+
+
+def partials(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Turn rows of the connector into partials. Several tasks may each yield a partial of one key."""
-    decoding = Decoding(pickle.dumps(specifications), bounds, on_rejected, on_counts)
-    return frame.select("partition", "offset", "value").mapInArrow(decoding, _ddl(_PARTIALS))
+    return _read(records).mapInArrow(decoding, _ddl(_PARTIALS))
 
 
-def together(partial_frame: DataFrame, tasks: int) -> DataFrame:
-    """The frame, partitioned so that one task has all partials of a key."""
-    return partial_frame.repartition(tasks, *KEY)
+def together(partial_frame: DataFrame, tasks: int) -> ToPartials:
+    """By a shuffle after which one task has all partials of a key."""
+    return partial_frame.repartition(tasks, *KEY).mapInArrow
 
 
-def staged_frame(partial_frame: DataFrame) -> DataFrame:
-    """One row per key, as `usage_table.stage` takes it. ``partial_frame`` comes from `together`."""
-    return partial_frame.mapInArrow(_staged_batches, _ddl(_STAGED))
+def in_one_task(records: DataFrame, decoding: Decoding) -> ToPartials:
+    """One task reads the rows of the connector, and so has all partials. Each task and each stage costs as much as
+    thousands of records."""
+    read = _read(records).coalesce(1)
+    return lambda function, schema: read.mapInArrow(_DecodingAnd(decoding, function), schema)
+
+
+def staged_frame(to_partials: ToPartials) -> DataFrame:
+    """One row per key, as `usage_table.stage` takes it."""
+    return to_partials(_staged_batches, _ddl(_STAGED))
 
 
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
     """One `usage_table.staged_row` per key."""
     for (specification, window_ms, (group,)), partial in merged(_partials_of(batches)).items():
         yield usage_table.staged_row(specification, window_ms, group, partial)
+
+
+def _read(records: DataFrame) -> DataFrame:
+    return records.select("partition", "offset", "value")
 
 
 def _staged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

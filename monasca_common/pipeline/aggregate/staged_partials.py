@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import frames, usage_table
+from monasca_common.pipeline.aggregate.frames import ToPartials
 from monasca_common.pipeline.source.offset_store import SESSIONS, OffsetStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 _ROWS = 5_000
 _COPY = f"COPY aggregate_staging (batch, attempt, staged, {', '.join(usage_table.STAGED)}) FROM STDIN"
@@ -70,18 +70,18 @@ class _Copy:
         return count
 
 
-def stage(partial_frame: DataFrame, offset_store: OffsetStore, connection: str, batch: str) -> StagedAttempts:
-    """Compute the frame and stage it under the name of ``batch``; ``partial_frame`` is `together`."""
+def stage(to_partials: ToPartials, offset_store: OffsetStore, connection: str, batch: str) -> StagedAttempts:
+    """Compute the partials and stage them under the name of ``batch``."""
     if not offset_store.is_shared:
-        return _stage_by_driver(partial_frame, offset_store, batch)
-    done = partial_frame.mapInArrow(_Copy(connection, batch), "attempt long, rows long").collect()
+        return _stage_by_driver(to_partials, offset_store, batch)
+    done = to_partials(_Copy(connection, batch), "attempt long, rows long").collect()
     return StagedAttempts(tuple(row.attempt for row in done), sum(row.rows for row in done))
 
 
-def _stage_by_driver(partial_frame: DataFrame, offset_store: OffsetStore, batch: str) -> StagedAttempts:
+def _stage_by_driver(to_partials: ToPartials, offset_store: OffsetStore, batch: str) -> StagedAttempts:
     """Stage from the driver, some rows per transaction: one that is open while Spark computes would block all
     writers."""
-    rows = (tuple(row) for row in frames.staged_frame(partial_frame).toLocalIterator())
+    rows = (tuple(row) for row in frames.staged_frame(to_partials).toLocalIterator())
     now_ns, staged = time.time_ns(), 0
     while some := list(itertools.islice(rows, _ROWS)):
         with offset_store.writing() as connection:

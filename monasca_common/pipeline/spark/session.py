@@ -50,6 +50,7 @@ logger.parquet.level = error
 _JAVA_OPTIONS, _GATEWAY = "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"
 _TRACE = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
+_DAEMON = "monasca_common.pipeline.worker_daemon"
 # What py4j writes before the text of Java's error.
 _PY4J = re.compile(r"An error occurred while calling .*\n: ")
 
@@ -192,6 +193,7 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         # A batch's frames are small, and their plans repeat: adaptive execution costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": _DAEMON,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _SECRETS,

@@ -199,11 +199,9 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         )
 
     def aggregation(self, specs, *, clock=None, emit="update", slack_seconds=0, retention_days=36_500, **changes):
-        lookback = changes.pop("duplicates_lookback", 0)
+        own = {name: changes.pop(name) for name in ("duplicates_lookback", "one_task_offsets") if name in changes}
         stream = self.stream(**changes)
-        settings = AggregateSettings(
-            stream, specs, self.topic, PUBLISHER, emit, slack_seconds, retention_days, lookback
-        )
+        settings = AggregateSettings(stream, specs, self.topic, PUBLISHER, emit, slack_seconds, retention_days, **own)
         topic = SourceTopic(stream.consumer)
         self.addCleanup(topic.close)
         outbox = Outbox(

@@ -35,8 +35,8 @@ def spring(name):
 
 
 if __name__ == "__main__":  # and not in a test's process, which reads the names above
-    from pyspark import daemon  # after the other, which says where from
+    from monasca_common.pipeline import worker_daemon  # after the other, which says where from
 
     failpoints.arm(POINT, "raise")  # or nobody would look at all
     failpoints._spring = spring
-    daemon.manager()
+    worker_daemon.main()

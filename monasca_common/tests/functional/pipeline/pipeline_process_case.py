@@ -40,6 +40,7 @@ connection = {url}
 pre_transform_specs = {folder}/../pre.jsonl
 transform_specs = {folder}/../transform.jsonl
 trigger_seconds = 0.2
+one_task_offsets = {one_task_offsets}
 slack_seconds = 0
 retention_days = 36500
 tenant = the-tenant
@@ -73,7 +74,7 @@ class PipelineProcessCase(CpuCase):
         self.configure()
         self.chunks = self.bad = 0
 
-    def configure(self, spark=""):
+    def configure(self, spark="", one_task_offsets=10_000):
         self.configuration.write_text(
             _CONFIGURATION.format(
                 servers=self.cluster.bootstrap_servers,
@@ -85,6 +86,7 @@ class PipelineProcessCase(CpuCase):
                 topic=self.topic,
                 url=self.url,
                 spark=spark,
+                one_task_offsets=one_task_offsets,
             )
         )
 

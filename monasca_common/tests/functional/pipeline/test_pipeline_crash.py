@@ -24,6 +24,7 @@ class CrashTest(PipelineProcessCase):
         self.send_some()
 
     def test_killed_before_it_has_committed_it_counts_and_publishes_everything_once(self):
+        self.configure(one_task_offsets=0)  # so that this test has a shuffle, and the next has none
         # Spark itself, under the job, which says so and ends: whoever supervises it starts another.
         self.send_some()
         (self.deaths / "executor").touch()

@@ -32,6 +32,18 @@ class BatchTest(CpuCase):
         self.wait_until(lambda: text in self.descriptions(), self.descriptions)
         self.assertIsNone(self.spark.sparkContext.getLocalProperty("spark.job.description"))
 
+    def test_a_small_batch_is_one_task_of_spark_and_says_what_many_say_of_a_larger_one(self):
+        """So its cost does not grow unseen: each job, stage and task of Spark has a fixed one."""
+        self.job(one_task_offsets=15).step()
+        self.wait_until(lambda: self.tasks() == [1], self.tasks)
+        found = self.partials()
+        with self.offset_store.writing() as connection:
+            connection.exec_driver_sql("DELETE FROM aggregate_usage")
+            connection.exec_driver_sql("DELETE FROM kafka_offset")
+        self.job(one_task_offsets=15).step()  # what it has published is there to be read as well
+        self.wait_until(lambda: sum(self.tasks()) > 1 + self.partitions, self.tasks)
+        self.assertEqual(found, self.partials())
+
     def test_its_stages_are_timed_each_partition_has_a_lag_and_it_is_the_last_batch_of_the_job(self):
         report = self.job().step()  # it is ten to one
         self.assertEqual({"plan", "stage", "merge", "publish"}, set(report.stage_seconds))
@@ -43,11 +55,23 @@ class BatchTest(CpuCase):
         self.assertEqual((self.clock.now_ms, 15, 30), (batch.ended_ms, batch.offsets, batch.records))
         self.assertGreater(batch.seconds, 0)
 
+    def partials(self):
+        with self.offset_store.reading() as connection:
+            return connection.exec_driver_sql("SELECT * FROM aggregate_usage ORDER BY 1, 2, 3, 4").all()
+
+    def tasks(self):
+        """How many tasks each job of Spark has had for this topic."""
+        prefix = f"aggregate: {self.topic},"
+        return [job.numTasks() for text, job in self.jobs() if text.startswith(prefix)]
+
     def descriptions(self):
-        """Those of all jobs that Spark remembers."""
-        jobs = self.spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-        found = (jobs.apply(number).description() for number in range(jobs.size()))
-        return {each.get() for each in found if each.isDefined()}
+        return {text for text, _ in self.jobs()}
+
+    def jobs(self):
+        """Those that Spark remembers, each after its description."""
+        found = self.spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+        jobs = [found.apply(number) for number in range(found.size())]
+        return [(job.description().get(), job) for job in jobs if job.description().isDefined()]
 
 
 class BackfillProgressTest(PipelineProcessCase):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a session needs and how it is configured, without one."""
 
+import importlib
 import importlib.util
 import logging
 import os
@@ -124,6 +125,10 @@ class ConfigurationTest(base.BaseTestCase):
 
         packages = session.configuration(SparkSettings())["spark.jars.packages"]
         self.assertEqual(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}", packages)
+
+    def test_workers_are_forked_from_a_daemon_that_there_is(self):
+        module = session.configuration(SparkSettings())["spark.python.daemon.module"]
+        self.assertTrue(callable(importlib.import_module(module).main))
 
     def test_what_the_operator_says_comes_last(self):
         settings = SparkSettings(packages=("a:b:1", "c:d:2"), jars=("/x.jar",), options={"spark.ui.enabled": "true"})

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every Python worker of Spark is forked from."""
+
+import gc
+import importlib
+import sys
+import zipfile
+from unittest import mock
+
+import fixtures
+from oslotest import base
+
+from monasca_common.pipeline import worker_daemon
+
+
+class PrepareTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [*sys.path, f"{self.folder}/shipped.jar"]))
+        self.useFixture(fixtures.MonkeyPatch("sys.path_hooks", list(sys.path_hooks)))
+        self.useFixture(fixtures.MonkeyPatch("sys.path_importer_cache", {}))
+        self.addCleanup(gc.unfreeze)
+        with zipfile.ZipFile(f"{self.folder}/shipped.jar", "w") as archive:
+            archive.writestr("shipped_by_spark.py", "FOUND = True")
+
+    def test_an_archive_is_read_once_whatever_is_invalidated(self):
+        """Spark invalidates the caches before each task."""
+        worker_daemon.prepare()
+        self.addCleanup(sys.modules.pop, "shipped_by_spark", None)
+        self.assertTrue(importlib.import_module("shipped_by_spark").FOUND)
+        with mock.patch("zipimport._read_directory") as read:
+            importlib.invalidate_caches()
+        read.assert_not_called()
+
+    def test_what_it_has_imported_is_no_garbage_to_look_for(self):
+        worker_daemon.prepare()
+        self.assertGreater(gc.get_freeze_count(), 0)
