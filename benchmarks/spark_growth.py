@@ -55,7 +55,7 @@ def main() -> int:
         topics = Topics(cluster)
         with topics.new() as topic, topics.new(f"{topic}.dlq"):
             print(f"writing {backlog:,} records ...", file=sys.stderr, flush=True)
-            _process("fill_metrics", Job(cluster.bootstrap_servers, topic, backlog))
+            run_case("fill_metrics", Job(cluster.bootstrap_servers, topic, backlog))
             for number, point in enumerate(wanted):
                 with databases.new("postgresql") as url:
                     job = Job(
@@ -67,7 +67,7 @@ def main() -> int:
                         case=f"aggregate-{point.specifications}",
                         database=url,
                     )
-                    lines.append(_row(point, _process("aggregating", job)))
+                    lines.append(_row(point, run_case("aggregating", job)))
                     print("  ".join(lines[-1]), file=sys.stderr, flush=True)
     text = rst_table(_HEAD, lines)
     print(text)
@@ -76,7 +76,7 @@ def main() -> int:
     return 0
 
 
-def _process(module: str, job: Job) -> Figures:
+def run_case(module: str, job: Job) -> Figures:
     command = [sys.executable, "-m", f"benchmarks.cases.{module}", json.dumps(asdict(job))]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_SECONDS, check=False)
     if done.returncode:

@@ -8,8 +8,9 @@ publishes a version, however often, sends the same messages under the same ids.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,16 +20,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
-from monasca_common.pipeline.aggregate import usage_table
-from monasca_common.pipeline.aggregate.output import Publisher, output
-from monasca_common.pipeline.aggregate.rollup import aggregate
+from monasca_common.pipeline.aggregate import blocks, spool, usage_table
+from monasca_common.pipeline.aggregate.output import OutputMessage, Publisher, output
+from monasca_common.pipeline.aggregate.spool import Spool
 from monasca_common.pipeline.aggregate.usages import Usage
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.specification.specification import Specifications, Transform
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql.tables import aggregate_period
 
-_BULK = 1_000
+_PUBLISHERS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -202,27 +203,41 @@ class Outbox:
                 yield period, Due(period, version_ms, provisional)
 
     def _publish(self, noted: Due) -> Published:
-        period = noted.period
+        dropped: Counter[str] = Counter()
+        with Spool() as messages:
+            current = self._compute(noted.period, messages, dropped)
+            if current is None:
+                return Published()
+            undelivered = self._deliver(messages)
+            fail_point("pipeline.before_clearing")
+            if not undelivered:
+                self._clear(current)
+            return Published(1, messages.count, undelivered, dropped)
+
+    def _compute(self, period: Period, messages: Spool, dropped: Counter[str]) -> Due | None:
+        """Write the period's messages to a spool, which keeps no transaction open while Kafka is slow."""
         transform = self._closing.specifications.find(period.specification)
         assert transform is not None
         with self._offset_store.reading() as connection:
             # Version and usages are read at one moment; a later change makes the period due again.
             current = dict(self._rows(connection, sa.and_(*self._of(period)))).get(period)
             if current is None:
-                return Published()
+                return None
             end_ms = period.start_ms + PERIODS_MS[transform.period]
-            job = self._publisher.job
-            found = usage_table.read(connection, job, period.specification, period.start_ms, end_ms)
-            aggregates = aggregate(transform, found)
-        records = [self._record(transform, usage, current) for usage in aggregates.usages]
-        undelivered = self._deliver(records)
-        fail_point("pipeline.before_clearing")
-        if not undelivered:
-            self._clear(current)
-        return Published(1, len(records), undelivered, aggregates.dropped)
+            found = usage_table.read(
+                connection,
+                self._publisher.job,
+                period.specification,
+                period.start_ms,
+                end_ms,
+                ordered_by=blocks.kept_columns(transform),
+            )
+            for usage in blocks.rows(transform, found, dropped):
+                messages.add(self._message(transform, usage, current))
+        return current
 
-    def _record(self, transform: Transform, usage: Usage, due: Due) -> Record:
-        made = output(
+    def _message(self, transform: Transform, usage: Usage, due: Due) -> OutputMessage:
+        return output(
             self._publisher,
             transform,
             usage,
@@ -230,14 +245,23 @@ class Outbox:
             version_ms=due.version_ms,
             provisional=due.provisional,
         )
-        return Record(made.value, message_id=made.message_id)
 
-    def _deliver(self, records: list[Record]) -> int:
-        undelivered = 0
-        for start in range(0, len(records), _BULK):
-            bulk = records[start : start + _BULK]
-            undelivered += len(bulk) - self._producer.publish(self._topic, bulk).delivered_count
-        return undelivered
+    def _deliver(self, messages: Spool) -> int:
+        """Publish the messages, some bulks at once, because each waits for its answers; return how many are
+        undelivered."""
+        if messages.count <= spool.BULK:
+            return sum(map(self._publish_bulk, messages.bulks()))
+        undelivered, waiting = 0, deque[Future[int]]()
+        with ThreadPoolExecutor(_PUBLISHERS, "publishing") as publishers:
+            for bulk in messages.bulks():
+                waiting.append(publishers.submit(self._publish_bulk, bulk))
+                if len(waiting) > _PUBLISHERS:
+                    undelivered += waiting.popleft().result()
+            return undelivered + sum(each.result() for each in waiting)
+
+    def _publish_bulk(self, bulk: Sequence[OutputMessage]) -> int:
+        records = [Record(message.value, message_id=message.message_id) for message in bulk]
+        return len(records) - self._producer.publish(self._topic, records).delivered_count
 
     def _clear(self, due: Due) -> None:
         table = aggregate_period.c

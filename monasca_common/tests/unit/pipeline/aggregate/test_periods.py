@@ -2,13 +2,16 @@
 """Periods and what is published of them, over SQLite and the memory broker."""
 
 import json
+import threading
 from unittest import mock
+
+import fixtures
 
 from monasca_common import pipeline
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail
-from monasca_common.pipeline.aggregate import periods, usage_table
+from monasca_common.pipeline.aggregate import periods, spool, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period
 from monasca_common.storage.sql.tables import aggregate_period
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
@@ -188,6 +191,43 @@ class CrashTest(OutboxCase):
             self.assertRaises(failpoints.FailPointReached, box.publish, self.now_ms)
         self.assertEqual(0, box.publish(self.now_ms).messages)
         self.assertEqual([], self.log())
+
+
+class ManyTest(OutboxCase):
+    """More messages than a bulk: a spool in a file, and several threads."""
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MockPatchObject(spool, "BULK", 2))
+        self.useFixture(fixtures.MockPatchObject(spool, "IN_MEMORY_BYTES", 1))
+        self.add(1.0, 2.0, 3.0, 4.0, 5.0)
+
+    def test_all_of_them_are_published_once(self):
+        published = self.outbox().publish(self.now_ms)
+        self.assertEqual((5, 0), (published.messages, published.undelivered))
+        self.assertEqual([("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0), ("e", 5.0)], sorted(self.values()))
+
+    def test_bulks_wait_for_their_answers_at_the_same_time(self):
+        box = self.outbox()
+        publish, both = box._publish_bulk, threading.Barrier(3)
+
+        def waiting(bulk):
+            both.wait(60)  # breaks if they take turns
+            return publish(bulk)
+
+        with mock.patch.object(box, "_publish_bulk", waiting):
+            self.assertEqual(0, box.publish(self.now_ms).undelivered)
+        self.assertEqual(5, len(self.log()))
+
+    def test_what_one_bulk_leaves_undelivered_keeps_the_period_due(self):
+        box = self.outbox()
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), nth=3)
+        self.assertEqual(1, box.publish(self.now_ms).undelivered)
+        self.assertEqual(0, box.publish(self.now_ms).undelivered)
+        self.assertEqual(5, len(set(self.values())))
+
+    def values(self):
+        return [row[1:3] for row in self.log()]
 
 
 class ClosingTest(OutboxCase):
