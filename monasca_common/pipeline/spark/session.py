@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from monasca_common.kafka.temporary_folder import temporary_folder
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import check_jars, connector_jars, fetched_jars
@@ -47,6 +48,7 @@ appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %replace{%m}{(
 logger.parquet.name = org.apache.parquet.CorruptStatistics
 logger.parquet.level = error
 """
+_FOLDER = "monasca-spark-"
 _JAVA_OPTIONS, _GATEWAY = "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"
 _TRACE = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
@@ -100,9 +102,10 @@ def _start_java(options: Mapping[str, str]) -> None:
     if SparkContext._gateway is not None:
         return
     # Java lives as long as this process.
-    folder = Path(tempfile.mkdtemp(prefix="monasca-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    with _in_a_file(options) as arguments:
+    lifetime = contextlib.ExitStack()
+    atexit.register(lifetime.close)
+    folder = lifetime.enter_context(temporary_folder(_FOLDER))
+    with _in_a_file(options, folder) as arguments:
         given = os.environ.get("PYSPARK_SUBMIT_ARGS") or "pyspark-shell"
         changes = {"PYSPARK_SUBMIT_ARGS": f"{shlex.join(arguments)} {given}", _JAVA_OPTIONS: _java_options(folder)}
         with _changed_environment(changes):
@@ -126,9 +129,9 @@ def _java_options(folder: Path) -> str:
     """The options of the driver's JVM, those that the environment has among them.
 
     Spark 4.0.0 makes the folder ``artifacts`` in the working directory of its JVM, which may be read-only. So Java
-    takes ``folder`` for its working directory.
+    takes ``folder`` for its working directory, and for its temporary files, which it leaves behind if it is killed.
     """
-    options = [f"-Duser.dir={folder}"]
+    options = [f"-Duser.dir={folder}", f"-Djava.io.tmpdir={folder}"]
     configured = Path(os.environ.get("SPARK_CONF_DIR", "")) / _LOG_NAME
     if not LOG.isEnabledFor(logging.DEBUG) and not ("SPARK_CONF_DIR" in os.environ and configured.exists()):
         brief = folder / _LOG_NAME
@@ -267,10 +270,10 @@ def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> i
     import pyspark
 
     spark_submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-    with _in_a_file(configuration(settings)) as options, tempfile.TemporaryDirectory() as folder:
-        driver = Path(folder) / "pid"
+    with temporary_folder(_FOLDER) as folder, _in_a_file(configuration(settings), folder) as options:
+        driver = folder / "pid"
         environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
-        environment[_JAVA_OPTIONS] = _java_options(Path(folder))
+        environment[_JAVA_OPTIONS] = _java_options(folder)
         return _run([spark_submit, *options, program, *arguments], environment, driver)
 
 
@@ -307,10 +310,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path) -
 
 
 @contextlib.contextmanager
-def _in_a_file(options: Mapping[str, str]) -> Iterator[list[str]]:
-    """The options as arguments of spark-submit that name a file. Everybody can see a command line; only the owner can
-    read the file, which is removed at the end of the block."""
-    with tempfile.NamedTemporaryFile("w", suffix=".conf") as properties:
+def _in_a_file(options: Mapping[str, str], folder: Path) -> Iterator[list[str]]:
+    """The options as arguments of spark-submit that name a file in ``folder``. Everybody can see a command line; only
+    the owner can read the file, which is removed at the end of the block."""
+    with tempfile.NamedTemporaryFile("w", suffix=".conf", dir=folder) as properties:
         for option, value in options.items():
             properties.write(f"{option}={_escaped(value)}\n")
         properties.flush()

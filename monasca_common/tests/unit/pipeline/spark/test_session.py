@@ -291,7 +291,9 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertEqual(logging.WARNING, seen["level"])
         self.assertEqual("--name given pyspark-shell", os.environ["PYSPARK_SUBMIT_ARGS"])
         # It works in a folder of its own, and says each thing in a line unless somebody looks closer.
-        self.assertThat(seen["java"], MatchesRegex(r"-Duser\.dir=\S+/monasca-spark-\w+ -Xgiven$"))
+        own = r"(\S+/monasca-spark-\w+)"
+        self.assertThat(seen["java"], MatchesRegex(rf"-Duser\.dir={own} -Djava\.io\.tmpdir=\1 -Xgiven$"))
+        self.assertIn("monasca-spark-", seen["path"].parent.name)  # which the next one removes if this one is killed
         self.assertEqual("-Xgiven", os.environ["SPARK_SUBMIT_OPTS"])
 
     def test_under_spark_submit_the_java_that_it_has_started_is_taken(self):
