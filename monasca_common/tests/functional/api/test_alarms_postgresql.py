@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions, alarms and notification methods in a real PostgreSQL."""
+
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.unit.api.alarm_definitions_contract import AlarmDefinitionsContract
+from monasca_common.tests.unit.api.alarms_contract import AlarmsContract
+from monasca_common.tests.unit.api.notification_methods_contract import NotificationMethodsContract
+
+
+class TestNotificationMethodsInPostgresql(NotificationMethodsContract, PostgresqlTestCase):
+    pass
+
+
+class TestAlarmDefinitionsInPostgresql(AlarmDefinitionsContract, PostgresqlTestCase):
+    pass
+
+
+class TestAlarmsInPostgresql(AlarmsContract, PostgresqlTestCase):
+    pass
