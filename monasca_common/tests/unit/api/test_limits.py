@@ -127,7 +127,7 @@ class TestOrder(ApiCase):
         client = self.new_client(max_in_flight=2)
         self.assertEqual(204, self.post("/v2.0/metrics", metric(), client=client).status_code)
         for _ in range(4):
-            client.app._app._posts.acquire()
+            client.app._app._posts.pop()
         answer = self.post("/v2.0/metrics", b"not json", client=client)
         self.assertEqual(
             (503, 0, 0), (answer.status_code, answer.json["error"]["delivered"], answer.json["error"]["unknown"])
