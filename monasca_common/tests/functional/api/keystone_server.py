@@ -31,7 +31,8 @@ key_repository = {folder}/receipts
 [credential]
 key_repository = {folder}/credentials
 [cache]
-enabled = false
+enabled = true
+backend = dogpile.cache.memory
 [identity]
 password_hash_rounds = 4
 """
