@@ -22,6 +22,7 @@ from monasca_common.devbroker.jars import digest_file as kafka_file
 from monasca_common.devbroker.jars import kafka_jars
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark import jars, session
+from monasca_common.tests.remote import hadoop
 
 _VERSION = pyspark.__version__
 PYSPARK_FILE = Path(__file__).with_name(f"pyspark-{_VERSION}.txt")
@@ -34,6 +35,7 @@ def main() -> int:
     commands.add_parser("check", help="exit with 1 if a jar is not the pinned one")
     commands.add_parser("kafka", help="pin a version of Kafka").add_argument("version")
     commands.add_parser("spark", help="pin the installed pyspark and its Kafka connector")
+    commands.add_parser("remote", help="pin what Spark fetches for the tests with S3 and HDFS")
     arguments = parser.parse_args()
     if arguments.command == "check":
         return check()
@@ -41,13 +43,22 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             fetch.fetch(Path(folder, "jars"), arguments.version)
             write(kafka_file(arguments.version), Path(folder, "jars").glob("*.jar"))
+    elif arguments.command == "remote":
+        write(hadoop.SPARK_DIGESTS, fetched(SparkSettings(master="local[1]", packages=hadoop.packages())))
+        with tempfile.TemporaryDirectory() as folder:
+            hadoop.fetch_cluster(Path(folder, "jars"))
+            write(hadoop.CLUSTER_DIGESTS, Path(folder, "jars").glob("*.jar"))
     else:
-        settings = SparkSettings(master="local[1]")
-        options = session.configuration(settings)
-        session._start_java(options)
-        write(jars.digest_file(_VERSION), session._fetched(options))
+        write(jars.digest_file(_VERSION), fetched(SparkSettings(master="local[1]")))
         write(PYSPARK_FILE, PYSPARK_JARS.glob("*.jar"))
     return 0
+
+
+def fetched(settings: SparkSettings) -> list[Path]:
+    """What Spark fetches for these settings."""
+    options = session.configuration(settings)
+    session._start_java(options)
+    return session._fetched(options)
 
 
 def check() -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.archive import layout, manifest
 from monasca_common.pipeline.archive.manifest import ArchivedFile, FileState
@@ -28,12 +29,18 @@ class Placing:
         self._offset_store = offset_store
 
     def check_staged(self, files: Sequence[ArchivedFile]) -> None:
-        """Check that the files are whole. The caller holds the lock, so no process can remove them as orphans any
-        more. Raises `StagingLost`."""
+        """Check that the files are whole, and can be placed. The caller holds the lock, so no process can remove them
+        as orphans any more. Raises `StagingLost`; `ConfigurationError` for a file that is too large."""
+        largest_bytes = self._store.largest_bytes
         for file in files:
             size_bytes = self._store.size(file.staged)
             if size_bytes != file.size_bytes:
                 raise StagingLost(f"{file.staged} was written with {file.size_bytes} bytes, and has {size_bytes} now")
+            if largest_bytes is not None and size_bytes > largest_bytes:
+                raise ConfigurationError(
+                    f"{file.staged} has {size_bytes} bytes, and S3 moves no file of more than {largest_bytes}: lower "
+                    "max_offsets_per_trigger, or compact_to_mb, in group [pipeline_archive]"
+                )
 
     def place(self, source: Source, files: Sequence[ArchivedFile]) -> None:
         """Move committed files into place."""

@@ -29,8 +29,9 @@ class ArchiveSettings:
         repr=False,
         metadata=declared(
             secret=True,
-            help="Where the archive is: an absolute path that every node has in common, or a URI that pyarrow opens: "
-            "s3://bucket/folder, gs://, abfs://, hdfs://host:port/folder. There is no default. Write $$ for each $.",
+            help="Where the archive is: an absolute path that every node has in common, or a URI: s3://bucket/folder "
+            "(or s3a://), hdfs://host:port/folder (which needs monasca-common[hdfs]), gs:// or abfs://. There is no "
+            "default. Write $$ for each $.",
         ),
     )
     compression: Compression = option(

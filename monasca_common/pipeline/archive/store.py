@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file system of an archive, which driver and executors share: a folder, or a URI that pyarrow opens.
+"""The files of an archive, which driver and executors share: a folder, or a URI (see `file_systems`).
 
-The schemes are ``file``, ``s3``, ``gs``, ``abfs`` and ``hdfs`` (which needs libhdfs and Hadoop's class path).
 `Store.place` makes a file visible. A folder and HDFS rename atomically. An object store copies and removes: a copy is
-complete as soon as it is visible, and after a crash in between the next process does both again.
+complete as soon as it is visible, and after a crash in between the next process does both again. S3 copies no object of
+more than 5 GiB so, which is why `Store.largest_bytes` is looked at before a file is committed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ import os
 import shutil
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive.file_systems import open_file_system
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
-if TYPE_CHECKING:
-    from pyarrow import fs
-
-
+_S3_COPIES_BYTES = 5 * 1024**3
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # The file system has no exchange or no hard links, or the archive is a mount of its own or in a folder of others.
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS, errno.ENOTSUP)
@@ -36,8 +33,10 @@ class Store:
     def __init__(self, location: str) -> None:
         """Raises `ConfigurationError` for an invalid location."""
         self.location = location
-        self._files, self._base = _open(location)
+        self._files, self._base = open_file_system(location)
         self._is_local = self._files.type_name == "local"
+        #: The greatest file that `place` can move; ``None``: any.
+        self.largest_bytes = _S3_COPIES_BYTES if self._files.type_name == "s3" else None
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[Any]:
@@ -209,35 +208,19 @@ def _exchange(one: str, other: str) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _open(location: str) -> tuple[fs.FileSystem, str]:
-    from pyarrow import fs
-
-    if "://" not in location:
-        if not os.path.isabs(location):
-            raise ConfigurationError(
-                f"the archive's location is {location!r}: write an absolute path, or a URI such as s3://bucket/archive"
-            )
-        return fs.LocalFileSystem(), os.path.normpath(location)
-    try:
-        files, base = fs.FileSystem.from_uri(location)
-    except (OSError, ValueError, NotImplementedError, ImportError) as error:
-        # Only the scheme is quoted, because the URI may contain a password.
-        scheme = location.partition("://")[0]
-        raise ConfigurationError(
-            f"the archive's location, a URI of {scheme!r}, cannot be opened: {_told(error)}"
-        ) from None
-    if not base.strip("/"):
-        raise ConfigurationError("the archive's location is a URI without a bucket or folder: name one")
-    return files, base.rstrip("/")
-
-
-def _told(error: Exception) -> str:
-    return type(error).__name__ if "@" in str(error) else (str(error).splitlines() or [""])[0]
-
-
 @contextlib.contextmanager
 def _translated(full: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArchiveUnavailable(f"{full}: {error.strerror or error}") from error
+        raise ArchiveUnavailable(f"{full}: {error.strerror or _first_line(error)}") from error
+    except RuntimeError as error:
+        # hdfs-native raises it for what is no error of files, such as a name node that refuses.
+        if type(error) is not RuntimeError:
+            raise
+        raise ArchiveUnavailable(f"{full}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    """Without the trace of its Java, which HDFS sends along."""
+    return str(error).partition("\n")[0].partition("\\n")[0]

@@ -8,7 +8,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,7 +35,7 @@ RETRIES = RetryPolicy(attempts=4, backoff_seconds=0.5, max_backoff_seconds=10.0)
 class _CountRecords:
     """Runs on an executor: counts the records of a file."""
 
-    location: str
+    location: str = field(repr=False)
 
     def __call__(self, path: str) -> int:
         return reading.content(Store(self.location), path).records

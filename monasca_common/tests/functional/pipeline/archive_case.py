@@ -26,7 +26,7 @@ from monasca_common.storage import StorageSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.reduction import rank
 from monasca_common.tests.functional.pipeline import warm_daemon
-from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SharedSpark
+from monasca_common.tests.functional.pipeline.pipeline_case import SPARK, KafkaPipelineCase, SharedSpark
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, ReadOnlyFolder
 from monasca_common.tests.unit.persister import envelopes
 
@@ -67,11 +67,16 @@ def metric(number, *, hours=3):
 
 
 class ArchiveCase(KafkaPipelineCase):
+    spark_settings = SPARK
+
     def setUp(self):
         super().setUp()
         self.topic = self.new_topic()
-        self.location = self.folder / "archive"
-        self.spark = self.useFixture(SharedSpark()).session
+        self.location = self.new_location()
+        self.spark = self.useFixture(SharedSpark(self.spark_settings)).session
+
+    def new_location(self):
+        return self.folder / "archive"
 
     def new_topic(self, partitions=2):
         """One that keeps messages whose own timestamps are long past."""
@@ -95,11 +100,19 @@ class ArchiveCase(KafkaPipelineCase):
         settings = ArchiveSettings((stream,), str(self.location), columns=columns, retention_days=retention_days)
         return Archiving(self.spark, settings, stream, topic, self.offset_store, clock)
 
+    @property
+    def readers_location(self):
+        """The archive as Spark's own readers know it."""
+        return str(self.location)
+
+    def table_of(self, name):
+        return pq.read_table(self.location / name, partitioning=None)
+
     def archived(self):
         """The rows that any reader of Parquet finds."""
         if not self.visible_files():
             return []
-        return self.spark.read.parquet(str(self.location)).orderBy("topic", "partition", "offset").collect()
+        return self.spark.read.parquet(self.readers_location).orderBy("topic", "partition", "offset").collect()
 
     def places(self):
         return [(row.topic, row.partition, row.offset) for row in self.archived()]
@@ -214,7 +227,7 @@ class Watch(threading.Thread):
         for name in self._case.visible_files():
             if name not in self._offsets:
                 try:
-                    table = pq.read_table(self._case.location / name, partitioning=None)
+                    table = self._case.table_of(name)
                 except Exception as error:  # whatever a reader of half a file may raise
                     self.faults.append(f"{name}: {error}")
                     continue

@@ -66,14 +66,17 @@ _sessions: list[Any] = []
 
 
 class SharedSpark(fixtures.Fixture):
-    """One session for all the tests of this process: a start takes as long as ten tests."""
+    """One session for all the tests of this process: a start takes as long as ten tests. The first settings count."""
+
+    def __init__(self, settings=SPARK):
+        self._settings = settings
 
     def _setUp(self):
         # Each of its calls is worth three lines to it, and every test keeps what is logged.
         logging.getLogger("py4j").setLevel(logging.INFO)
         if not _sessions:
             with fixtures.MonkeyPatch("tempfile.tempdir", _TEMPORARY):
-                _sessions.append(open_session(SPARK, "tests"))
+                _sessions.append(open_session(self._settings, "tests"))
             atexit.register(_sessions[0].stop)
         self.session = _sessions[0]
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -9,6 +10,9 @@ from oslotest import base
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive import store
 from monasca_common.pipeline.archive.batch import check_owner, rename_padded_hours
+from monasca_common.pipeline.archive.layout import Offsets
+from monasca_common.pipeline.archive.manifest import ArchivedFile
+from monasca_common.pipeline.archive.placing import Placing
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
@@ -108,6 +112,37 @@ class StoreTest(base.BaseTestCase):
         self.assertEqual(4, Store(f"file://{self.folder}").size("one"))
 
     def test_what_can_be_no_location_is_refused_without_its_password(self):
-        for location in ("relative/path", "nowhere://user:secret@host/x", "s3://"):
+        for location in ("relative/path", "nowhere://user:secret@host/x", "s3://", "hdfs://user:secret@host/x"):
             error = self.assertRaises(ConfigurationError, Store, location)
             self.assertNotIn("secret", str(error))
+
+    def test_a_bucket_is_named_as_hadoop_names_it_too(self):
+        for scheme in ("s3", "s3a"):
+            found = Store(f"{scheme}://bucket/archive?region=us-east-1&endpoint_override=127.0.0.1:1")
+            self.assertEqual("bucket/archive/x", found._full("x"))
+            self.assertEqual(5 * 1024**3, found.largest_bytes)
+        self.assertIsNone(self.store.largest_bytes)
+
+    def test_hdfs_is_refused_with_what_is_to_be_written_or_installed(self):
+        with mock.patch.dict(sys.modules, {"hdfs_native.fsspec": None}):
+            error = self.assertRaises(ConfigurationError, Store, "hdfs://host:8020/archive")
+        self.assertIn("install monasca-common[hdfs]", str(error))
+        error = self.assertRaises(ConfigurationError, Store, "hdfs://host:port/archive")
+        self.assertIn("write hdfs://host:port/folder, or hdfs://nameservice/folder", str(error))
+
+    def test_what_hdfs_refuses_is_told_without_its_java(self):
+        self.store._files = mock.Mock()
+        self.store._files.get_file_info.side_effect = RuntimeError('RPCError("Why", "it is so\\n\\tat org.apache")')
+        error = self.assertRaises(ArchiveUnavailable, self.store.size, "x")
+        self.assertIn("it is so", str(error))
+        self.assertNotIn("org.apache", str(error))
+
+    def test_what_cannot_be_moved_is_refused_before_it_is_committed(self):
+        self.put("_staging/a")
+        file = ArchivedFile("t", 0, Offsets(0, 0, 1), 2, 4, "b", "_staging/a")
+        placing = Placing(self.store, mock.sentinel.offset_store)
+        placing.check_staged([file])
+        self.store.largest_bytes = 3
+        error = self.assertRaises(ConfigurationError, placing.check_staged, [file])
+        for part in ("_staging/a has 4 bytes", "more than 3", "compact_to_mb"):
+            self.assertIn(part, str(error))

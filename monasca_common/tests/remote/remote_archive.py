@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of an archive in S3 and of one in HDFS share."""
+
+import datetime
+import signal
+
+import pyarrow.parquet as pq
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.pipeline.archive import manifest
+from monasca_common.pipeline.archive.file_systems import open_file_system
+from monasca_common.pipeline.source.offset_store import Source
+from monasca_common.tests.functional.pipeline.archive_case import Watch, expected_rows, metric
+
+COMPACTION_POINTS = ("compaction.after_write", "compaction.inside_transaction", "compaction.after_commit")
+
+
+class RemoteArchive:
+    """Mixed into an `ArchiveCase` whose archive is not a folder. Plain Spark reads it by Hadoop's own client."""
+
+    @property
+    def readers_location(self):
+        return self.location
+
+    def table_of(self, name):
+        files, base = open_file_system(self.location)
+        return pq.read_table(f"{base}/{name}", filesystem=files, partitioning=None)
+
+    def visible_files(self):
+        return [name for name in self.all_files() if not any(part[0] in "_." for part in name.split("/"))]
+
+    def staged_files(self):
+        return [name.rpartition("/")[2] for name in self.all_files() if name.startswith("_staging/")]
+
+    def all_files(self):
+        """The relative paths of all files, in order."""
+        raise NotImplementedError
+
+    def committed(self):
+        source = Source(self.group, self.topic, None)
+        with self.offset_store.reading() as connection:
+            return manifest.find(connection, source, manifest.FileState.COMMITTED)
+
+
+class RemoteCompaction(RemoteArchive):
+    """Mixed into a `CompactionCase`."""
+
+    def test_a_compaction_that_is_killed_is_finished(self):
+        to_ms = str(datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC).isoformat())
+        for fail_point in COMPACTION_POINTS:
+            died = self.run_command(self.configuration(), "compact", "--to", to_ms, fail_points=f"{fail_point}=kill")
+            self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
+            self.compact()
+            self.archive = self.archiving()
+            self.archive.step()  # which also removes what the dead one has staged
+            self.assert_exact(files=6)
+            self.archive_some()
+
+
+class RemoteReplay(RemoteArchive):
+    """Mixed into an `ArchiveCase`."""
+
+    def test_a_replay_that_is_killed_and_repeated_stores_each_row_once(self):
+        sent = [metric(number) for number in range(60)]
+        self.publish(sent)
+        archiving = self.archiving(max_offsets_per_trigger=20)
+        while archiving.step().behind:
+            pass
+        url = self.new_database()
+        configuration = self.configuration(replay="to = storage", url=url, name="replay")
+        died = self.run_command(configuration, "replay", "--execute", fail_points="replay.after_some=kill")
+        self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
+        self.assertTrue(0 < len(self.rows_of(url)) < 60)
+        for _ in range(2):
+            again = self.run_command(configuration, "replay", "--execute")
+            self.assertEqual(0, again.returncode, again.stderr)
+            self.assertEqual(expected_rows([record.value for record in sent]), self.rows_of(url))
+
+
+def go_on_under_watch(case):
+    """Another process goes on with what is committed, and readers look meanwhile."""
+    with Watch(case) as watch:
+        case.archiving().step()
+        watch.look()
+    case.assertEqual([], watch.faults)
+    case.assertEqual([], case.staged_files())
+
+
+def die_before_placing(case):
+    with failpoints.armed("archive.before_rename", "raise"):
+        case.assertRaises(FailPointReached, case.archiving().step)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server that answers as S3 does, for the tests of this process and what they start; and the archive in it."""
+
+import atexit
+import functools
+import logging
+import os
+import shutil
+import tempfile
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+from monasca_common.tests.functional.pipeline.pipeline_case import SPARK
+from monasca_common.tests.remote import hadoop
+from monasca_common.tests.remote.remote_archive import RemoteArchive
+
+BUCKET, REGION = "monasca", "us-east-1"
+#: They are in a file alone, as on a machine that is set up well.
+KEY, SECRET = "plantedkey", "plantedsecret"
+
+
+class S3Server:
+    def __init__(self):
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        host, port = self._server.get_host_and_port()
+        self.url = f"http://{host}:{port}"
+        for loud in ("werkzeug", "botocore", "boto3", "urllib3"):
+            logging.getLogger(loud).setLevel(logging.WARNING)
+        folder = Path(tempfile.mkdtemp(prefix="monasca-s3-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        credentials = folder / "credentials"
+        credentials.write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
+        # Spark's workers and the commands that tests run inherit it.
+        os.environ |= {
+            "AWS_SHARED_CREDENTIALS_FILE": str(credentials),
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+        self.client = boto3.client("s3")
+        self.client.create_bucket(Bucket=BUCKET)
+        options = {
+            "endpoint": self.url,
+            "endpoint.region": REGION,
+            "path.style.access": "true",
+            "aws.credentials.provider": "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider",
+        }
+        self.spark_settings = replace(
+            SPARK,
+            packages=hadoop.packages(),
+            jar_digests=str(hadoop.SPARK_DIGESTS),
+            options={**SPARK.options, **{f"spark.hadoop.fs.s3a.{name}": value for name, value in options.items()}},
+        )
+
+
+@functools.cache
+def shared_server():
+    """The server of this process; the first call starts it."""
+    return S3Server()
+
+
+class S3Archive(RemoteArchive):
+    def setUp(self):
+        self.server = shared_server()
+        self.spark_settings = self.server.spark_settings
+        super().setUp()
+
+    def new_location(self):
+        return f"s3a://{BUCKET}/{uuid.uuid4().hex}/archive"
+
+    def all_files(self):
+        pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=self.key(""))
+        found = [each["Key"].removeprefix(self.key("")) for page in pages for each in page.get("Contents", [])]
+        return sorted(name for name in found if name and not name.endswith("/"))  # but the marks of folders
+
+    def key(self, path):
+        return f"{self.location.partition(f'{BUCKET}/')[2]}/{path}"

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archive, compaction and replay in an object store, whose copies can be cut off before what was copied is removed."""
+
+import json
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
+from monasca_common.tests.functional.pipeline import test_archive, test_archive_compaction, test_secrets
+from monasca_common.tests.functional.pipeline.archive_case import ArchiveCase, metric
+from monasca_common.tests.remote.remote_archive import (
+    RemoteCompaction,
+    RemoteReplay,
+    die_before_placing,
+    go_on_under_watch,
+)
+from monasca_common.tests.remote.s3 import BUCKET, KEY, SECRET, S3Archive
+
+_LOUD = """\
+[DEFAULT]
+debug = true
+[spark]
+options = spark.eventLog.enabled=true
+options = spark.eventLog.dir={events}
+options = spark.eventLog.compress=false
+"""
+
+
+class S3CrashTest(S3Archive, test_archive.CrashTest):
+    """The command is killed at each fail point, and another process goes on."""
+
+
+class S3CompactionTest(S3Archive, RemoteCompaction, test_archive_compaction.CompactionCase):
+    pass
+
+
+class S3ReplayTest(S3Archive, RemoteReplay, ArchiveCase):
+    pass
+
+
+class S3PlacingTest(S3Archive, ArchiveCase):
+    def test_a_copy_that_was_cut_off_before_its_removal_is_done_again(self):
+        sent = self.publish(metric(number) for number in range(12))
+        die_before_placing(self)
+        [file, *_] = self.committed()
+        source = {"Bucket": BUCKET, "Key": self.key(file.staged)}
+        self.server.client.copy_object(Bucket=BUCKET, Key=self.key(file.path), CopySource=source)
+        go_on_under_watch(self)
+        self.assert_archived_once(sent)
+
+    def test_what_s3_cannot_move_is_refused_before_it_is_committed(self):
+        sent = self.publish([metric(1)])
+        archiving = self.archiving()
+        archiving._store.largest_bytes = 10
+        error = self.assertRaises(ConfigurationError, archiving.step)
+        self.assertIn("max_offsets_per_trigger", str(error))
+        self.assertEqual([], self.manifest())
+        self.archiving().step()
+        self.assert_archived_once(sent)
+
+    def test_a_bucket_that_is_missing_is_named(self):
+        self.publish([metric(1)])
+        self.location = "s3://no-such-bucket/archive"
+        error = self.assertRaises(ArchiveUnavailable, self.archiving().step)
+        self.assertIn("no-such-bucket", str(error))
+
+    def test_mutant_that_trusts_what_was_placed_before(self):
+        """It removes what is staged, instead of placing what is committed."""
+        sent = self.publish(metric(number) for number in range(12))
+        die_before_placing(self)
+        archiving = self.archiving()
+        for file in self.committed():
+            archiving._store.remove_file(file.staged)
+        self.assertRaises(ArchiveDamaged, archiving.step)
+        self.assertNotEqual(len(sent), len(self.places()))
+
+
+class S3SecretsTest(S3Archive, ArchiveCase):
+    def run_watched(self):
+        """What of the planted login is seen in command lines, environments, logs and Spark's event log."""
+        events = self.folder / "events"
+        events.mkdir(exist_ok=True)
+        watch = test_secrets.Watch()
+        watch.start()
+        self.addCleanup(watch.stop)
+        done = self.run_command(self.configuration(others=_LOUD.format(events=events)), "archive", "--once")
+        watch.stop()
+        self.assertEqual(0, done.returncode, done.stderr)
+        self.assertIn("java", watch.programs)
+        event_log = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
+        self.assertIn("SparkListenerApplicationStart", event_log)
+        told = done.stdout + done.stderr + event_log
+        return watch.found, [secret for secret in (KEY, SECRET) if secret in told]
+
+    def test_a_login_in_aws_own_file_shows_nowhere(self):
+        self.publish([metric(1)])
+        self.assertEqual((set(), []), self.run_watched())
+        self.assertEqual(1, len(self.visible_files()))
+
+    def test_a_login_in_the_location_shows_nowhere(self):
+        self.publish([metric(1)])
+        self.location = self.location.replace("s3a://", f"s3://{KEY}:{SECRET}@")
+        self.assertEqual((set(), []), self.run_watched())
+        self.assertEqual(1, len(self.visible_files()))
+        self.assertNotIn(SECRET, json.dumps([list(map(str, row)) for row in self.manifest()]))
