@@ -35,7 +35,8 @@ class HdfsCluster:
             self._process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         atexit.register(self._stop)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not configuration.exists():  # it is written when all have started
+        # It is written when all have started, and not at once.
+        while not (configuration.exists() and configuration.read_text().rstrip().endswith("</configuration>")):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"HDFS does not start: {(folder / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
