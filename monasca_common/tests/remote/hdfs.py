@@ -3,7 +3,6 @@
 
 import atexit
 import functools
-import os
 import shutil
 import subprocess
 import tempfile
@@ -20,13 +19,15 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.remote import hadoop
 from monasca_common.tests.remote.remote_archive import RemoteArchive
 
+# What outlives a test takes the folder for temporary files from before it.
+_TEMPORARY = tempfile.gettempdir()
 _JAVA = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _MAIN = "org.apache.hadoop.mapreduce.MiniHadoopClusterManager"
 
 
 class HdfsCluster:
     def __init__(self):
-        folder = Path(tempfile.mkdtemp(prefix="monasca-hdfs-"))
+        folder = Path(tempfile.mkdtemp(prefix="monasca-hdfs-", dir=_TEMPORARY))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         configuration = folder / "hdfs.xml"
         command = [find_java().path, *_JAVA, f"-Dtest.build.data={folder}/data", "-cp", f"{hadoop.cluster_jars()}/*"]
@@ -41,7 +42,6 @@ class HdfsCluster:
                 raise RuntimeError(f"HDFS does not start: {(folder / 'log').read_text()[-2000:]}")
             time.sleep(0.1)
         self.url = _property(configuration, "fs.defaultFS")
-        os.environ.setdefault("HADOOP_USER_NAME", "monasca")
 
     def _stop(self):
         self._process.kill()

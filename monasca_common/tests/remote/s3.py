@@ -18,6 +18,8 @@ from monasca_common.tests.functional.pipeline.pipeline_case import SPARK
 from monasca_common.tests.remote import hadoop
 from monasca_common.tests.remote.remote_archive import RemoteArchive
 
+# What outlives a test takes the folder for temporary files from before it.
+_TEMPORARY = tempfile.gettempdir()
 BUCKET, REGION = "monasca", "us-east-1"
 #: They are in a file alone, as on a machine that is set up well.
 KEY, SECRET = "plantedkey", "plantedsecret"
@@ -31,7 +33,7 @@ class S3Server:
         self.url = f"http://{host}:{port}"
         for loud in ("werkzeug", "botocore", "boto3", "urllib3"):
             logging.getLogger(loud).setLevel(logging.WARNING)
-        folder = Path(tempfile.mkdtemp(prefix="monasca-s3-"))
+        folder = Path(tempfile.mkdtemp(prefix="monasca-s3-", dir=_TEMPORARY))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         credentials = folder / "credentials"
         credentials.write_text(f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
