@@ -7,6 +7,7 @@ from monasca_common.pipeline.aggregate.partials import (
     Accumulator,
     Partial,
     PartialKey,
+    SketchState,
     group_of_text,
     group_text,
     merged,
@@ -14,7 +15,7 @@ from monasca_common.pipeline.aggregate.partials import (
 from monasca_common.pipeline.aggregate.records import RecordReader, Records, Rejection
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.aggregate.usages import Aggregate, Usage
-from monasca_common.pipeline.components import OperationComponent, SetterComponent, UsageComponent
+from monasca_common.pipeline.components import OperationComponent, SetterComponent, Sketch, UsageComponent
 from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
 from monasca_common.pipeline.specification.reader import JsonRows, load, read
 from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
@@ -37,6 +38,8 @@ __all__ = [
     "Rejection",
     "RowFault",
     "SetterComponent",
+    "Sketch",
+    "SketchState",
     "Specifications",
     "TimeBounds",
     "Transform",

@@ -22,15 +22,30 @@ SETTERS = "monasca_common.pipeline.setters"
 
 
 @dataclass(frozen=True, slots=True)
+class Sketch:
+    """What an operation keeps of the quantities of a partial, as bytes, if count, sum, extremes and ends do not do.
+
+    ``of``: makes the state of at least one quantity. ``merge``: makes the state of at least two states, which together
+    have each quantity once. The same states in the same order must give the same bytes, because the id of an output
+    message is a hash of what comes of them; and in any order, if a repeat in other batches is to have the same ids.
+    """
+
+    of: Callable[[Sequence[float]], bytes]
+    merge: Callable[[Sequence[bytes]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class OperationComponent:
     """How quantities become one.
 
     ``fetch``: makes a quantity of a `Partial`, for ``usage_fetch_operation``. ``combine``: makes one of at least one
     quantity, for rollups and the second stage. Where one of them is ``None``, the operation cannot be named there.
+    ``sketch``: what ``fetch`` finds in `Partial.state` beside the partial's own fields.
     """
 
     fetch: Callable[[Any], float] | None = None
     combine: Callable[[Sequence[float]], float] | None = None
+    sketch: Sketch | None = None
 
 
 @dataclass(frozen=True, slots=True)

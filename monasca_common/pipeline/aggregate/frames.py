@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
-from monasca_common.pipeline.aggregate.records import RecordReader, Records, Rejection
+from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records, Rejection
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
 
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 _READING = (("timestamp", "double"), ("partition", "int"), ("offset", "long"), ("value", "double"))
 _ENDS = tuple((f"{end}_{name}", kind) for end in ("oldest", "latest") for name, kind in _READING)
-_PARTIALS = (
+PARTIALS = (
     *(("specification", "string"), ("window_start", "long"), ("group_values", "string"), ("record_count", "long")),
     *(("sums", "array<double>"), ("least", "double"), ("greatest", "double")),
     *_ENDS,
+    ("sketch", "string"),
 )
 _STAGED = (  # the columns of `usage_table.STAGED`
     *(("specification", "string"), ("window_start", "long"), ("group_id", "binary"), ("group_values", "string")),
     *(("record_count", "long"), ("sums", "string"), ("least", "double"), ("greatest", "double")),
     *_ENDS,
+    ("sketch", "string"),
 )
 KEY = ("specification", "window_start", "group_values")
 
@@ -59,8 +61,8 @@ class Decoding:
     on_counts: OnCounts
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = _reader(self.specifications)
-        accumulator = Accumulator()
+        reader, sketches = _reader(self.specifications)
+        accumulator = Accumulator(sketches)
         for batch in batches:
             records = reader.read(batch.column("value").to_pylist(), self.bounds)
             partitions, offsets = _numbers(batch, "partition"), _numbers(batch, "offset")
@@ -68,7 +70,7 @@ class Decoding:
             for partition, rejected in _by_partition(partitions, offsets, records.rejected).items():
                 self.on_rejected(partition, rejected)
             self.on_counts(len(records.indices), len(records.rejected), _newest_ms(partitions, records))
-        yield from _partial_batches(accumulator.partials())
+        yield from partial_batches(accumulator.partials())
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def decoding(
 
 def partials(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Turn rows of the connector into partials. Several tasks may each yield a partial of one key."""
-    return _read(records).mapInArrow(decoding, _ddl(_PARTIALS))
+    return _read(records).mapInArrow(decoding, ddl(PARTIALS))
 
 
 def together(partial_frame: DataFrame, tasks: int) -> ToPartials:
@@ -107,12 +109,12 @@ def in_one_task(records: DataFrame, decoding: Decoding) -> ToPartials:
 
 def staged_frame(to_partials: ToPartials) -> DataFrame:
     """One row per key, as `usage_table.stage` takes it."""
-    return to_partials(_staged_batches, _ddl(_STAGED))
+    return to_partials(_staged_batches, ddl(_STAGED))
 
 
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
     """One `usage_table.staged_row` per key."""
-    for (specification, window_ms, (group,)), partial in merged(_partials_of(batches)).items():
+    for (specification, window_ms, (group,)), partial in merged(partials_of(batches)).items():
         yield usage_table.staged_row(specification, window_ms, group, partial)
 
 
@@ -125,12 +127,13 @@ def _staged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 @functools.lru_cache(maxsize=2)
-def _reader(specifications: bytes) -> RecordReader:
-    """The reader of this worker process: its caches serve the next batch too."""
-    return RecordReader(pickle.loads(specifications))
+def _reader(specifications: bytes) -> tuple[RecordReader, dict[str, str]]:
+    """The reader of this worker process, whose caches serve the next batch too, and the sketches for `Accumulator`."""
+    known: Specifications = pickle.loads(specifications)
+    return RecordReader(known), known.sketches
 
 
-def _ddl(columns: Columns) -> str:
+def ddl(columns: Columns) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns)
 
 
@@ -173,17 +176,19 @@ def _by_partition(
     return found
 
 
-def _partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:
+def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:
     rows = ((key.specification_id, key.window_ms, group_text(key.group), *one.as_row()) for key, one in partials)
-    yield from _batches(rows, _arrow_schema(_PARTIALS))
+    yield from _batches(rows, _arrow_schema(PARTIALS))
 
 
-def _partials_of(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[PartialKey, Partial]]:
+def partials_of(
+    batches: Iterable[pa.RecordBatch], group_of: Callable[[str], Group] = lambda text: (text,)
+) -> Iterator[tuple[PartialKey, Partial]]:
+    """``group_of``: by default a group's text stands for the group, for those who read nothing of its columns."""
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):
-            # The group's text stands for the group, because nothing here reads the group's columns.
-            yield PartialKey(specification, window_ms, (group,)), Partial.of_row(row)
+            yield PartialKey(specification, window_ms, group_of(group)), Partial.of_row(row)
 
 
 def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, size: int = 10_000) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from oslotest import base
 
 from monasca_common import kafka, pipeline
+from monasca_common.pipeline import dataframes
 from monasca_common.pipeline.specification import reader
 from monasca_common.tests.unit.pipeline.pipeline_case import aggregates, golden, partials_of
 
@@ -98,6 +99,22 @@ class SpecificationsTest(base.BaseTestCase):
         names = {row.event_type for row in shipped.pre_transforms} | shipped.outputs | shipped.transforms.keys()
         for name in (*fields, *sorted(names)):
             self.assertIn(f"``{name}``", self.page)
+
+
+class OwnJobTest(base.BaseTestCase):
+    def test_the_page_has_each_step_and_each_column_of_partials(self):
+        page = (SOURCE / "user" / "own-job.rst").read_text()
+        steps = functions_in(Path(dataframes.__file__)) & set(dataframes.__all__)
+        self.assertEqual(set(dataframes.__all__), steps)
+        for step in steps:
+            self.assertIn(f"``{step}(", page)
+        for column in dataframes.PARTIAL_COLUMNS:
+            self.assertIn(f"``{column.replace('latest_', 'oldest_')}``", page)
+
+    def test_its_examples_are_those_that_are_run(self):
+        page = (SOURCE / "user" / "own-job.rst").read_text()
+        for example in re.findall(r"literalinclude:: \.\./\.\./\.\./(\S+)", page):
+            self.assertTrue((ROOT / example).exists(), example)
 
 
 class ServicesTest(base.BaseTestCase):

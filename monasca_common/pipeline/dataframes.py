@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Aggregation for jobs of your own: metrics in, partials out, partials to rows, each step from DataFrame to DataFrame.
+
+Nothing here reads or writes a database, and nothing remembers what was counted: each record of a frame counts once.
+Executors need this package with the extra ``spark``, and the packages of the components that specifications name.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from monasca_common.pipeline.aggregate import frames
+from monasca_common.pipeline.aggregate.output import Publisher, dimensions, output, value_meta
+from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, group_of_text, merged
+from monasca_common.pipeline.aggregate.records import RecordReader
+from monasca_common.pipeline.aggregate.rollup import aggregate
+from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.specification.specification import Specifications, Transform
+from monasca_common.pipeline.windows import FUTURE_MS, PERIODS_MS, TimeBounds, period_start_ms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["envelopes", "merge", "messages", "partials", "rejections", "rows"]
+
+PARTIAL_COLUMNS = tuple(name for name, _ in frames.PARTIALS)
+_ROWS = (
+    "metric_id string, name string, timestamp timestamp, value double, dimensions map<string, string>, "
+    "value_meta map<string, string>"
+)
+_REJECTIONS = "partition int, offset long, kind string, reason string"
+
+
+def envelopes(frame: DataFrame) -> DataFrame:
+    """Metrics in columns, as envelopes.
+
+    ``frame`` has ``name`` (string), ``timestamp`` (a Spark timestamp, or a number of milliseconds since the epoch),
+    ``value`` (a number) and ``dimensions`` (map of strings); it may have ``meta`` and ``value_meta`` (maps of
+    strings), and ``partition`` (int) and ``offset`` (long), which decide which of two records of one time is the later.
+    The result has ``partition``, ``offset`` and ``value`` (binary JSON).
+    """
+    from pyspark.sql import functions
+
+    stamp = functions.col("timestamp")
+    if dict(frame.dtypes)["timestamp"] in ("timestamp", "timestamp_ntz"):
+        stamp = functions.unix_micros(stamp.cast("timestamp")) / 1000
+    members = [functions.col(name) for name in ("dimensions", "value_meta") if name in frame.columns]
+    metric = functions.struct(
+        "name", stamp.alias("timestamp"), functions.col("value").cast("double").alias("value"), *members
+    )
+    whole = [metric.alias("metric"), *(functions.col(name) for name in ("meta",) if name in frame.columns)]
+    # creation_time serves specifications that require one; nothing is computed from it.
+    created = functions.lit(int(time.time())).alias("creation_time")
+    text = functions.to_json(functions.struct(*whole, created)).cast("binary").alias("value")
+    return frame.select(*_place(frame), text)
+
+
+def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
+    """The partials of metrics: one row for a specification, window and group, or several, which `merge` makes one.
+
+    ``frame`` has ``value`` (a metric envelope, binary or string), and may have ``partition`` (int) and ``offset``
+    (long), as Kafka's frames, those of the archive, and those of `envelopes` have them. ``bounds``: the event times
+    that count, by default from 1970 to ten minutes from now. What is not a metric, or is out of bounds, counts
+    nowhere: see `rejections`.
+    """
+    decoding = frames.Decoding(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
+    return _read(frame).mapInArrow(decoding, frames.ddl(frames.PARTIALS))
+
+
+def rejections(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
+    """What `partials` leaves out of the same frame: ``partition``, ``offset``, ``kind`` and ``reason`` of each.
+
+    ``kind``: ``malformed``, ``too_new`` or ``too_old``. The reason names the place and the rule, and quotes no value.
+    """
+    return _read(frame).mapInArrow(_Rejecting(pickle.dumps(specifications), bounds or _bounds()), _REJECTIONS)
+
+
+def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
+    """One row for each specification, window and group: its partials in all these frames, merged.
+
+    The frames must have different records: a partial that is in two of them counts twice.
+    """
+    whole = functools.reduce(lambda one, other: one.unionByName(other), others, partial_frame)
+    return whole.select(*PARTIAL_COLUMNS).repartition(*frames.KEY).mapInArrow(_merged, frames.ddl(frames.PARTIALS))
+
+
+def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:
+    """The metrics of each period; ``partial_frame`` has all partials of its periods, merged or not.
+
+    The result has ``metric_id`` (that of the specification), ``name``, ``timestamp`` (the start of the period),
+    ``value``, ``dimensions`` and ``value_meta`` (maps of strings). One task has all groups of a specification and
+    period in memory. A quantity that is not finite, and a rate that begins at zero, has no row. The frame's action
+    fails with a `ValueError` for partials of another specification than those that are given.
+    """
+    return _by_period(partial_frame, specifications, _PeriodRows(pickle.dumps(specifications)), _ROWS)
+
+
+def messages(
+    partial_frame: DataFrame, specifications: Specifications, publisher: Publisher, *, version_ms: int
+) -> DataFrame:
+    """As `rows`, as messages for the topic ``metrics``: ``message_id`` (16 bytes) and ``value`` (an envelope).
+
+    ``version_ms``: of two rows of one series and period storage keeps the one with the greater version, so a
+    correction has a greater one than what it corrects.
+    """
+    made = _PeriodMessages(pickle.dumps(specifications), publisher, version_ms)
+    return _by_period(partial_frame, specifications, made, "message_id binary, value binary")
+
+
+def _bounds() -> TimeBounds:
+    return TimeBounds(0, time.time_ns() // 1_000_000 + FUTURE_MS)
+
+
+def _ignore(*_: object) -> None:
+    """What is rejected and counted is nobody's concern here."""
+
+
+def _place(frame: DataFrame) -> list[Column]:
+    from pyspark.sql import functions
+
+    kinds = {"partition": "int", "offset": "long"}
+    return [
+        (functions.col(name) if name in frame.columns else functions.lit(0)).cast(kinds[name]).alias(name)
+        for name in kinds
+    ]
+
+
+def _read(frame: DataFrame) -> DataFrame:
+    from pyspark.sql import functions
+
+    return frame.select(*_place(frame), functions.col("value").cast("binary").alias("value"))
+
+
+def _by_period(
+    partial_frame: DataFrame, specifications: Specifications, make: Callable[[pa.Table], pa.Table], ddl: str
+) -> DataFrame:
+    """Apply ``make`` to the partials of each specification and period; it refuses specifications that are not given."""
+    from pyspark.sql import functions
+
+    daily = [each.id for each in specifications.transforms.values() if each.period == "daily"]
+    length_ms = functions.when(functions.col("specification").isin(daily), PERIODS_MS["daily"]).otherwise(
+        PERIODS_MS["hourly"]
+    )
+    start = functions.col("window_start") - functions.pmod(functions.col("window_start"), length_ms)
+    grouped = partial_frame.select(*PARTIAL_COLUMNS).groupBy("specification", start.alias("period_start"))
+    # A function, because Spark counts the arguments of an object's method with the object itself.
+    return grouped.applyInArrow(lambda table: make(table), ddl)
+
+
+def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from frames.partial_batches(merged(frames.partials_of(batches, group_of_text)).items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Rejecting:
+    specifications: bytes
+    bounds: TimeBounds
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        reader = RecordReader(pickle.loads(self.specifications))
+        for batch in batches:
+            rejected = reader.read(batch.column("value").to_pylist(), self.bounds).rejected
+            indices = pa.array(list(rejected), pa.int64())
+            where = [batch.column(name).take(indices) for name in ("partition", "offset")]
+            why = [
+                pa.array([getattr(each, name) for each in rejected.values()], pa.string())
+                for name in ("kind", "reason")
+            ]
+            yield pa.record_batch([*where, *why], names=["partition", "offset", "kind", "reason"])
+
+
+@dataclass(frozen=True, slots=True)
+class _PeriodRows:
+    """Makes rows of the partials of one specification and period."""
+
+    specifications: bytes
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        transform, period_ms, usages = self.aggregated(table)
+        made = [
+            {
+                "metric_id": transform.metric_id,
+                "name": transform.name,
+                "timestamp": datetime.fromtimestamp(period_ms / 1000, UTC),
+                "value": usage.quantity + 0.0,
+                "dimensions": list(dimensions(transform, usage).items()),
+                "value_meta": list(value_meta(usage, provisional=False).items()),
+            }
+            for usage in usages
+        ]
+        texts = pa.map_(pa.string(), pa.string())
+        kinds = (pa.string(), pa.string(), pa.timestamp("us", "UTC"), pa.float64(), texts, texts)
+        names = ("metric_id", "name", "timestamp", "value", "dimensions", "value_meta")
+        return pa.Table.from_pylist(made, schema=pa.schema(list(zip(names, kinds, strict=True))))
+
+    def aggregated(self, table: pa.Table) -> tuple[Transform, int, tuple[Usage, ...]]:
+        """The transform, the start of the period, and its usages."""
+        found: list[tuple[PartialKey, Partial]] = list(
+            frames.partials_of(table.select(PARTIAL_COLUMNS).to_batches(), group_of_text)
+        )
+        key = found[0][0]
+        transform = _specifications(self.specifications).find(key.specification_id)
+        if transform is None:
+            raise ValueError(
+                f"there are partials of {key.specification_id}, which is none of the specifications: give those by "
+                "which they were computed, or leave them out"
+            )
+        return transform, period_start_ms(transform.period, key.window_ms), aggregate(transform, found).usages
+
+
+@dataclass(frozen=True, slots=True)
+class _PeriodMessages:
+    specifications: bytes
+    publisher: Publisher
+    version_ms: int
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        transform, period_ms, usages = _PeriodRows(self.specifications).aggregated(table)
+        made = [output(self.publisher, transform, each, period_ms, version_ms=self.version_ms) for each in usages]
+        ids, values = [each.message_id for each in made], [each.value for each in made]
+        return pa.table({"message_id": pa.array(ids, pa.binary()), "value": pa.array(values, pa.binary())})
+
+
+@functools.lru_cache(maxsize=2)
+def _specifications(pickled: bytes) -> Specifications:
+    found: Specifications = pickle.loads(pickled)
+    return found
