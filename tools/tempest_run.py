@@ -61,7 +61,8 @@ class TempestRun:
         timer.start()
         try:
             assert process.stdout is not None
-            read(process.stdout, ended)
+            with process.stdout:
+                read(process.stdout, ended)
         finally:
             timer.cancel()
             _end(process)

@@ -14,7 +14,7 @@ from monasca_common.devbroker import KafkaCluster, ports
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, run_command
-from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
+from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 
 DATABASES = ("sqlite", "postgresql")
 REGION = "RegionOne"

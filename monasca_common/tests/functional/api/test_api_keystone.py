@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from monasca_common.tests.functional.api.api_case import METRICS, ApiProcess, ApiProcessCase, metric
-from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "api.conf"
 LOGS = "/v2.0/logs"

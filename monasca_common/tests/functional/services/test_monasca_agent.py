@@ -16,12 +16,12 @@ from oslotest import base
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
-from monasca_common.tests.functional.api.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.services.agent_service import BATCH, Forwarder
 from monasca_common.tests.functional.services.api_service import PUBLISHED_PIPELINE, PublishedApiCase
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 
 _AGGREGATOR = """
 import json, sys
