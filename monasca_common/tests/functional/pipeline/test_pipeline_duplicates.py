@@ -165,8 +165,8 @@ class CrashTest(DuplicatesCase):
         self.again(b"a", 0)
         stage = first._computing.stage
 
-        def overtaken(*arguments):
-            staged = stage(*arguments)
+        def overtaken(*arguments, **options):
+            staged = stage(*arguments, **options)
             self.first(b"a", 1)
             # It looked at the topic before the first copy came.
             with mock.patch.object(second._topic, "extents", lambda: {0: Extent(0, 1), 1: Extent(0, 1)}):

@@ -219,8 +219,8 @@ class FenceCase(StreamCase):
         first, second = self.job(), self.job()
         stage = first._computing.stage
 
-        def overtaken(*args):
-            staged = stage(*args)
+        def overtaken(*arguments, **options):
+            staged = stage(*arguments, **options)
             second.step()
             return staged
 
