@@ -9,7 +9,7 @@ library, which no package ships.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.errors import ConfigurationError
 
@@ -48,7 +48,28 @@ def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
 
 
 def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
-    from pyarrow import fs
+    from pyarrow import PythonFile, fs
+
+    class Handler(fs.FSSpecHandler):  # type: ignore[misc]  # it has no annotations
+        """fsspec takes every error of `isfile` for a file that is not there, and of `find` for an empty folder."""
+
+        def open_input_stream(self, path: str) -> Any:
+            if self.fs.info(path)["type"] != "file":
+                raise FileNotFoundError(path)
+            return PythonFile(self.fs.open(path, mode="rb"), mode="r")
+
+        open_input_file = open_input_stream
+
+        def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+            assert not selector.recursive
+            try:
+                if self.fs.info(selector.base_dir)["type"] != "directory":
+                    raise NotADirectoryError(selector.base_dir)
+                return [self._create_file_info(each["name"], each) for each in self.fs.ls(selector.base_dir)]
+            except FileNotFoundError:
+                if selector.allow_not_found:
+                    return []
+                raise
 
     authority, _, path = rest.partition("/")
     host, _, port = authority.partition(":")
@@ -59,7 +80,7 @@ def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
     except ImportError:
         raise ImportError("hdfs-native is not installed: install monasca-common[hdfs]") from None
     client = HdfsFileSystem(host or None, int(port) if port else None, **_HDFS_OPTIONS)
-    return fs.PyFileSystem(fs.FSSpecHandler(client)), f"/{path}"
+    return fs.PyFileSystem(Handler(client)), f"/{path}"
 
 
 def _told(error: Exception) -> str:

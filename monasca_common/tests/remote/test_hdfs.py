@@ -77,5 +77,6 @@ class HdfsStoreTest(base.BaseTestCase):
 
     def test_a_name_node_that_is_away_is_told_in_time(self):
         away = Store("hdfs://127.0.0.1:1/archive")
-        error = self.assertRaises(ArchiveUnavailable, away.folders, "topic=t")
-        self.assertIn("Connection refused", str(error))
+        for call in (away.folders, away.read_small, away.reading):
+            error = self.assertRaises(ArchiveUnavailable, call, "topic=t")
+            self.assertIn("Connection refused", str(error))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import io
 import sys
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import fixtures
@@ -15,6 +17,56 @@ from monasca_common.pipeline.archive.manifest import ArchivedFile
 from monasca_common.pipeline.archive.placing import Placing
 from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
+
+
+def _away(_self, path, **_named):
+    raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused", path)
+
+
+class _Hdfs:
+    """What hdfs-native has of fsspec, which takes some errors for answers (`AbstractFileSystem`)."""
+
+    protocol = "hdfs"
+    _all: ClassVar = {"/archive/t": None, "/archive/t/one": b"data", "/archive/t/f": None}
+
+    def __init__(self, *_where, **_options):
+        pass
+
+    def info(self, path, **_named):
+        if path not in self._all:
+            raise FileNotFoundError(path)
+        data = self._all[path]
+        return {"name": path, "size": len(data or b""), "type": "directory" if data is None else "file"}
+
+    def ls(self, path, **_named):
+        return [self.info(each) for each in self._all if each.rpartition("/")[0] == path]
+
+    def exists(self, path):
+        try:
+            return bool(self.info(path))
+        except FileNotFoundError:
+            return False
+
+    def isfile(self, path):
+        try:
+            return self.info(path)["type"] == "file"
+        except Exception:
+            return False
+
+    def isdir(self, path):
+        try:
+            return self.info(path)["type"] == "directory"
+        except OSError:
+            return False
+
+    def find(self, path, **_named):
+        try:
+            return {each["name"]: each for each in self.ls(path)}
+        except OSError:
+            return {}
+
+    def open(self, path, mode):
+        return io.BytesIO(self._all[path])
 
 
 class StoreTest(base.BaseTestCase):
@@ -129,6 +181,27 @@ class StoreTest(base.BaseTestCase):
         self.assertIn("install monasca-common[hdfs]", str(error))
         error = self.assertRaises(ConfigurationError, Store, "hdfs://host:port/archive")
         self.assertIn("write hdfs://host:port/folder, or hdfs://nameservice/folder", str(error))
+
+    def hdfs(self):
+        module = mock.Mock(HdfsFileSystem=_Hdfs)
+        with mock.patch.dict(sys.modules, {"hdfs_native": mock.Mock(fsspec=module), "hdfs_native.fsspec": module}):
+            return Store("hdfs://host:8020/archive")
+
+    def test_hdfs_that_is_away_is_neither_a_missing_file_nor_an_empty_folder(self):
+        store = self.hdfs()
+        with mock.patch.object(_Hdfs, "info", _away), mock.patch.object(_Hdfs, "ls", _away):
+            for call in (store.read_small, store.reading, store.files, store.folders):
+                self.assertIn("refused", str(self.assertRaises(ArchiveUnavailable, call, "t")))
+        with mock.patch.object(_Hdfs, "ls", _away):  # it goes away between the two questions
+            self.assertRaises(ArchiveUnavailable, store.files, "t")
+
+    def test_what_hdfs_has_is_listed_and_read(self):
+        store = self.hdfs()
+        self.assertEqual(({"one": 4}, ["f"]), (store.files("t"), store.folders("t")))
+        self.assertEqual(({}, []), (store.files("none"), store.folders("none")))
+        self.assertEqual((b"data", None, None), tuple(map(store.read_small, ("t/one", "t/none", "t/f"))))
+        self.assertEqual(b"ta", store.reading("t/one").read_at(2, 2))
+        self.assertRaises(ArchiveUnavailable, store.files, "t/one")
 
     def test_what_hdfs_refuses_is_told_without_its_java(self):
         self.store._files = mock.Mock()
