@@ -31,11 +31,22 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def lock_for_child(folder: Path) -> Iterator[int]:
+    """Another lock of a `temporary_folder`, for ``pass_fds``: a child that outlives this process keeps the folder."""
+    lock = os.open(folder / _LOCK, os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield lock
+    finally:
+        os.close(lock)
+
+
 def _locked_folder(prefix: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix))
         lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH)
         if (folder / _LOCK).exists():
             return folder, lock
         os.close(lock)  # another process has found it before it was locked, and removed it

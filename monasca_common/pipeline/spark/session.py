@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.kafka.temporary_folder import temporary_folder
+from monasca_common.kafka.temporary_folder import lock_for_child, temporary_folder
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark.jars import check_jars, connector_jars, fetched_jars
@@ -274,7 +274,8 @@ def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> i
         driver = folder / "pid"
         environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
         environment[_JAVA_OPTIONS] = _java_options(folder)
-        return _run([spark_submit, *options, program, *arguments], environment, driver)
+        with lock_for_child(folder) as lock:  # spark-submit goes on if this process is killed
+            return _run([spark_submit, *options, program, *arguments], environment, driver, lock)
 
 
 def tell_submit() -> None:
@@ -285,12 +286,13 @@ def tell_submit() -> None:
         written.replace(path)
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path) -> int:
-    """Run the command and return its exit status. ``driver``: the file that `tell_submit` writes."""
+def _run(command: Sequence[str], environment: Mapping[str, str], driver: Path, *inherited: int) -> int:
+    """Run the command and return its exit status. ``driver``: the file that `tell_submit` writes. ``inherited``: the
+    descriptors that the command keeps."""
     # A child inherits an ignored signal. Without this, Ctrl-C would end Java under the driver, within a batch.
     before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
     try:
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen(command, env=environment, pass_fds=inherited)
 
         def on_signal(_signum: int, _frame: FrameType | None) -> None:
             try:

@@ -16,6 +16,7 @@ import pyspark
 from oslotest import base
 from testtools.matchers import Contains, MatchesRegex
 
+from monasca_common.kafka.temporary_folder import temporary_folder
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 from monasca_common.pipeline.spark import session
@@ -216,7 +217,7 @@ class ConfigurationTest(base.BaseTestCase):
     def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
         seen = {}
 
-        def popen(command, *, env):
+        def popen(command, *, env, pass_fds):
             path = Path(command[command.index("--properties-file") + 1])
             seen.update(command=command, text=path.read_text(), path=path, python=env["PYSPARK_PYTHON"])
             seen["java"] = env["SPARK_SUBMIT_OPTS"]
@@ -234,6 +235,30 @@ class ConfigurationTest(base.BaseTestCase):
         self.assertFalse(seen["path"].exists())
         self.assertThat(seen["java"], Contains("-Duser.dir="))
         self.assertEqual(os.environ.get("PYSPARK_PYTHON", sys.executable), seen["python"])
+
+    def test_the_folder_of_java_stays_while_java_lives_though_submit_is_killed(self):
+        home = Path(self.useFixture(fixtures.TempDir()).path)
+        (home / "bin").mkdir()
+        spark_submit = home / "bin" / "spark-submit"
+        spark_submit.write_text("#!/bin/sh\nkill -KILL $PPID\nexec cat\n")
+        spark_submit.chmod(0o755)
+        program = (
+            "import pyspark\n"
+            "from monasca_common.pipeline.settings import SparkSettings\n"
+            "from monasca_common.pipeline.spark import session\n"
+            f"pyspark.__file__, session.check_installed = {str(home / '__init__.py')!r}, lambda: None\n"
+            "session.submit(SparkSettings('local'), 'program.py', ())\n"
+        )
+        environment = {**os.environ, "TMPDIR": str(home)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}  # cat lives until its input ends
+        with subprocess.Popen([sys.executable, "-c", program], env=environment, **pipes) as submit:
+            self.assertEqual(-signal.SIGKILL, submit.wait())
+            self.useFixture(fixtures.MonkeyPatch("tempfile.tempdir", str(home)))
+            with temporary_folder("monasca-spark-") as own:
+                self.assertEqual(2, len(list(home.glob("monasca-spark-*"))))
+            submit.stdin.close()
+            self.assertEqual(b"", submit.stdout.read())
+        self.assertFalse(own.exists())
 
     def test_submit_passes_a_signal_on_to_the_driver_once_that_handles_it(self):
         killed = []
