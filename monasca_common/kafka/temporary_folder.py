@@ -27,7 +27,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         yield folder
     finally:
         if os.getpid() == owner:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         os.close(lock)
 
 
@@ -60,6 +60,18 @@ def _remove_left_behind(prefix: str) -> None:
             lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path.parent, ignore_errors=True)
+                _remove(path.parent)
             finally:
                 os.close(lock)
+
+
+def _remove(folder: Path) -> None:
+    """The lock last: what stays because this process is killed meanwhile is found by the next one."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LOCK:
+                path.unlink(missing_ok=True)
+        if os.listdir(folder) == [_LOCK]:
+            shutil.rmtree(folder)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import fixtures
@@ -40,6 +42,29 @@ class TestTemporaryFolder(base.BaseTestCase):
         with temporary_folder("ours-") as first, temporary_folder("ours-") as second:
             self.assertTrue(first.exists())
             self.assertNotEqual(first, second)
+
+    def test_what_a_kill_leaves_half_removed_is_removed_by_the_next(self):
+        folder = self.left_behind("ours-killed")
+        (folder / "deeper").mkdir()
+        for number in range(20):
+            (folder / f"block{number}").touch()
+            (folder / "deeper" / f"block{number}").touch()
+        program = (
+            "import os, signal\n"
+            "from monasca_common.kafka.temporary_folder import temporary_folder\n"
+            "unlink, gone = os.unlink, []\n"
+            "def killed(*of, **named):\n"
+            "    unlink(*of, **named)\n"
+            "    gone.append(of)\n"
+            "    if len(gone) == 41: os.kill(os.getpid(), signal.SIGKILL)\n"  # of the 42 files
+            "os.unlink = killed\n"
+            "with temporary_folder('ours-'): pass\n"
+        )
+        environment = {**os.environ, "TMPDIR": str(self.all)}
+        self.assertEqual(-9, subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode)
+        self.assertEqual([folder], list(self.all.iterdir()))
+        with temporary_folder("ours-"):
+            self.assertFalse(folder.exists())
 
     def test_where_a_link_leads_nothing_is_removed(self):
         elsewhere = Path(self.useFixture(fixtures.TempDir()).path)
