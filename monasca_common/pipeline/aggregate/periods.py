@@ -17,7 +17,7 @@ from typing import Literal
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from monasca_common.kafka import KafkaProducer
+from monasca_common.kafka import KafkaProducer, portions
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.aggregate import blocks, spool, usage_table
@@ -261,7 +261,8 @@ class Outbox:
 
     def _publish_bulk(self, bulk: Sequence[OutputMessage]) -> int:
         records = [Record(message.value, message_id=message.message_id) for message in bulk]
-        return len(records) - self._producer.publish(self._topic, records).delivered_count
+        parts = portions(records, self._producer.settings)
+        return len(records) - sum(self._producer.publish(self._topic, part).delivered_count for part in parts)
 
     def _clear(self, due: Due) -> None:
         table = aggregate_period.c

@@ -42,9 +42,9 @@ class OutboxCase(DatabaseCase):
         row = shipped_row("cpu_total_host", aggregated_metric_name="agg", **parameters)
         return specifications([pre_row("cpu", "cpu_total_host")], [row])
 
-    def outbox(self, emit="update", specs=None):
+    def outbox(self, emit="update", specs=None, **producer):
         closing = Closing(specs or self.specs, SLACK_MS)
-        return Outbox(self.offset_store, self.kafka.producer(), "metrics", PUBLISHER, closing, emit)
+        return Outbox(self.offset_store, self.kafka.producer(**producer), "metrics", PUBLISHER, closing, emit)
 
     def add(self, *values, hour=0):
         """A batch of values, by host a, b and so on."""
@@ -90,6 +90,12 @@ class DueTest(OutboxCase):
         self.assertEqual(0, box.publish(self.now_ms).messages)
         self.assertEqual(0, self.outbox().publish(self.now_ms).messages)
         self.assertEqual([("a", 1.0), ("b", 2.0)], [row[1:3] for row in self.log()])
+
+    def test_more_than_the_producer_has_room_for_is_published_bit_by_bit(self):
+        self.add(*map(float, range(8)))
+        published = self.outbox(budget_messages=4).publish(self.now_ms)
+        self.assertEqual((8, 0), (published.messages, published.undelivered))
+        self.assertEqual([*"abcdefgh"], [row[1] for row in self.log()])
 
     def test_a_change_has_a_greater_version_though_the_clock_stands_still_or_goes_back(self):
         box, versions = self.outbox(), []
