@@ -47,6 +47,15 @@ class Publishing:
 
         ``keyed``: the messages have ids that an earlier request may have used.
         """
+        reports = self.attempt(*bulks, keyed=keyed)
+        if not all(report.ok for report in reports):
+            raise _undelivered(reports)
+
+    def attempt(self, *bulks: TopicMessages, keyed: bool) -> list[DeliveryReport]:
+        """As `publish`, for who needs to know which messages are acknowledged: a report for each bulk that has any.
+
+        Raises `Problem` (503) where nothing was sent.
+        """
         entered: list[tuple[TopicProducer, TopicMessages]] = []
         try:
             for bulk in bulks:
@@ -67,8 +76,7 @@ class Publishing:
         finally:
             for producer, _ in entered:
                 producer.leave()
-        if not all(report.ok for report in reports):
-            raise _undelivered(reports)
+        return reports
 
 
 def _refused(which: str, messages: int, *, keyed: bool) -> Problem:

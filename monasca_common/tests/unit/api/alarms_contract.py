@@ -273,6 +273,29 @@ class AlarmsContract(AlarmsCase):
         told = [told["alarm-transitioned"]["newState"] for _, told in self.published()]
         self.assertEqual(["ALARM", "OK"], told)
 
+    def test_what_kafka_never_takes_neither_keeps_nor_repeats_the_others(self):
+        definition = self.definition()
+        self.alarm("a", definition, ("cpu", {"host": "x" * 1_100_000}), state="OK")
+        self.alarm("b", definition, state="OK")
+        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
+        self.now_ms += 61_000
+        for state in ("ALARM", "OK"):
+            self.ask("PATCH", f"{PATH}/b", {"state": state})
+        self.assertEqual([], self.rows(tables.alarm_outbox))
+        self.assertEqual(["ALARM", "OK"], [told["alarm-transitioned"]["newState"] for _, told in self.published()])
+
+    def test_of_several_only_what_kafka_did_not_take_stays(self):
+        definition = self.definition()
+        for alarm_id in "abc":
+            self.alarm(alarm_id, definition, state="OK")
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, count=3)
+        for alarm_id in "ab":
+            self.ask("PATCH", f"{PATH}/{alarm_id}", {"state": "ALARM"})
+        self.now_ms += 61_000
+        self.ask("PATCH", f"{PATH}/c", {"state": "ALARM"})
+        self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
+        self.assertEqual(["b", "c"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
+
     def test_what_breaks_a_rule_is_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")
         path = f"{PATH}/a"
