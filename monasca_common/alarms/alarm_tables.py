@@ -86,7 +86,7 @@ class Alarms:
             due = None
             if made.state != before.state:
                 made = replace(made, state_updated=time_ms)
-                due = _put_change(connection, tenant, before, made)
+                due = _put_change(connection, tenant, before, made, now_ms)
             made = replace(made, updated=max(now_ms, before.updated))
             connection.execute(_ALARM.update().where(*_of(tenant, alarm_id)).values(_row(made)))
             return made, due
@@ -127,7 +127,9 @@ def _check(alarm: StoredAlarm) -> None:
         raise BrokenRules(broken)
 
 
-def _put_change(connection: sa.Connection, tenant: str, before: StoredAlarm, made: StoredAlarm) -> Unpublished:
+def _put_change(
+    connection: sa.Connection, tenant: str, before: StoredAlarm, made: StoredAlarm, now_ms: int
+) -> Unpublished:
     columns = (_DEFINITION.c.description, _DEFINITION.c.actions_enabled)
     description, enabled = connection.execute(sa.select(*columns).where(_DEFINITION.c.id == made.definition_id)).one()
     change = AlarmChange(
@@ -146,7 +148,7 @@ def _put_change(connection: sa.Connection, tenant: str, before: StoredAlarm, mad
         lifecycle_state=made.lifecycle_state,
         metrics=made.metrics,
     )
-    return put(connection, TRANSITION, made.id, change.message_id, change.message, made.state_updated)
+    return put(connection, TRANSITION, made.id, change.message_id, change.message, now_ms)
 
 
 def _row(alarm: StoredAlarm) -> dict[str, Any]:

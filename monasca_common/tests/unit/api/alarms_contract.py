@@ -296,6 +296,16 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(["b", "c"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
 
+    def test_what_stayed_waits_by_the_clock_and_not_by_the_time_of_its_state(self):
+        definition = self.definition()
+        self.alarm("a", definition, state="OK", state_updated=NOW_MS + 86_400_000)
+        self.alarm("b", definition, state="OK")
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC)
+        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
+        self.now_ms += 61_000
+        self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
+        self.assertEqual([], self.rows(tables.alarm_outbox))
+
     def test_what_breaks_a_rule_is_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")
         path = f"{PATH}/a"
