@@ -296,6 +296,19 @@ class AlarmsContract(AlarmsCase):
         self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(["b", "c"], [told["alarm-transitioned"]["alarmId"] for _, told in self.published()])
 
+    def test_what_stayed_goes_before_a_later_change_of_its_alarm(self):
+        definition = self.definition()
+        self.alarm("a", definition, state="OK")
+        self.alarm("b", definition, state="OK")
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC)
+        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
+        self.now_ms += 1000
+        self.ask("PATCH", f"{PATH}/a", {"state": "OK"})
+        self.now_ms += 61_000
+        self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
+        told = [told["alarm-transitioned"] for _, told in self.published()]
+        self.assertEqual("a:ALARM a:OK b:ALARM", " ".join(f"{each['alarmId']}:{each['newState']}" for each in told))
+
     def test_what_stayed_waits_by_the_clock_and_not_by_the_time_of_its_state(self):
         definition = self.definition()
         self.alarm("a", definition, state="OK", state_updated=NOW_MS + 86_400_000)
