@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ LIFECYCLE_STATE = TextRule(least=0, most=50)
 LINK = TextRule(least=0, most=512)
 
 _WHAT = "alarm"
+_ALARMS_A_STEP = 50
 _ALARM, _METRIC, _SUB_ALARM, _DEFINITION = tables.alarm, tables.alarm_metric, tables.sub_alarm, tables.alarm_definition
 
 
@@ -52,9 +53,16 @@ class Alarms:
         self._database = database
         self._queries = AlarmQueries(database.dialect)
 
-    def found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> list[StoredAlarm]:
+    def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
+        """Close it. The metrics of few alarms are in memory at a time: an alarm may have any number of them."""
         statement = self._queries.alarms(which, sorts, part)
-        return self._database.read(lambda connection: self._alarms(connection, connection.execute(statement).all()))
+
+        def work(connection: sa.Connection) -> Iterator[StoredAlarm]:
+            rows = connection.execute(statement).all()
+            for start in range(0, len(rows), _ALARMS_A_STEP):
+                yield from self._alarms(connection, rows[start : start + _ALARMS_A_STEP])
+
+        return self._database.stream(work)
 
     def count(self, which: WhichAlarms) -> int:
         return int(self._database.rows(self._queries.count(which))[0][0])

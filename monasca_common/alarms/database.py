@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
@@ -48,6 +48,10 @@ class AlarmsDatabase:
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         return self._reads.run(lambda connection, _deadline: work(connection))
+
+    def stream(self, work: Callable[[sa.Connection], Iterator[T]]) -> Generator[T]:
+        """What ``work`` yields. It has a connection until it is exhausted or closed."""
+        return self._reads.stream(lambda connection, _deadline: work(connection))
 
     def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Call ``work`` in a transaction, and commit it."""

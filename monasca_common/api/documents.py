@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -65,7 +65,7 @@ class AlarmsContext:
         self,
         request: falcon.Request,
         response: falcon.Response,
-        found: Sequence[T],
+        found: Iterable[T],
         part: Slice,
         element: Callable[[T], Any],
     ) -> None:

@@ -119,8 +119,9 @@ class AlarmsList:
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._context.query(request)
         which, sorts, part = query.alarms(), query.sorts(SORTS), query.rows()
-        found = Alarms(self._context.needed_database()).found(which, sorts, one_row_more(part))
-        self._context.answer_slice(request, response, found, part, lambda alarm: _shown(request, alarm))
+        alarms = Alarms(self._context.needed_database())
+        with contextlib.closing(alarms.iter_found(which, sorts, one_row_more(part))) as found:
+            self._context.answer_slice(request, response, found, part, lambda alarm: _shown(request, alarm))
 
 
 class Alarm:

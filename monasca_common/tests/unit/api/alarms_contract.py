@@ -190,6 +190,25 @@ class AlarmsContract(AlarmsCase):
         (following,) = [link["href"] for link in found["links"] if link["rel"] == "next"]
         self.assertEqual({"offset=3", "limit=2", "sort_by=alarm_id"}, set(following.partition("?")[2].split("&")))
 
+    def test_of_a_page_that_ends_earlier_the_metrics_of_what_follows_are_not_read(self):
+        definition, count = self.definition(), 150
+        for n in range(count):
+            self.alarm(f"{n:03}", definition, ("cpu", {"host": "x" * 100_000}))
+        self.client = self.application(max_answer_bytes=1024 * 1024)
+        asked = []
+
+        def note(_connection, _cursor, statement, parameters, _context, _executemany):
+            if "FROM alarm_metric" in statement:
+                asked.append(len(parameters))
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", note)
+        found = self.get(PATH)
+        self.assertEqual([f"{n:03}" for n in range(10)], [each["id"] for each in found["elements"]])
+        self.assertIn("offset=10", found["links"][1]["href"])
+        self.assertTrue(0 < sum(asked) < count, asked)
+        self.assertEqual(["010"], [each["id"] for each in self.elements(PATH, query="offset=10&limit=1")])
+
     def test_counts_by_group(self):
         low, high = self.definition("low"), self.definition("high", "HIGH")
         self.alarm("a", low, ("cpu", {"host": "x"}), ("cpu", {"host": "y"}), state="OK", link="l")
