@@ -31,7 +31,9 @@ _COLUMNS = {
     "updated_at": _METHOD.c.updated,
 }
 _SELECT = sa.select(*(_METHOD.c[name] for name in ("id", "name", "type", "address", "period")))
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+_BLANK = r"\s\x00-\x1f\x7f"  # with signs of control, which urlsplit removes and headers must not have
+_EMAIL = re.compile(rf"[^@{_BLANK}]+@[^@{_BLANK}]+")
+_NO_BLANK = re.compile(rf"[^{_BLANK}]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def _faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
 
 
 def _is_http(address: str) -> bool:
+    if not _NO_BLANK.fullmatch(address):
+        return False
     try:
         url = urlsplit(address)
         return url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
