@@ -31,6 +31,7 @@ from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.sql.queries import UNHEX
 
 _SQLITE_STEPS = 5_000  # instructions between two checks of the clock: less than a millisecond
+_MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's error codes
 _ROWS_A_STEP = 50  # a row may be as long as a message was: 1 MB
 
 T = TypeVar("T")
@@ -250,6 +251,8 @@ def translated(error: Exception, deadline: Deadline) -> StorageError:
         return QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
     if error.connection_invalidated:
         return _Died(said)
-    if code[:2] in ("", "08", "53", "55", "57", "58") and isinstance(error, exc.OperationalError | exc.InterfaceError):
+    if code == "25006":  # it writes to what has become a standby
+        return StorageUnavailable(said)
+    if code[:2] in _MAY_PASS and isinstance(error, exc.OperationalError | exc.InterfaceError):
         return StorageUnavailable(said)
     return StorageError(f"a read failed: {said}")
