@@ -39,12 +39,12 @@ def put(connection: sa.Connection, kind: str, key: str, message_id: bytes, value
 
 
 def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpublished) -> list[Unpublished]:
-    """What has been due since before that time, in order; and whatever has the key of ``due`` and was put before it,
-    because what is told of one alarm keeps its order."""
+    """What has been due since before that time, in order, and is of the kind of ``due``; and whatever of this kind has
+    its key and was put before it, because what is told of one alarm keeps its order."""
     columns = [_OUTBOX.c[name] for name in ("number", "kind", "key", "message_id", "value")]
     before_due = sa.and_(_OUTBOX.c.key == due.key, _OUTBOX.c.number < due.number)
-    statement = sa.select(*columns).where(sa.or_(_OUTBOX.c.created < before_ms, before_due))
-    statement = statement.order_by(_OUTBOX.c.number).limit(limit)
+    which = _OUTBOX.c.kind == due.kind, sa.or_(_OUTBOX.c.created < before_ms, before_due)
+    statement = sa.select(*columns).where(*which).order_by(_OUTBOX.c.number).limit(limit)
     rows = database.rows(statement)
     return [Unpublished(row.number, row.kind, row.key, bytes(row.message_id), bytes(row.value)) for row in rows]
 

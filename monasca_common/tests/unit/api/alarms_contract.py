@@ -6,6 +6,7 @@ import json
 
 import sqlalchemy as sa
 
+from monasca_common.alarms.outbox import put
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.api.query import iso
 from monasca_common.kafka.transport.memory.injection import Fail
@@ -337,6 +338,13 @@ class AlarmsContract(AlarmsCase):
         self.now_ms += 61_000
         self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
         self.assertEqual([], self.rows(tables.alarm_outbox))
+
+    def test_what_is_for_another_topic_is_left_to_who_publishes_there(self):
+        self.alarm("a", self.definition(), state="OK")
+        self.alarms_database.write(lambda connection: put(connection, "event", "a", b"id", b"{}", NOW_MS - 61_000))
+        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
+        self.assertEqual(["event"], [row.kind for row in self.rows(tables.alarm_outbox)])
+        self.assertEqual(1, len(self.published()))
 
     def test_what_breaks_a_rule_is_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")
