@@ -49,6 +49,10 @@ def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpubli
     return [Unpublished(row.number, row.kind, row.key, bytes(row.message_id), bytes(row.value)) for row in rows]
 
 
-def remove(database: AlarmsDatabase, numbers: Sequence[int]) -> None:
-    """What Kafka has acknowledged."""
-    database.write(lambda connection: connection.execute(_OUTBOX.delete().where(_OUTBOX.c.number.in_(numbers))))
+def remove(database: AlarmsDatabase, rows: Sequence[Unpublished]) -> None:
+    """What Kafka has acknowledged. SQLite gives a number again once its row is gone, which another may have removed:
+    so the message's id must be the same too."""
+    if not rows:
+        return
+    those = sa.tuple_(_OUTBOX.c.number, _OUTBOX.c.message_id).in_([(row.number, row.message_id) for row in rows])
+    database.write(lambda connection: connection.execute(_OUTBOX.delete().where(those)))

@@ -41,7 +41,7 @@ def publish_due(
                 why = delivery.error
         if kept:
             LOG.warning("%d transitions of alarms stay in the outbox: %s", len(kept), why)
-        outbox.remove(database, [each.number for index, each in enumerate(every) if index not in kept])
+        outbox.remove(database, [each for index, each in enumerate(every) if index not in kept])
     except (Problem, StorageError, MessagingError) as error:
         reason = error.description if isinstance(error, Problem) else error
         LOG.warning("A transition of an alarm stays in the outbox: %s", reason)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+import sqlalchemy as sa
+
+from monasca_common.alarms import outbox
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+
+class TestOutbox(SqliteTestCase):
+    def test_who_removes_a_row_late_removes_no_other_that_got_its_number(self):
+        database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(database.close)
+
+        def put(message_id):
+            return database.write(
+                lambda connection: outbox.put(connection, outbox.TRANSITION, "a", message_id, b"{}", 5)
+            )
+
+        first = put(b"1")
+        outbox.remove(database, [first])  # by another request, which published it too
+        second = put(b"2")
+        self.assertEqual(first.number, second.number)
+        outbox.remove(database, [first])
+        self.assertEqual([b"2"], [row.message_id for row in database.rows(sa.select(tables.alarm_outbox))])
+        outbox.remove(database, [first, second])
+        outbox.remove(database, [])
+        self.assertEqual([], database.rows(sa.select(tables.alarm_outbox)))
