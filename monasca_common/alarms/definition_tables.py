@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from monasca_common.storage.sql import tables
 from monasca_common.storage.sql.queries import Queries
 
 _WHAT = "alarm definition"
+_DEFINITIONS_A_STEP = 50
 _DEFINITION, _SUB, _ACTION = tables.alarm_definition, tables.alarm_sub_expression, tables.alarm_action
 _VERSION, _METHOD = tables.alarm_definitions_version, tables.notification_method
 _ALARM, _ALARM_METRIC, _SUB_ALARM = tables.alarm, tables.alarm_metric, tables.sub_alarm
@@ -53,9 +54,19 @@ class AlarmDefinitions:
         self._database = database
         self._queries = Queries(database.dialect)
 
-    def found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> list[AlarmDefinition]:
-        statement = ordered(_SELECT.where(*self._conditions(which)), sorts, _SORTED_BY, _DEFINITION.c.id, part)
-        return self._database.read(lambda connection: _definitions(connection, connection.execute(statement).all()))
+    def iter_found(self, which: DefinitionFilter, sorts: Sequence[Sort], part: Slice) -> Generator[AlarmDefinition]:
+        """Close it. Few definitions are in memory at a time: each may have an expression of 16 KiB."""
+        wanted: Select = sa.select(_DEFINITION.c.id).where(*self._conditions(which))
+        statement = ordered(wanted, sorts, _SORTED_BY, _DEFINITION.c.id, part)
+
+        def work(connection: sa.Connection) -> Iterator[AlarmDefinition]:
+            ids = connection.execute(statement).scalars().all()
+            for start in range(0, len(ids), _DEFINITIONS_A_STEP):
+                some = ids[start : start + _DEFINITIONS_A_STEP]
+                rows = connection.execute(_SELECT.where(_DEFINITION.c.id.in_(some))).all()
+                yield from _definitions(connection, sorted(rows, key=lambda row: some.index(row.id)))
+
+        return self._database.stream(work)
 
     def get(self, tenant: str, definition_id: str) -> AlarmDefinition:
         """Raises `UnknownId`."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -131,8 +132,9 @@ class Definitions:
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         query = self._context.query(request)
         which, sorts, part = query.definitions(), query.sorts(definitions.SORTS), query.rows()
-        found = _stored(self._context).found(which, sorts, one_row_more(part))
-        self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
+        stored = _stored(self._context)
+        with contextlib.closing(stored.iter_found(which, sorts, one_row_more(part))) as found:
+            self._context.answer_slice(request, response, found, part, lambda each: _element(request, each))
 
     @operation("Make an alarm definition", body=_NEW, status=201, returns=_DEFINITION)
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:

@@ -106,6 +106,27 @@ class AlarmDefinitionsContract(AlarmsCase):
             self.ask("POST", PATH, body, 422)
         self.assertEqual([], self.elements(PATH))
 
+    def test_of_a_page_that_ends_earlier_what_follows_is_not_read(self):
+        expression = "max(cpu) > 0" + " " * 16_000
+        for n in range(150):
+            self.ask("POST", PATH, {"name": f"{n:03}", "expression": expression}, 201)
+        self.client = self.application(max_answer_bytes=1024 * 1024)
+        asked = []
+
+        def note(_connection, _cursor, statement, parameters, _context, _executemany):
+            if "FROM alarm_action" in statement:
+                asked.append(len(parameters))
+
+        sa.event.listen(sa.Engine, "before_cursor_execute", note)
+        self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", note)
+        found = self.get(PATH, query="sort_by=name")
+        shown = [each["name"] for each in found["elements"]]
+        self.assertEqual([f"{n:03}" for n in range(len(shown))], shown)
+        self.assertTrue(0 < sum(asked) < 150, asked)
+        following = self.elements(PATH, query=f"sort_by=name%20desc&offset={len(shown)}&limit=55")
+        expected = [f"{n:03}" for n in range(149 - len(shown), 94 - len(shown), -1)]
+        self.assertEqual(expected, [each["name"] for each in following])
+
     def test_all_sub_expressions_must_be_deterministic_for_a_definition_to_be_so(self):
         log, cpu = "count(log.error{hostname=a},deterministic) > 0", "max(cpu{hostname=a}) > 1"
         for n, (expression, expected) in enumerate(

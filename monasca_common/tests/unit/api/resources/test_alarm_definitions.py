@@ -20,7 +20,7 @@ class TestAlarmDefinitions(AlarmDefinitionsContract, SqliteTestCase):
         sa.event.listen(sa.Engine, "before_cursor_execute", note)
         self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", note)
         which = DefinitionFilter("t", dimensions={"host": ("a",)})
-        AlarmDefinitions(self.alarms_database).found(which, (), Slice(100))
+        list(AlarmDefinitions(self.alarms_database).iter_found(which, (), Slice(100)))
         (found,) = [each for each in asked if "alarm_sub_expression" in each[0]]
         connection = sqlite3.connect(f"{self.folder}/monasca.sqlite")
         self.addCleanup(connection.close)
