@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.fork_guard import ForkGuard
@@ -30,6 +31,7 @@ class Client:
         self._on_error = on_error
         self._bounded: list[BoundedProducer] = []
         self.in_use = False
+        self._unserved = False
         self.limits = self.open_another()
         self.ready: dict[str, TopicLimit] = self.limits.ready
 
@@ -62,7 +64,17 @@ class Client:
         self.ready = {}
 
     def transports(self) -> Sequence[ProducerTransport]:
-        return self.limits.transports()
+        """What is to be polled."""
+        return () if self._unserved else self.limits.transports()
+
+    @contextlib.contextmanager
+    def unserved(self) -> Iterator[None]:
+        """A block in which nobody polls: a client that hangs would hold whoever asks it, and the lock of serving."""
+        self._unserved = True
+        try:
+            yield
+        finally:
+            self._unserved = False
 
     def close(self, transports: Sequence[ProducerTransport], grace_seconds: float) -> None:
         for transport in transports:

@@ -66,14 +66,15 @@ class Retirement:
         client, before = self._client, self._client.limits
         client.detach()
         before.abandon()  # not under `serving`, which is taken under its lock
-        if self._take_over_serving(self._clock.monotonic()):
-            self._poller.start()  # it may be its thread that hangs
-        with self._ledger.serving:
-            lost = DeliveryAbandoned("the producer was reopened before an answer came")
-            self._ledger.settle_all(Outcome.UNKNOWN, lost)
-            self._ledger.start_again()
-            limits.recreated_topics = before.recreated_topics
-            client.use(limits, self._poller.wake)
+        with client.unserved():
+            if self._take_over_serving(self._clock.monotonic()):
+                self._poller.start()  # it may be its thread that hangs
+            with self._ledger.serving:
+                lost = DeliveryAbandoned("the producer was reopened before an answer came")
+                self._ledger.settle_all(Outcome.UNKNOWN, lost)
+                self._ledger.start_again()
+                limits.recreated_topics = before.recreated_topics
+                client.use(limits, self._poller.wake)
         self.release(before)
 
     # At both

@@ -50,7 +50,7 @@ def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
 def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
     from pyarrow import PythonFile, fs
 
-    class Handler(fs.FSSpecHandler):  # type: ignore[misc]  # it has no annotations
+    class HdfsHandler(fs.FSSpecHandler):  # type: ignore[misc]  # it has no annotations
         """fsspec takes every error of `isfile` for a file that is not there, and of `find` for an empty folder."""
 
         def open_input_stream(self, path: str) -> Any:
@@ -80,7 +80,7 @@ def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
     except ImportError:
         raise ImportError("hdfs-native is not installed: install monasca-common[hdfs]") from None
     client = HdfsFileSystem(host or None, int(port) if port else None, **_HDFS_OPTIONS)
-    return fs.PyFileSystem(Handler(client)), f"/{path}"
+    return fs.PyFileSystem(HdfsHandler(client)), f"/{path}"
 
 
 def _told(error: Exception) -> str:

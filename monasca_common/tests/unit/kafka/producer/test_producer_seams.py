@@ -329,3 +329,14 @@ class HungFlushTest(SeamCase):
         heard = threading.Event()
         producer.send("t", b"c", on_delivery=lambda delivery: heard.set())
         self.assertTrue(heard.wait(_SECONDS))
+
+    def test_reopen_waits_for_nobody_who_serves_meanwhile(self):
+        producer, _ = self.hung()
+        start = producer._poller.start
+
+        def start_and_serve():
+            start()
+            producer._poller.poll_in_passing()
+
+        producer._poller.start = start_and_serve
+        self.at_once(lambda: producer.reopen() or True)
