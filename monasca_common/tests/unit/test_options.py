@@ -20,6 +20,13 @@ from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
+from monasca_common.notification.settings import (
+    EmailSettings,
+    HttpSettings,
+    PagerdutySettings,
+    SlackSettings,
+    WebhookSettings,
+)
 from monasca_common.persister.settings import GroupSettings, GroupSwitch, PersisterSettings
 from monasca_common.pipeline.archive.settings import ArchiveSettings
 from monasca_common.pipeline.replay.settings import ReplaySettings
@@ -44,6 +51,11 @@ DECLARING = (
     ConsumerSettings,
     ProducerSettings,
     SecuritySettings,
+    EmailSettings,
+    HttpSettings,
+    PagerdutySettings,
+    SlackSettings,
+    WebhookSettings,
     GroupSettings,
     GroupSwitch,
     PersisterSettings,
@@ -66,6 +78,7 @@ BLOCKED = (
     "cotyledon",
     "falcon",
     "gunicorn",
+    "jinja2",
     "keystonemiddleware",
     "oslo_middleware",
     "oslo_policy",
@@ -77,6 +90,7 @@ BLOCKED = (
     "pyarrow",
     "pyspark",
     "sqlalchemy",
+    "urllib3",
 )
 _IMPORTING = """
 import importlib, sys
@@ -150,7 +164,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(8, len({each.value for each in entries}))
+        self.assertEqual(9, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

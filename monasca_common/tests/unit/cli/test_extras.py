@@ -41,6 +41,7 @@ _CONFIGURED = {
     "pipeline submit": (("aggregate",), "monasca-common[spark]"),
 }
 _UNCONFIGURED = {
+    "notification test": (("--type", "webhook", "--address", "http://x/"), "monasca-common[notification]"),
     "pipeline list": ((), "monasca-common[spark]"),
     "quickstart": (("--once",), "monasca-common[quickstart]"),
 }

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common notification test``: a message as alarms are told to people."""
+
+import argparse
+import time
+
+from oslo_config import cfg
+
+from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.kafka.errors import ConfigurationError
+
+_METHOD = "notification-test"
+
+
+class NotificationTest(MonascaCommand):
+    """Send a test message, as the notification service would send one.
+
+    The configuration's rules hold: the address is resolved and judged. The id is printed by which a receiver knows
+    the message.
+    """
+
+    extra = "notification"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument("--type", required=True, help="the type of the method: webhook, email, pagerduty, slack")
+        parser.add_argument(
+            "--address", required=True, help="the address of the method: a URL, an address of e-mail, a routing key"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Exit status: 0 when the receiver has taken it; 1, and a line that says why, when not."""
+        from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+        from monasca_common.notification.errors import NotificationError
+        from monasca_common.notification.notice import notice_of
+        from monasca_common.notification.notifiers.plugins import Notifiers
+
+        change = AlarmChange(
+            tenant="test",
+            alarm_id="test",
+            definition_id="test",
+            name="Test of a notification method",
+            description="",
+            severity="LOW",
+            actions_enabled=True,
+            old_state="UNDETERMINED",
+            new_state="OK",
+            reason="Somebody called `monasca-common notification test`",
+            time_ms=time.time_ns() // 1_000_000,
+            link=None,
+            lifecycle_state=None,
+            metrics=[AlarmedMetric("test", {"service": "monitoring"})],
+        )
+        notice = notice_of(change, _METHOD)
+        try:
+            conf = configuration.read(parsed_args)
+            Notifiers(conf).load(parsed_args.type).send(notice, parsed_args.address)
+        except (NotificationError, ConfigurationError, cfg.Error) as error:
+            return self.complain(str(error))
+        self.print(f"sent: {notice.id}")
+        return 0

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where HTTP notifications may go: the form of a URL, its resolution, and the rules for each address.
+
+Tenants choose these URLs, and the service may reach what they cannot. So a host is resolved once, each of its
+addresses is checked, and the connection is made to a checked address: a second resolution could give another one.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from urllib.parse import SplitResult, urlsplit
+
+from monasca_common.notification.errors import AddressRefused, SendFailed
+
+IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+#: As `socket.getaddrinfo`.
+Lookup: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
+
+_PORTS = {"http": 80, "https": 443}
+_FORBIDDEN_SIGNS = re.compile(r"[\s\x00-\x20\x7f\\]")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an IPv4 address; an IPv6 address
+_MOST_LOOKUPS = 64
+
+# Global by their number, and yet not a receiver of anybody's.
+_NEVER = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "168.63.129.16/32",  # Azure's services for virtual machines
+            "192.0.0.0/24",  # one cloud's metadata; older Pythons call most of it global
+            "192.88.99.0/24",  # relays of 6to4
+            "2001::/32",  # Teredo, which holds an IPv4 address
+            "2002::/16",  # 6to4, which holds an IPv4 address
+            "3fff::/20",  # documentation
+        ),
+    )
+)
+_GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A URL whose form is right. ``target``: path and query, as the request line has them."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+
+    @property
+    def authority(self) -> str:
+        """The value of the header Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def shown(self) -> str:
+        """What may be logged of it: paths and queries hold tokens."""
+        return f"{self.scheme}://{self.authority}"
+
+
+def endpoint(url: str) -> Endpoint:
+    """Raises `AddressRefused` for a URL that is not one of HTTP, or that readers of URLs understand differently."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise AddressRefused("the address is not a URL: write http://host/path or https://host/path") from error
+    for broken, remedy in _broken_rules(url, parts, host, port):
+        if broken:
+            raise AddressRefused(f"the address {remedy}")
+    target = parts.path or "/"
+    return Endpoint(
+        parts.scheme, host, port or _PORTS[parts.scheme], f"{target}?{parts.query}" if parts.query else target
+    )
+
+
+def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> Sequence[tuple[bool, str]]:
+    return (
+        (bool(_FORBIDDEN_SIGNS.search(url)), "holds blanks, signs of control or backslashes: percent-encode them"),
+        (
+            not url.isascii(),
+            "holds other letters than those of ASCII: write a host as xn--…, and percent-encode a path",
+        ),
+        (parts.scheme not in _PORTS, "is neither http:// nor https://"),
+        ("@" in parts.netloc, "holds a user or a password: leave them out"),
+        (_HOST.fullmatch(host) is None, "has no host, or one with forbidden signs: write http://host/path"),
+        (port == 0, "has port 0: write one from 1 to 65535"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRules:
+    """``allowed``: networks that are permitted although they are not public."""
+
+    allowed: tuple[IpNetwork, ...] = ()
+
+    def permits(self, address: IpAddress) -> bool:
+        """Whether notifications may go there: to public unicast addresses, and to what is allowed by name."""
+        if any(address in network for network in self.allowed):
+            return True
+        if not address.is_global or address.is_multicast or address.is_reserved:
+            return False
+        if address.version == 6 and address not in _GLOBAL_IPV6:
+            return False
+        return not any(address in network for network in _NEVER)
+
+
+class Resolver:
+    """Resolves a host within a bound, and lets no address pass that the rules forbid. Thread-safe.
+
+    ``lookup`` has no time-out of its own, so it runs on a thread that may be left behind.
+    """
+
+    def __init__(self, rules: AddressRules, lookup: Lookup = socket.getaddrinfo) -> None:
+        self._rules = rules
+        self._lookup = lookup
+        self._places = threading.BoundedSemaphore(_MOST_LOOKUPS)
+
+    def addresses(self, where: Endpoint, seconds: float) -> list[IpAddress]:
+        """Each address of the host, once, in the resolver's order.
+
+        Raises `AddressRefused` if one of them is forbidden, and `SendFailed` if there is none within ``seconds``.
+        """
+        found = list(dict.fromkeys(_address(entry) for entry in self._entries(where, seconds)))
+        if not found:
+            raise SendFailed(f"{where.host} has no address")
+        for address in found:
+            if not self._rules.permits(address):
+                raise AddressRefused(
+                    f"{where.host} leads to {address}, where notifications may not go: use a public address, or have "
+                    "the operator add its network to allowed_networks in group [notification]"
+                )
+        return found
+
+    def _entries(self, where: Endpoint, seconds: float) -> Sequence[tuple[Any, ...]]:
+        outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
+        if not self._places.acquire(timeout=seconds):
+            raise SendFailed("every place for resolving hosts is taken: the name servers are slow")
+
+        def look() -> None:
+            try:
+                outcome.append(self._lookup(where.host, where.port, type=socket.SOCK_STREAM))
+            except (OSError, UnicodeError) as error:
+                outcome.append(error)
+            finally:
+                self._places.release()
+
+        looking = threading.Thread(target=look, name="resolve", daemon=True)
+        looking.start()
+        looking.join(seconds)
+        found = outcome[0] if outcome else TimeoutError(f"no answer within {seconds:.1f} s")
+        if isinstance(found, OSError | UnicodeError):
+            raise SendFailed(f"{where.host} cannot be resolved: {found}")
+        return found
+
+
+def _address(entry: tuple[Any, ...]) -> IpAddress:
+    return ipaddress.ip_address(entry[4][0])

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sends one HTTP request to a checked address: no redirect, no proxy, bounded in time and in bytes."""
+
+from __future__ import annotations
+
+import email.utils
+import http.client
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.util.ssl_match_hostname import CertificateError
+
+from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Resolver, endpoint
+from monasca_common.notification.errors import SendFailed
+from monasca_common.notification.send_deadline import SendDeadline
+from monasca_common.notification.settings import HttpSettings
+
+_MOST_WAIT_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiverAnswer:
+    """``body``: its beginning."""
+
+    status: int
+    body: bytes
+
+
+class HttpSender:
+    """Thread-safe. Each request has a connection of its own: receivers are many, and each is told now and then."""
+
+    def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
+        self._settings = settings
+        self._resolver = resolver or Resolver(AddressRules(settings.networks()))
+
+    def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> ReceiverAnswer:
+        """The answer, which is of success. ``timeout_seconds``: for all of it, resolution included.
+
+        Raises `SendFailed` for another answer and for none; `AddressRefused`.
+        """
+        where = endpoint(url)
+        with SendDeadline(timeout_seconds) as deadline:
+            addresses = self._resolver.addresses(where, deadline.left(timeout_seconds))
+            try:
+                answer, after_seconds = self._exchange(where, addresses, body, headers, deadline)
+            except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+                reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
+                raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
+        if not 200 <= answer.status < 300:
+            note = "; redirects are not followed" if 300 <= answer.status < 400 else ""
+            raise SendFailed(f"{where.shown} answered {answer.status}{note}", after_seconds)
+        return answer
+
+    def _exchange(
+        self,
+        where: Endpoint,
+        addresses: list[IpAddress],
+        body: bytes,
+        headers: Mapping[str, str],
+        deadline: SendDeadline,
+    ) -> tuple[ReceiverAnswer, float | None]:
+        connection = self._connected(where, addresses, deadline)
+        try:
+            named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
+            connection.request("POST", where.target, body, named, preload_content=False, decode_content=False)
+            if connection.sock is not None:
+                connection.sock.settimeout(deadline.left(self._settings.read_timeout_seconds))
+            response = connection.getresponse()
+            return ReceiverAnswer(response.status, self._beginning(response)), _after_seconds(
+                response.headers.get("Retry-After")
+            )
+        finally:
+            connection.close()
+
+    def _beginning(self, response: urllib3.response.BaseHTTPResponse) -> bytes:
+        """Of the body. The status was the answer: a body that breaks off changes nothing about what was taken."""
+        try:
+            return response.read(self._settings.max_response_bytes, decode_content=False)
+        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
+            return b""
+
+    def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
+        """To the first address that takes the connection; nothing was sent to the others."""
+        for number, address in enumerate(addresses, 1):
+            seconds = deadline.left(self._settings.connect_timeout_seconds)
+            made = self._connection(where, address, seconds, deadline)
+            try:
+                made.connect()
+            except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError):
+                made.close()
+                if number == len(addresses) or deadline.over:
+                    raise
+            except BaseException:
+                made.close()
+                raise
+            else:
+                return made
+        raise AssertionError("a resolved host has an address")
+
+    def _connection(
+        self, where: Endpoint, address: IpAddress, seconds: float, deadline: SendDeadline
+    ) -> WatchedConnection | WatchedTlsConnection:
+        facts: dict[str, Any] = {"port": where.port, "timeout": seconds, "deadline": deadline}
+        if where.scheme == "http":
+            return WatchedConnection(str(address), **facts)
+        return WatchedTlsConnection(
+            str(address),
+            **facts,
+            server_hostname=where.host,
+            assert_hostname=where.host,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=self._settings.ca_file,
+        )
+
+
+class _Watching:
+    """Hands its socket to a deadline as soon as there is one: a handshake of TLS is a conversation too."""
+
+    def __init__(self, *args: Any, deadline: SendDeadline, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._deadline = deadline
+
+    def _new_conn(self) -> Any:
+        made = super()._new_conn()  # type: ignore[misc]
+        self._deadline.watch(made)
+        return made
+
+
+class WatchedConnection(_Watching, HTTPConnection):
+    """A connection that ends with its deadline."""
+
+
+class WatchedTlsConnection(_Watching, HTTPSConnection):
+    """The same with TLS."""
+
+
+def _reason(error: Exception) -> str:
+    """Without what the receiver sent, which may be anything, and without the URL."""
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return "refuses the connection"
+    if isinstance(error, TimeoutError | urllib3.exceptions.TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLError | urllib3.exceptions.SSLError | CertificateError):
+        return "TLS failed: its certificate must be valid, and for this host"
+    return f"the connection failed ({type(error).__name__})"
+
+
+def _after_seconds(text: str | None) -> float | None:
+    """Of a header Retry-After: seconds, or a date."""
+    if text is None:
+        return None
+    if text.strip().isascii() and text.strip().isdigit():
+        seconds = float(text)
+    else:
+        try:
+            seconds = email.utils.parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return min(max(seconds, 0.0), _MOST_WAIT_SECONDS)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of notifiers, and what each is given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.texts import Texts
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Shared by all notifiers; thread-safe."""
+
+    http: HttpSender
+    texts: Texts
+
+
+class Notifier(ABC):
+    """Sends notices of one type of method. Several threads call it at once."""
+
+    @classmethod
+    @abstractmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> Notifier:
+        """With the options of its own group. Raises `ConfigurationError`."""
+
+    @abstractmethod
+    def send(self, notice: Notice, address: str) -> None:
+        """Returns once the receiver has taken the notice. The notice's id travels with it.
+
+        Raises `SendFailed` if another attempt may succeed, and `SendRefused` if none can.
+        """

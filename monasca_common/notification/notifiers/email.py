@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""E-mail: plain text and HTML over SMTP, with STARTTLS."""
+
+from __future__ import annotations
+
+import contextlib
+import email.policy
+import email.utils
+import re
+import smtplib
+import socket
+import ssl
+from email.message import EmailMessage
+from typing import Any
+
+from oslo_config import cfg
+
+from monasca_common.notification.errors import AddressRefused, SendFailed
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.send_deadline import SendDeadline
+from monasca_common.notification.settings import EmailSettings, email_settings
+from monasca_common.notification.texts import Texts
+
+# One mailbox in ASCII, without signs that begin another address, a comment or a header.
+_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")
+
+
+class EmailNotifier(Notifier):
+    def __init__(self, settings: EmailSettings, tools: Tools) -> None:
+        self._settings = settings
+        self._texts = tools.texts
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> EmailNotifier:
+        return cls(email_settings(conf), tools)
+
+    def send(self, notice: Notice, address: str) -> None:
+        message = message_of(notice, self._texts, sender=self._settings.from_addr, receiver=address)
+        where = f"{self._settings.server}:{self._settings.port}"
+        with SendDeadline(self._settings.timeout) as deadline:
+            try:
+                self._deliver(message, deadline)
+            except smtplib.SMTPResponseException as error:
+                raise SendFailed(f"{where} answered {error.smtp_code}") from error
+            except smtplib.SMTPRecipientsRefused as error:
+                codes = {code for code, _ in error.recipients.values()}
+                raise SendFailed(f"{where} refuses the receiver: {', '.join(map(str, codes))}") from error
+            except (smtplib.SMTPException, OSError) as error:
+                reason = f"no answer within {self._settings.timeout} s" if deadline.over else str(error)
+                raise SendFailed(f"{where}: {reason}") from error
+
+    def _deliver(self, message: EmailMessage, deadline: SendDeadline) -> None:
+        settings = self._settings
+        smtp = WatchedSmtp(deadline, settings.server, settings.port, deadline.left(settings.timeout))
+        try:
+            if settings.starttls:
+                smtp.starttls(context=ssl.create_default_context(cafile=settings.ca_file))
+            if settings.user:
+                smtp.login(settings.user, settings.password or "")
+            smtp.send_message(message)
+            # The server has it: whatever becomes of the farewell, it must not be sent again.
+            with contextlib.suppress(smtplib.SMTPException, OSError):
+                smtp.quit()
+        finally:
+            smtp.close()
+
+
+class WatchedSmtp(smtplib.SMTP):
+    """A connection that ends with its deadline."""
+
+    def __init__(self, deadline: SendDeadline, host: str, port: int, timeout: float) -> None:
+        self._deadline = deadline  # the base class connects at once
+        super().__init__(host, port, timeout=timeout)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> Any:
+        made = socket.create_connection((host, port), timeout)
+        self._deadline.watch(made)
+        return made
+
+
+def message_of(notice: Notice, texts: Texts, *, sender: str, receiver: str) -> EmailMessage:
+    """Its Message-ID is the notice's id. Raises `AddressRefused` for what is not one address of e-mail."""
+    if _ADDRESS.fullmatch(receiver) is None:
+        raise AddressRefused("the address is not one address of e-mail, such as someone@example.org")
+    message = EmailMessage(policy=email.policy.SMTP)
+    message["From"] = sender
+    message["To"] = receiver
+    message["Subject"] = texts.subject(notice)
+    message["Date"] = email.utils.formatdate(notice.change.time_ms / 1000)
+    message["Message-ID"] = f"<{notice.id}@{sender.rpartition('@')[2] or 'localhost'}>"
+    message["Auto-Submitted"] = "auto-generated"
+    message.set_content(texts.text(notice))
+    message.add_alternative(texts.html(notice), subtype="html")
+    return message

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PagerDuty: an event of Events API v2; the method's address is the routing key."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from oslo_config import cfg
+
+from monasca_common.models import json_text
+from monasca_common.notification.errors import AddressRefused
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.settings import PagerdutySettings, pagerduty_settings
+
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_SEVERITIES = {"LOW": "info", "MEDIUM": "warning", "HIGH": "error", "CRITICAL": "critical"}
+_MOST_DETAIL = 20_000  # characters
+
+
+class PagerdutyNotifier(Notifier):
+    def __init__(self, settings: PagerdutySettings, tools: Tools) -> None:
+        self._settings = settings
+        self._tools = tools
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> PagerdutyNotifier:
+        return cls(pagerduty_settings(conf), tools)
+
+    def send(self, notice: Notice, address: str) -> None:
+        if _ROUTING_KEY.fullmatch(address) is None:
+            raise AddressRefused("the address is not a routing key of PagerDuty: letters, digits, _ and - alone")
+        change, texts = notice.change, self._tools.texts
+        # Each notice is an event of its own: its id, not that of the alarm, is what a repeat is recognized by. So an
+        # OK triggers an event of the lowest severity; a "resolve" would have nothing to resolve.
+        event = {
+            "routing_key": address,
+            "event_action": "trigger",
+            "dedup_key": notice.id,
+            "payload": {
+                "summary": texts.subject(notice),
+                "source": change.alarm_id,
+                "severity": "info" if change.new_state == "OK" else _SEVERITIES.get(change.severity, "warning"),
+                "timestamp": datetime.datetime.fromtimestamp(change.time_ms / 1000, datetime.UTC).isoformat(),
+                "class": change.new_state,
+                "custom_details": {"text": texts.text(notice)[:_MOST_DETAIL]},
+            },
+        }
+        self._tools.http.post(
+            self._settings.url, json_text.write(event), {"Content-Type": "application/json"}, self._settings.timeout
+        )

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slack: a message by an incoming webhook, whose URL is the method's address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from oslo_config import cfg
+
+from monasca_common.models import json_text
+from monasca_common.notification.errors import SendFailed
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.settings import SlackSettings, slack_settings
+
+_MOST_TEXT = 40_000  # characters; Slack cuts what is longer
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class SlackNotifier(Notifier):
+    def __init__(self, settings: SlackSettings, tools: Tools) -> None:
+        self._settings = settings
+        self._tools = tools
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> SlackNotifier:
+        return cls(slack_settings(conf), tools)
+
+    def send(self, notice: Notice, address: str) -> None:
+        # Unescaped, a text could mention a channel or hide a link.
+        text = self._tools.texts.text(notice).translate(_ESCAPES)[:_MOST_TEXT]
+        headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
+        answer = self._tools.http.post(address, json_text.write({"text": text}), headers, self._settings.timeout)
+        if refused := _refusal(answer.body):
+            raise SendFailed(f"Slack refused the message: {refused[:100]!r}")
+
+
+def _refusal(body: bytes) -> str:
+    """Methods of Slack's Web API answer 200 to what they refuse."""
+    try:
+        said: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return ""
+    return str(said.get("error", "without a reason")) if isinstance(said, dict) and said.get("ok") is False else ""

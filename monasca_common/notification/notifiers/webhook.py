@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Webhooks: the JSON that Monasca sends, with three more fields."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+from oslo_config import cfg
+
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.models import json_text
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.settings import WebhookSettings, webhook_settings
+
+
+class WebhookNotifier(Notifier):
+    def __init__(self, settings: WebhookSettings, tools: Tools) -> None:
+        self._settings = settings
+        self._http = tools.http
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> WebhookNotifier:
+        return cls(webhook_settings(conf), tools)
+
+    def send(self, notice: Notice, address: str) -> None:
+        body = json_text.write(document(notice.change))
+        headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
+        if self._settings.hmac_secret:
+            digest = hmac.new(self._settings.hmac_secret.encode(), body, hashlib.sha256).hexdigest()
+            headers["X-Monasca-Signature"] = f"sha256={digest}"
+        self._http.post(address, body, headers, self._settings.timeout)
+
+
+def document(change: AlarmChange) -> dict[str, Any]:
+    """``alarm_timestamp``: seconds."""
+    return {
+        "alarm_id": change.alarm_id,
+        "alarm_definition_id": change.definition_id,
+        "alarm_name": change.name,
+        "alarm_description": change.description,
+        "alarm_timestamp": change.time_ms / 1000,
+        "state": change.new_state,
+        "old_state": change.old_state,
+        "message": change.reason,
+        "tenant_id": change.tenant,
+        "metrics": [{"name": each.name, "dimensions": dict(each.dimensions)} for each in change.metrics],
+        "severity": change.severity,
+        "link": change.link,
+        "lifecycle_state": change.lifecycle_state,
+    }

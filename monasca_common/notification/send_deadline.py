@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a conversation: a receiver that sends a byte now and then is cut off, whatever it has sent."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+
+from monasca_common.kafka.clock import Clock, SystemClock
+
+
+class SendDeadline:
+    """Within the block, each watched connection is shut down ``seconds`` after the block began.
+
+    Time-outs of sockets are for one read each, so they cannot bound a whole conversation.
+    """
+
+    def __init__(self, seconds: float, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._ends = self._clock.monotonic() + seconds
+        self._timer = threading.Timer(seconds, self._cut)
+        self._timer.daemon = True
+        self._watched: list[socket.socket] = []
+
+    def left(self, most: float) -> float:
+        """Seconds until the end, at most ``most``; never 0, which sockets take for something else."""
+        return max(0.001, min(most, self._ends - self._clock.monotonic()))
+
+    @property
+    def over(self) -> bool:
+        return self._clock.monotonic() >= self._ends
+
+    def watch(self, connection: socket.socket) -> None:
+        """A duplicate is kept: TLS takes the connection's own descriptor from it."""
+        self._watched.append(connection.dup())
+
+    def __enter__(self) -> SendDeadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._timer.cancel()
+        self._timer.join()
+        for each in self._watched:
+            each.close()
+
+    def _cut(self) -> None:
+        for each in self._watched:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The texts for people, from templates of Jinja2 in a sandbox, which an operator may replace."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from monasca_common.notification.errors import SendRefused
+from monasca_common.notification.notice import Notice
+
+SUBJECT, TEXT, HTML = "subject.txt", "text.txt", "body.html"
+
+_PACKAGE = "monasca_common.notification"
+_MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse more, and people do not read it
+_MOST_METRICS = 100
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+
+
+class Texts:
+    """What templates get is data: text in an alarm that looks like a template is shown as it is."""
+
+    def __init__(self, folder: str | None = None) -> None:
+        own = jinja2.PackageLoader(_PACKAGE, "templates")
+        loaders: list[jinja2.BaseLoader] = [own] if folder is None else [jinja2.FileSystemLoader(folder), own]
+        self._environment = ImmutableSandboxedEnvironment(
+            loader=jinja2.ChoiceLoader(loaders),
+            autoescape=jinja2.select_autoescape(["html"], default=False),
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def subject(self, notice: Notice) -> str:
+        """One line, without signs of control: headers hold it."""
+        return _CONTROL.sub(" ", self._rendered(SUBJECT, notice)).strip()[:_MOST_SUBJECT]
+
+    def text(self, notice: Notice) -> str:
+        return self._rendered(TEXT, notice)[:_MOST_TEXT]
+
+    def html(self, notice: Notice) -> str:
+        return self._rendered(HTML, notice)[: 2 * _MOST_TEXT]
+
+    def _rendered(self, name: str, notice: Notice) -> str:
+        """Raises `SendRefused` for a template that is broken, or that leaves the sandbox."""
+        change = notice.change
+        try:
+            return self._environment.get_template(name).render(
+                id=notice.id,
+                change=change,
+                metrics=change.metrics[:_MOST_METRICS],
+                more_metrics=max(0, len(change.metrics) - _MOST_METRICS),
+                time=datetime.datetime.fromtimestamp(change.time_ms / 1000, datetime.UTC),
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise SendRefused(f"the template {name} cannot be rendered: {type(error).__name__}: {error}") from error

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real servers on this machine that receive notifications, and fail, hang, cut or redirect on request."""
+
+import contextlib
+import http.server
+import socketserver
+import ssl
+import threading
+
+from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+
+ALLOWED = ("127.0.0.1/32",)
+_SECONDS = 60
+
+
+def change(**facts):
+    """A change of an alarm; ``facts``: what is different in it."""
+    usual = {
+        "tenant": "t1",
+        "alarm_id": "a1",
+        "definition_id": "d1",
+        "name": "cpu is busy",
+        "description": "",
+        "severity": "HIGH",
+        "actions_enabled": True,
+        "old_state": "OK",
+        "new_state": "ALARM",
+        "reason": "Thresholds were exceeded",
+        "time_ms": 1_790_000_000_123,
+        "link": None,
+        "lifecycle_state": None,
+        "metrics": [AlarmedMetric("cpu", {"hostname": "h1"})],
+    }
+    return AlarmChange(**{**usual, **facts})
+
+
+class HttpReceiver:
+    """``requests``: (path, headers, body) of each. ``answer(handler)``: what answers; by default 200."""
+
+    def __init__(self, tls=None):
+        self.requests = []
+        self.names = []  # those that TLS asked for
+        self.over = threading.Event()
+        self.answer = self.answers(200)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls)
+            context.sni_callback = lambda _socket, name, _context: self.names.append(name)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def url(self, path="/hook", host="127.0.0.1", scheme="http"):
+        return f"{scheme}://{host}:{self.port}{path}"
+
+    def close(self):
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_SECONDS)
+
+    def answers(self, status, body=b"", **headers):
+        def answer(handler):
+            handler.send_response(status)
+            for name, value in headers.items():
+                handler.send_header(name.replace("_", "-"), value)
+            handler.send_header("Content-Length", str(len(body)))
+            handler.end_headers()
+            handler.wfile.write(body)
+
+        return answer
+
+    def hangs(self, handler):
+        """It answers nothing until the test is over."""
+        self.over.wait(_SECONDS)
+
+    def drips(self, handler):
+        """It sends a status without end, one digit after the other."""
+        handler.wfile.write(b"HTTP/1.1 ")
+        while not self.over.wait(0.01):
+            handler.wfile.write(b"2")
+
+    def floods(self, handler):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not self.over.is_set():
+            handler.wfile.write(b"x" * 65536)
+
+    def cuts(self, handler):
+        """It closes the connection in the middle of a line."""
+        handler.wfile.write(b"HTTP/1.1 20")
+
+    def _handler(receiver):  # noqa: N805 - the handler has a self of its own
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.requests.append((self.path, dict(self.headers), body))
+                with contextlib.suppress(OSError):  # who sent may have gone
+                    receiver.answer(self)
+
+            def log_message(self, *_):
+                pass
+
+        return Handler
+
+
+class SmtpReceiver:
+    """Speaks as much SMTP as a sender needs. ``mails``: (receiver, text) of each. ``refuses``: a command, and what
+    answers it. ``tls``: the file of a certificate, for STARTTLS."""
+
+    def __init__(self, tls=None):
+        self.mails = []
+        self.encrypted = 0
+        self.refuses = {}
+        self.over = threading.Event()
+        self.context = None
+        if tls is not None:
+            self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.context.load_cert_chain(tls)
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self):
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_SECONDS)
+
+    def _handler(receiver):  # noqa: N805 - the handler has a self of its own
+        class Handler(socketserver.StreamRequestHandler):
+            def say(self, line):
+                self.wfile.write(line.encode() + b"\r\n")
+
+            def handle(self):
+                with contextlib.suppress(OSError):
+                    self.say("220 test")
+                    while line := self.rfile.readline():
+                        self.obey(line.decode().strip())
+
+            def obey(self, line):
+                command = line.partition(" ")[0].upper()
+                if command in receiver.refuses:
+                    if receiver.refuses[command] is None:
+                        receiver.over.wait(_SECONDS)
+                    self.say(receiver.refuses[command])
+                elif command == "EHLO":
+                    self.say("250-test")
+                    self.say("250 STARTTLS" if receiver.context else "250 OK")
+                elif command == "STARTTLS":
+                    self.say("220 go ahead")
+                    self.request = receiver.context.wrap_socket(self.request, server_side=True)
+                    self.setup()
+                    receiver.encrypted += 1
+                elif command == "RCPT":
+                    self.receiver = line.partition(":")[2]
+                    self.say("250 OK")
+                elif command == "DATA":
+                    self.say("354 go ahead")
+                    lines = []
+                    while (text := self.rfile.readline()) != b".\r\n":
+                        lines.append(text)
+                    receiver.mails.append((self.receiver, b"".join(lines)))
+                    self.say("250 OK")
+                else:
+                    self.say("221 bye" if command == "QUIT" else "250 OK")
+
+        return Handler

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No URL leads a notification to what only this service may reach."""
+
+import ipaddress
+import socket
+import threading
+
+from oslotest import base
+
+from monasca_common.notification.addresses import AddressRules, Resolver, endpoint
+from monasca_common.notification.errors import AddressRefused, SendFailed
+from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.settings import HttpSettings
+from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
+
+# Names, and what a resolver says of them: whoever owns a name chooses that.
+NAMES = {
+    "127.0.0.1.nip.example": ["127.0.0.1"],
+    "localtest.example": ["127.0.0.1"],
+    "six.example": ["::1"],
+    "mapped.example": ["::ffff:127.0.0.1"],
+    "private.example": ["10.0.0.1"],
+    "metadata.example": ["169.254.169.254"],
+    "both.example": ["93.184.216.34", "127.0.0.1"],
+    "both-six.example": ["93.184.216.34", "fd00::1"],
+    "xn--e1afmkfd.example": ["192.168.1.1"],
+    "metadata.google.internal": ["169.254.169.254"],
+}
+# Each leads inside, or is read differently by different readers. {p}: the port of a server on this machine.
+_HOSTILE = """
+http://127.0.0.1:{p}/ http://127.0.0.2:{p}/ http://127.255.255.255:{p}/ http://localhost:{p}/ http://LOCALHOST:{p}/
+http://127.1:{p}/ http://127.0.1:{p}/ http://0:{p}/ http://0.0.0.0:{p}/ http://0.1.2.3:{p}/
+http://2130706433:{p}/ http://0x7f000001:{p}/ http://0x7f.0.0.1:{p}/ http://0x7f.1:{p}/ http://0X7F.0X0.0X0.0X1:{p}/
+http://017700000001:{p}/ http://0177.0.0.1:{p}/ http://0177.1:{p}/ http://00000177.0.0.01:{p}/ http://127.0x0.0.1:{p}/
+http://[::1]:{p}/ http://[::]:{p}/ http://[0:0:0:0:0:0:0:1]:{p}/ http://[0000::0001]:{p}/ http://[::127.0.0.1]:{p}/
+http://[::ffff:127.0.0.1]:{p}/ http://[::ffff:7f00:1]:{p}/ http://[0:0:0:0:0:ffff:127.0.0.1]:{p}/
+http://[::ffff:169.254.169.254]/ http://[::ffff:10.0.0.1]/ http://[::ffff:8.8.8.8]/ http://[64:ff9b::7f00:1]/
+http://[64:ff9b::a9fe:a9fe]/ http://[64:ff9b:1::a00:1]/ http://[2002:7f00:1::]/ http://[2002:a00:1::]/
+http://[2001:0:7f00:1::]/ http://[fc00::1]/ http://[fd00:ec2::254]/ http://[fe80::1]/ http://[fe80::1%25lo]/
+http://[fec0::1]/ http://[ff02::1]/ http://[ff0e::1]/ http://[2001:db8::1]/ http://[3fff::1]/ http://[100::1]/
+http://[5f00::1]/ http://[4000::1]/
+http://10.0.0.1/ http://10.255.255.255/ http://172.16.0.1/ http://172.31.255.254/ http://192.168.0.1/
+http://100.64.0.1/ http://100.127.255.254/ http://100.100.100.200/ http://169.254.169.254/latest/meta-data/
+http://169.254.0.1/ http://2852039166/ http://0xa9fea9fe/ http://0251.0376.0251.0376/ http://168.63.129.16/
+http://192.0.0.192/ http://192.0.2.1/ http://198.18.0.1/ http://198.51.100.1/ http://203.0.113.1/ http://192.88.99.1/
+http://224.0.0.1/ http://239.255.255.250/ http://240.0.0.1/ http://255.255.255.255/
+http://127.0.0.1.nip.example:{p}/ http://localtest.example:{p}/ http://six.example:{p}/ http://mapped.example:{p}/
+http://private.example/ http://metadata.example/ http://both.example:{p}/ http://both-six.example:{p}/
+http://xn--e1afmkfd.example/ http://metadata.google.internal/computeMetadata/v1/
+http://user@127.0.0.1:{p}/ http://user:password@93.184.216.34/ http://93.184.216.34@127.0.0.1:{p}/ http://@93.184.216.34/
+http://93.184.216.34:80@127.0.0.1:{p}/ http://127.0.0.1:{p}\\@93.184.216.34/ http://93.184.216.34\\@127.0.0.1:{p}/
+http://127.0.0.1:{p}#@93.184.216.34/ http://127.0.0.1:{p}?@93.184.216.34/
+http://ⓛⓞⓒⓐⓛⓗⓞⓢⓣ:{p}/ http://①②⑦.⓪.⓪.①:{p}/ http://127。0。0。1:{p}/ http://\uff11\uff12\uff17.\uff10.\uff10.\uff11:{p}/
+http://пример.example/
+http://[::1%25]:{p}/ http://%31%32%37.0.0.1:{p}/ http://127.0.0.1%00.example:{p}/ http://127.0.0.1%2f.example/
+http:///etc/passwd http://:{p}/ http://[]/ http://[127.0.0.1/ http://93.184.216.34:0/ http://93.184.216.34:99999/
+http://93.184.216.34:x/ https://127.0.0.1:{p}/ https://localhost:{p}/ //127.0.0.1:{p}/ 127.0.0.1:{p}/hook
+file:///etc/passwd ftp://127.0.0.1/ gopher://127.0.0.1:{p}/_x dict://127.0.0.1:{p}/ ldap://127.0.0.1/ unix:///run/x
+jar:http://127.0.0.1!/ data:text/plain,x javascript:alert(1) http+unix://%2frun%2fx/
+"""
+HOSTILE = _HOSTILE.split()
+SPOILT = ["http://93.184.216.34/\r\nX-Injected: 1", "http://93.184.216.34/a b", "http://93.184.216.34/\tx", "", " "]
+
+
+def lookup(host, port, **named):
+    """As the names above say; numbers as this machine's C library reads them."""
+    if host in NAMES:
+        return [(None, None, None, "", (address, port)) for address in NAMES[host]]
+    return socket.getaddrinfo(host, port, **named)
+
+
+class HostileTest(base.BaseTestCase):
+    def test_none_of_the_corpus_passes_and_nothing_is_connected_to(self):
+        receiver = HttpReceiver()
+        self.addCleanup(receiver.close)
+        resolver = Resolver(AddressRules(), lookup)
+        sender = HttpSender(HttpSettings(), resolver)
+        urls = [url.replace("{p}", str(receiver.port)) for url in HOSTILE] + SPOILT
+        passed = []
+        for url in urls:
+            try:
+                found = resolver.addresses(endpoint(url), 10.0)
+                passed.append((url, found))  # and nothing is sent: it may be anybody's
+                continue
+            except AddressRefused:
+                pass
+            try:
+                sender.post(url, b"{}", {}, 10.0)
+            except AddressRefused:
+                continue
+            except SendFailed as error:
+                passed.append((url, str(error)))
+            else:
+                passed.append((url, "taken"))
+
+        self.assertGreaterEqual(len(urls), 60)
+        self.assertEqual([], passed)
+        self.assertEqual([], receiver.requests)
+
+    def test_a_name_that_resolves_anew_to_another_address_gains_nothing(self):
+        receiver = HttpReceiver()
+        self.addCleanup(receiver.close)
+        answers = [["127.0.0.1"], ["10.0.0.1"]]
+        resolver = Resolver(
+            AddressRules(tuple(map(ipaddress.ip_network, ALLOWED))),
+            lambda host, port, **_: [(None, None, None, "", (address, port)) for address in answers.pop(0)],
+        )
+
+        HttpSender(HttpSettings(), resolver).post(receiver.url(host="rebind.example"), b"{}", {}, 10.0)
+
+        self.assertEqual(1, len(receiver.requests))
+        self.assertEqual(1, len(answers))
+
+
+class RulesTest(base.BaseTestCase):
+    def permitted(self, address, *allowed):
+        return AddressRules(tuple(map(ipaddress.ip_network, allowed))).permits(ipaddress.ip_address(address))
+
+    def test_public_addresses_are_permitted(self):
+        for address in ("93.184.216.34", "8.8.8.8", "2606:2800:220:1::1", "2a00:1450:4001::1"):
+            self.assertTrue(self.permitted(address), address)
+
+    def test_what_is_allowed_is_permitted_and_its_mapped_form_is_not(self):
+        self.assertTrue(self.permitted("10.1.2.3", "10.1.0.0/16"))
+        self.assertFalse(self.permitted("10.2.0.1", "10.1.0.0/16"))
+        self.assertFalse(self.permitted("::ffff:10.1.2.3", "10.1.0.0/16"))
+
+    def test_one_forbidden_address_of_several_refuses_the_host(self):
+        resolver = Resolver(AddressRules(), lookup)
+        refused = self.assertRaises(AddressRefused, resolver.addresses, endpoint("http://both.example/"), 10.0)
+        self.assertIn("127.0.0.1", str(refused))
+
+
+class EndpointTest(base.BaseTestCase):
+    def test_a_url_keeps_its_path_and_query_and_shows_neither(self):
+        where = endpoint("https://Example.org:8443/a/b?token=s3cret#part")
+        self.assertEqual(("example.org", 8443, "/a/b?token=s3cret"), (where.host, where.port, where.target))
+        self.assertEqual("https://example.org:8443", where.shown)
+
+    def test_the_usual_port_is_not_in_the_header(self):
+        self.assertEqual("example.org", endpoint("https://example.org:443/").authority)
+        self.assertEqual("[2606:2800:220:1::1]:81", endpoint("http://[2606:2800:220:1::1]:81").authority)
+
+
+class ResolverTest(base.BaseTestCase):
+    def test_a_name_server_that_says_nothing_is_left(self):
+        over = threading.Event()
+        self.addCleanup(over.set)
+        resolver = Resolver(AddressRules(), lambda *_, **__: over.wait(60) or [])
+
+        failed = self.assertRaises(SendFailed, resolver.addresses, endpoint("http://slow.example/"), 0.05)
+
+        self.assertIn("slow.example cannot be resolved: no answer within", str(failed))
+
+    def test_a_name_that_nobody_knows_is_a_failure_that_may_pass(self):
+        def unknown(*_, **__):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+        self.assertRaises(SendFailed, Resolver(AddressRules(), unknown).addresses, endpoint("http://x.example/"), 5.0)

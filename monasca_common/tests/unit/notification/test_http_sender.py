@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTTP request to a checked address, against real receivers that behave badly."""
+
+import email.utils
+import ipaddress
+import time
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.devbroker import certificates
+from monasca_common.notification.addresses import AddressRules, Resolver
+from monasca_common.notification.errors import SendFailed
+from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.settings import HttpSettings
+from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
+
+SECONDS = 30.0
+
+
+class HttpCase(base.BaseTestCase):
+    def receiver(self, **named):
+        made = HttpReceiver(**named)
+        self.addCleanup(made.close)
+        return made
+
+    def sender(self, **settings):
+        """Every name leads to this machine."""
+        resolver = Resolver(
+            AddressRules(tuple(map(ipaddress.ip_network, ALLOWED))),
+            lambda _, port, **__: [(None, None, None, "", ("127.0.0.1", port))],
+        )
+        return HttpSender(HttpSettings(**settings), resolver)
+
+    def failure(self, receiver, *, seconds=SECONDS, **settings):
+        return self.assertRaises(
+            SendFailed, self.sender(**settings).post, receiver.url("/secret-token"), b"{}", {}, seconds
+        )
+
+
+class AnswersTest(HttpCase):
+    def test_the_original_host_and_path_arrive_at_the_checked_address(self):
+        receiver = self.receiver()
+
+        self.sender().post(receiver.url("/a?b=c", host="hooks.example"), b"{}", {"Idempotency-Key": "1"}, SECONDS)
+
+        [(path, headers, body)] = receiver.requests
+        self.assertEqual(("/a?b=c", b"{}"), (path, body))
+        self.assertEqual((f"hooks.example:{receiver.port}", "1"), (headers["Host"], headers["Idempotency-Key"]))
+        self.assertLessEqual(
+            headers.keys(),
+            {"Host", "User-Agent", "Connection", "Idempotency-Key", "Content-Length", "Accept-Encoding"},
+        )
+
+    def test_a_redirect_is_a_failure_and_is_not_followed(self):
+        receiver = self.receiver()
+        for status in (301, 302, 303, 307, 308):
+            receiver.answer = receiver.answers(status, Location=receiver.url("/inside"))
+            self.assertIn(f"answered {status}; redirects are not followed", str(self.failure(receiver)))
+        self.assertEqual({"/secret-token"}, {path for path, _, _ in receiver.requests})
+
+    def test_a_proxy_of_the_environment_is_not_used(self):
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+            self.useFixture(fixtures.EnvironmentVariable(name, "http://127.0.0.1:1/"))
+        receiver = self.receiver()
+
+        self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
+
+    def test_what_the_receiver_asks_to_wait_is_known(self):
+        receiver = self.receiver()
+        for status in (429, 500, 503):
+            receiver.answer = receiver.answers(status, Retry_After="7")
+            failure = self.failure(receiver)
+            self.assertEqual(7.0, failure.after_seconds)
+            self.assertIn(f"answered {status}", str(failure))
+        receiver.answer = receiver.answers(429, Retry_After=email.utils.formatdate(time.time() + 1000, usegmt=True))
+        self.assertLess(900, self.failure(receiver).after_seconds)
+        for nonsense in ("soon", "-1", "1e9", "99999999999999999999"):
+            receiver.answer = receiver.answers(429, Retry_After=nonsense)
+            self.assertIn(self.failure(receiver).after_seconds, (None, 24 * 3600.0))
+
+    def test_no_failure_shows_more_of_an_address_than_its_host(self):
+        receiver = self.receiver()
+        for answer in (receiver.answers(500), receiver.cuts, receiver.answers(302, Location="/secret-token")):
+            receiver.answer = answer
+            failure = self.failure(receiver)
+            self.assertNotIn("secret-token", str(failure))
+            self.assertIsNone(failure.__cause__)
+
+
+class BoundsTest(HttpCase):
+    def test_a_receiver_that_says_nothing_is_left(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.hangs
+        self.assertIn("no answer in time", str(self.failure(receiver, read_timeout_seconds=0.1)))
+
+    def test_a_receiver_that_sends_a_byte_now_and_then_is_cut_off(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.drips
+        self.assertIn("no answer within 0.3 s", str(self.failure(receiver, seconds=0.3)))
+
+    def test_of_a_body_without_end_only_the_beginning_is_read(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.floods
+        answer = self.sender(max_response_bytes=1000).post(receiver.url(), b"{}", {}, SECONDS)
+        self.assertEqual((200, 1000), (answer.status, len(answer.body)))
+
+    def test_a_connection_that_is_cut_is_a_failure(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.cuts
+        self.assertIn("the connection failed", str(self.failure(receiver)))
+
+    def test_nobody_listens(self):
+        receiver = self.receiver()
+        receiver.close()
+        self.assertIn("refuses the connection", str(self.failure(receiver)))
+
+
+class TlsTest(HttpCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        certificates.issue(self.folder, [])
+        self.secure = self.receiver(tls=self.folder / "broker.pem")
+
+    def post(self, host, authority="ca.pem"):
+        sender = self.sender(ca_file=str(self.folder / authority))
+        return sender.post(self.secure.url(host=host, scheme="https"), b"{}", {}, SECONDS)
+
+    def test_the_original_host_is_asked_for_and_its_certificate_checked(self):
+        self.assertEqual(200, self.post("localhost").status)
+        self.assertEqual(["localhost"], self.secure.names)
+
+    def test_a_certificate_of_another_host_is_refused(self):
+        failure = self.assertRaises(SendFailed, self.post, "hooks.example")
+        self.assertIn("TLS failed", str(failure))
+        self.assertEqual([], self.secure.requests)
+
+    def test_a_certificate_of_another_authority_is_refused(self):
+        self.assertRaises(SendFailed, self.post, "localhost", "other-ca.pem")
+        self.assertEqual([], self.secure.requests)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each notifier, loaded by its type and configured by a file, to a real receiver."""
+
+import email
+import email.policy
+import hashlib
+import hmac
+import json
+from pathlib import Path
+
+import fixtures
+
+from monasca_common.alarms.transitions import AlarmedMetric
+from monasca_common.devbroker import certificates
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
+from monasca_common.notification.notice import notice_of
+from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+from monasca_common.tests.unit.notification.receivers import HttpReceiver, SmtpReceiver, change
+
+CONFIGURATION = "[notification]\nallowed_networks = 127.0.0.1/32\n"
+HOSTILE_TEXT = "{{ ''.__class__ }}\r\nBcc: all@example.org <!channel> </p><script>"
+
+
+class NotifierCase(ConfigurationTestCase):
+    type = "webhook"
+
+    def notifier(self, text=""):
+        conf = self.configured(CONFIGURATION + text)
+        return Notifiers(conf).load(self.type)
+
+    def receiver(self, kind=HttpReceiver, **named):
+        made = kind(**named)
+        self.addCleanup(made.close)
+        return made
+
+    def posted(self, receiver):
+        """(headers, document) of the one request."""
+        [(_, headers, body)] = receiver.requests
+        return headers, json.loads(body)
+
+
+class IdTest(ConfigurationTestCase):
+    def test_it_is_that_of_alarm_time_state_and_method(self):
+        ids = {
+            notice_of(change(**facts), method).id
+            for facts in ({}, {"alarm_id": "a2"}, {"time_ms": 5}, {"new_state": "OK"}, {"reason": "another"})
+            for method in ("m1", "m2")
+        }
+        self.assertEqual(8, len(ids))
+
+
+class TypesTest(ConfigurationTestCase):
+    def test_they_come_from_what_is_installed(self):
+        self.assertLessEqual({"EMAIL", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
+
+    def test_an_unknown_one_is_refused_with_those_that_are_known(self):
+        notifiers = Notifiers(self.configured(CONFIGURATION))
+        self.assertIn("use one of email, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
+
+
+class SettingsTest(ConfigurationTestCase):
+    def test_a_network_that_is_none_is_refused(self):
+        conf = self.configured("[notification]\nallowed_networks = 10.0.0.1/8\n")
+        self.assertIn("allowed_networks in group [notification]", self.refused(Notifiers, conf))
+
+    def test_a_password_needs_encryption(self):
+        conf = self.configured("[email_notifier]\nstarttls = false\nuser = u\npassword = p\n")
+        self.assertRaises(ConfigurationError, Notifiers(conf).load, "email")
+
+
+class WebhookTest(NotifierCase):
+    def test_the_body_is_that_of_monasca_with_three_more_fields(self):
+        receiver = self.receiver()
+        notice = notice_of(change(), "m1")
+
+        self.notifier().send(notice, receiver.url())
+
+        headers, body = self.posted(receiver)
+        self.assertEqual((notice.id, "application/json"), (headers["Idempotency-Key"], headers["Content-Type"]))
+        self.assertEqual(
+            {
+                "alarm_id": "a1",
+                "alarm_definition_id": "d1",
+                "alarm_name": "cpu is busy",
+                "alarm_description": "",
+                "alarm_timestamp": 1_790_000_000.123,
+                "state": "ALARM",
+                "old_state": "OK",
+                "message": "Thresholds were exceeded",
+                "tenant_id": "t1",
+                "metrics": [{"name": "cpu", "dimensions": {"hostname": "h1"}}],
+                "severity": "HIGH",
+                "link": None,
+                "lifecycle_state": None,
+            },
+            body,
+        )
+
+    def test_no_token_of_the_service_is_sent(self):
+        receiver = self.receiver()
+        self.notifier().send(notice_of(change(), "m1"), receiver.url())
+        self.assertEqual(set(), {"Authorization", "X-Auth-Token", "Cookie"} & self.posted(receiver)[0].keys())
+
+    def test_a_secret_signs_the_body(self):
+        receiver = self.receiver()
+        self.notifier("[webhook_notifier]\nhmac_secret = s3cret\n").send(notice_of(change(), "m1"), receiver.url())
+        [(_, headers, body)] = receiver.requests
+        expected = hmac.new(b"s3cret", body, hashlib.sha256).hexdigest()
+        self.assertEqual(f"sha256={expected}", headers["X-Monasca-Signature"])
+
+    def test_an_alarm_of_5_mb_arrives_whole(self):
+        receiver = self.receiver()
+        metrics = [AlarmedMetric(f"m{number}", {"d": "x" * 500}) for number in range(10_000)]
+        self.notifier().send(notice_of(change(metrics=metrics), "m1"), receiver.url())
+        self.assertEqual(10_000, len(self.posted(receiver)[1]["metrics"]))
+        self.assertGreater(len(receiver.requests[0][2]), 5_000_000)
+
+
+class SlackTest(NotifierCase):
+    type = "slack"
+
+    def test_a_text_cannot_mention_a_channel(self):
+        receiver = self.receiver()
+        self.notifier().send(notice_of(change(name=HOSTILE_TEXT), "m1"), receiver.url())
+        text = self.posted(receiver)[1]["text"]
+        self.assertIn("&lt;!channel&gt;", text)
+        self.assertIn("{{ ''.__class__ }}", text)
+
+    def test_what_slack_refuses_with_200_is_a_failure(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.answers(200, b'{"ok": false, "error": "channel_not_found"}')
+        failure = self.assertRaises(SendFailed, self.notifier().send, notice_of(change(), "m1"), receiver.url())
+        self.assertIn("channel_not_found", str(failure))
+
+
+class PagerdutyTest(NotifierCase):
+    type = "pagerduty"
+
+    def test_an_event_has_the_id_of_the_notice(self):
+        receiver = self.receiver()
+        notice = notice_of(change(), "m1")
+        self.notifier(f"[pagerduty_notifier]\nurl = {receiver.url()}\n").send(notice, "R0UT1NG")
+        event = self.posted(receiver)[1]
+        self.assertEqual(
+            (notice.id, "R0UT1NG", "trigger"), (event["dedup_key"], event["routing_key"], event["event_action"])
+        )
+        self.assertEqual(("error", "ALARM: cpu is busy"), (event["payload"]["severity"], event["payload"]["summary"]))
+
+    def test_what_is_no_routing_key_is_refused(self):
+        self.assertRaises(AddressRefused, self.notifier().send, notice_of(change(), "m1"), "key\r\nX: 1")
+
+
+class EmailTest(NotifierCase):
+    type = "email"
+
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        certificates.issue(self.folder, [])
+
+    def smtp(self, receiver, **options):
+        lines = {"server": "localhost", "port": receiver.port, "from_addr": "monasca@example.org", **options}
+        if receiver.context is not None:
+            lines.setdefault("ca_file", self.folder / "ca.pem")
+        return self.notifier("[email_notifier]\n" + "".join(f"{name} = {lines[name]}\n" for name in lines))
+
+    def test_plain_text_and_html_arrive_encrypted_under_the_id(self):
+        receiver = self.receiver(SmtpReceiver, tls=self.folder / "broker.pem")
+        notice = notice_of(change(description="größer"), "m1")
+
+        self.smtp(receiver).send(notice, "someone@example.org")
+
+        [(to, text)] = receiver.mails
+        mail = email.message_from_bytes(text, policy=email.policy.default)
+        self.assertEqual((1, "<someone@example.org>"), (receiver.encrypted, to))
+        self.assertEqual(f"<{notice.id}@example.org>", mail["Message-ID"])
+        self.assertEqual("ALARM: cpu is busy", mail["Subject"])
+        self.assertIn("größer", mail.get_body(("plain",)).get_content())
+        self.assertIn("<h2>cpu is busy: ALARM</h2>", mail.get_body(("html",)).get_content())
+
+    def test_no_text_of_an_alarm_becomes_a_header_or_a_tag(self):
+        receiver = self.receiver(SmtpReceiver)
+        notice = notice_of(change(name=HOSTILE_TEXT, reason=HOSTILE_TEXT), "m1")
+
+        self.smtp(receiver, starttls="false").send(notice, "someone@example.org")
+
+        mail = email.message_from_bytes(receiver.mails[0][1], policy=email.policy.default)
+        self.assertIsNone(mail["Bcc"])
+        self.assertNotIn("<script>", mail.get_body(("html",)).get_content())
+        self.assertIn("{{ ''.__class__ }} Bcc: all@example.org", mail["Subject"])
+
+    def test_what_is_not_one_address_is_refused(self):
+        receiver = self.receiver(SmtpReceiver)
+        for address in (
+            "a@example.org\r\nBcc: b@example.org",
+            "a@example.org\nX: 1",
+            "a@example.org, b@example.org",
+            "a@example.org;b@example.org",
+            "Name <a@example.org>",
+            "a@example.org (comment)",
+            "a",
+            "@example.org",
+            "a@",
+            "a@exa\x00mple.org",
+        ):
+            send = self.smtp(receiver, starttls="false").send
+            self.assertRaises(AddressRefused, send, notice_of(change(), "m1"), address)
+        self.assertEqual([], receiver.mails)
+
+    def test_a_server_without_encryption_gets_nothing_where_it_is_asked_for(self):
+        receiver = self.receiver(SmtpReceiver)
+        self.assertRaises(SendFailed, self.smtp(receiver).send, notice_of(change(), "m1"), "a@example.org")
+        self.assertEqual([], receiver.mails)
+
+    def test_a_certificate_of_another_authority_is_refused(self):
+        receiver = self.receiver(SmtpReceiver, tls=self.folder / "broker.pem")
+        notifier = self.smtp(receiver, ca_file=self.folder / "other-ca.pem")
+        self.assertRaises(SendFailed, notifier.send, notice_of(change(), "m1"), "a@example.org")
+        self.assertEqual([], receiver.mails)
+
+    def test_a_refusal_is_a_failure_with_its_code(self):
+        receiver = self.receiver(SmtpReceiver)
+        for command, answer in (("MAIL", "451 later"), ("RCPT", "550 nobody"), ("DATA", "554 no")):
+            receiver.refuses = {command: answer}
+            send = self.smtp(receiver, starttls="false").send
+            failure = self.assertRaises(SendFailed, send, notice_of(change(), "m1"), "a@example.org")
+            self.assertIn(answer[:3], str(failure))
+
+    def test_a_server_that_hangs_is_left(self):
+        receiver = self.receiver(SmtpReceiver)
+        receiver.refuses = {"DATA": None}
+        send = self.smtp(receiver, starttls="false", timeout=0.3).send
+        self.assertRaises(SendFailed, send, notice_of(change(), "m1"), "a@example.org")
+
+    def test_a_farewell_that_fails_is_no_failure(self):
+        receiver = self.receiver(SmtpReceiver)
+        receiver.refuses = {"QUIT": "500 no"}
+        self.smtp(receiver, starttls="false").send(notice_of(change(), "m1"), "a@example.org")
+        self.assertEqual(1, len(receiver.mails))
+
+
+class TemplatesTest(NotifierCase):
+    type = "slack"
+
+    def text(self, template):
+        """What arrives with this template."""
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "text.txt").write_text(template)
+        receiver = self.receiver()
+        notifiers = Notifiers(self.configured(f"{CONFIGURATION}templates_folder = {folder}\n"))
+        notifiers.load(self.type).send(notice_of(change(), "m1"), receiver.url())
+        return self.posted(receiver)[1]["text"]
+
+    def test_an_operator_replaces_one(self):
+        self.assertEqual("cpu is busy: h1", self.text("{{ change.name }}: {{ metrics[0].dimensions.hostname }}"))
+
+    def test_a_field_that_is_not_there_is_empty(self):
+        self.assertEqual("[]", self.text("[{{ change.nothing }}]"))
+
+    def test_none_leaves_the_sandbox(self):
+        for template in (
+            "{{ ''.__class__.__mro__ }}",
+            "{{ change.__class__.__init__.__globals__ }}",
+            "{{ cycler.__init__.__globals__.os }}",
+            "{% for x in range(10000000) %}{% endfor %}",
+            "{% broken",
+        ):
+            self.assertRaises(SendRefused, self.text, template)
