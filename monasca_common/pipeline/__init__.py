@@ -12,11 +12,12 @@ from monasca_common.pipeline.aggregate.partials import (
     group_text,
     merged,
 )
-from monasca_common.pipeline.aggregate.records import RecordReader, Records, Rejection
+from monasca_common.pipeline.aggregate.records import RecordReader, Records
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.aggregate.usages import Aggregate, Usage
 from monasca_common.pipeline.components import OperationComponent, SetterComponent, Sketch, UsageComponent
 from monasca_common.pipeline.errors import InvalidSpecifications, RowFault
+from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.specification.reader import JsonRows, load, read
 from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
 from monasca_common.pipeline.windows import TimeBounds, period_start_ms, window_start_ms

@@ -21,6 +21,7 @@ from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, grou
 from monasca_common.pipeline.aggregate.records import RecordReader
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.spark.arrow import ddl
 from monasca_common.pipeline.specification.specification import Specifications, Transform
 from monasca_common.pipeline.windows import FUTURE_MS, PERIODS_MS, TimeBounds, period_start_ms
 
@@ -71,7 +72,7 @@ def partials(frame: DataFrame, specifications: Specifications, bounds: TimeBound
     nowhere: see `rejections`.
     """
     decoding = frames.Decoding(pickle.dumps(specifications), bounds or _bounds(), _ignore, _ignore)
-    return _read(frame).mapInArrow(decoding, frames.ddl(frames.PARTIALS))
+    return _read(frame).mapInArrow(decoding, ddl(frames.PARTIALS))
 
 
 def rejections(frame: DataFrame, specifications: Specifications, bounds: TimeBounds | None = None) -> DataFrame:
@@ -88,7 +89,7 @@ def merge(partial_frame: DataFrame, *others: DataFrame) -> DataFrame:
     The frames must have different records: a partial that is in two of them counts twice.
     """
     whole = functools.reduce(lambda one, other: one.unionByName(other), others, partial_frame)
-    return whole.select(*PARTIAL_COLUMNS).repartition(*frames.KEY).mapInArrow(_merged, frames.ddl(frames.PARTIALS))
+    return whole.select(*PARTIAL_COLUMNS).repartition(*frames.KEY).mapInArrow(_merged, ddl(frames.PARTIALS))
 
 
 def rows(partial_frame: DataFrame, specifications: Specifications) -> DataFrame:

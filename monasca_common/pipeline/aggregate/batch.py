@@ -8,9 +8,7 @@ then these periods are published. There is no checkpoint: after any crash the ne
 
 from __future__ import annotations
 
-import contextlib
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,23 +16,20 @@ import sqlalchemy as sa
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.aggregate import frames, periods, staged_partials, usage_table
-from monasca_common.pipeline.aggregate.frames import OnRejected
+from monasca_common.pipeline.aggregate import frames, periods, usage_table
 from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period, Published
-from monasca_common.pipeline.aggregate.rejected import RejectedPublisher
 from monasca_common.pipeline.aggregate.retention import Retention
-from monasca_common.pipeline.aggregate.staged_partials import StagedAttempts
-from monasca_common.pipeline.errors import StagingLost
-from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
-from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.errors import NotAggregated, StagingLost
+from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
+from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import AggregateSettings
-from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
-from monasca_common.pipeline.source.ranges import below, next_ranges
+from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.pipeline.spark import connector
+from monasca_common.pipeline.spark import staging
+from monasca_common.pipeline.spark.arrow import OnRejected
 from monasca_common.pipeline.spark.counts import TaskCounts
-from monasca_common.pipeline.spark.description import described, offsets_text
-from monasca_common.pipeline.spark.duplicates import Distinct, distinct
+from monasca_common.pipeline.spark.rejected import RejectedPublisher
+from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.pipeline.windows import TimeBounds
 
 if TYPE_CHECKING:
@@ -91,9 +86,10 @@ class Aggregation:
         self._outbox = outbox
         self._clock = clock or SystemClock()
         self._computing = Computing(spark, settings, offset_store, self._clock)
-        self._intake = Intake(spark, settings)
-        self._lags = EventTimeLags(settings.stream.topic)
-        self._rejected = RejectedPublisher.of(settings.stream)
+        self._batches = FencedBatches(
+            spark, "aggregate", settings.stream, settings.duplicates_lookback, topic, offset_store, self._clock
+        )
+        self._rejected = RejectedPublisher.of(settings.stream, NotAggregated)
         self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
 
     def step(self) -> AggregateReport:
@@ -101,60 +97,37 @@ class Aggregation:
 
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
         """
-        stream = self._settings.stream
-        source = Source(stream.group, stream.topic, self._topic.topic_id())
         timing = StageSeconds(self._clock)
         with timing.stage("plan"):
-            ranges, behind = next_ranges(self._topic, self._offset_store, source, stream.max_offsets_per_trigger)
-        report = self._batch(source, ranges, timing) if ranges else AggregateReport()
+            planned = self._batches.plan()
+        batch = self._batches.run(planned, timing, self._stage, self._merge)
         fail_point("pipeline.before_publishing")
         now_ms = self._clock.time_ms()
         with timing.stage("publish"):
             published = self._outbox.publish(now_ms)
         self._retention.apply(now_ms)
         # An idle turn is no batch, and its seconds would hide those of batches.
-        seconds = timing.seconds if ranges or published.periods else {}
-        lags = report.lags if ranges else self._lags.after((), {}, now_ms)
-        return replace(report, behind=behind, published=published, stage_seconds=seconds, lags=lags)
+        seconds = timing.seconds if batch.offsets or published.periods else {}
+        return AggregateReport(
+            batch.offsets,
+            planned.behind,
+            batch.records,
+            batch.rejected,
+            batch.groups,
+            batch.duplicates,
+            published,
+            seconds,
+            batch.lags,
+        )
 
-    def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> AggregateReport:
-        began = self._clock.monotonic()
-        counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
-        offsets = sum(each.span for each in ranges)
-        fail_point("pipeline.before_staging")
-        text = f"aggregate: {offsets_text(source.topic, ranges)}"
-        with timing.stage("stage"), described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
-            is_small = offsets <= self._settings.one_task_offsets
-            staged = self._computing.stage(taken.records, batch, counts, self._rejected, in_one_task=is_small)
-        fail_point("pipeline.after_staging")
-        advance = self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known))
-        with timing.stage("merge"), advance as connection:
-            groups = self._computing.merge(connection, batch, staged)
-            self._computing.clear(connection, batch)
-            seconds = self._clock.monotonic() - began
-            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records))
-            fail_point("pipeline.inside_transaction")
-        fail_point("pipeline.after_commit")
-        self._topic.commit({each.partition: each.end for each in ranges})
-        lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
-        return AggregateReport(offsets, 0, counts.records, counts.rejected, groups, taken.duplicates, lags=lags)
+    def _stage(self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int) -> StagedAttempts:
+        is_small = offsets <= self._settings.one_task_offsets
+        return self._computing.stage(records, batch, counts, self._rejected, in_one_task=is_small)
 
-    def _below(self, source: Source) -> list[OffsetRange]:
-        """The stored ranges below the batch that it searches for earlier copies of its messages."""
-        if not self._settings.duplicates_lookback:
-            return []
-        firsts = {partition: extent.first for partition, extent in self._topic.extents().items()}
-        return below(self._offset_store.next_offsets(source), firsts, self._settings.duplicates_lookback)
-
-
-def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """``ranges``, and an empty range for every other partition that the batch searched: its offset must not have
-    moved, because another process may have counted a copy beyond it. (So it may in a partition that is new.)"""
-    moved = {each.partition for each in ranges}
-    return [
-        *ranges,
-        *(OffsetRange(each.partition, each.end, each.end) for each in known if each.partition not in moved),
-    ]
+    def _merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
+        groups = self._computing.merge(connection, batch, staged)
+        self._computing.clear(connection, batch)
+        return groups
 
 
 class Computing:
@@ -198,7 +171,7 @@ class Computing:
                 start = partials["window_start"]
                 partials = partials.where((start >= windows[0]) & (start < windows[1]))
             to_partials = frames.together(partials, self._tasks)
-        return staged_partials.stage(to_partials, self._offset_store, settings.stream.connection, batch)
+        return staging.stage(to_partials, frames.STAGING, self._offset_store, settings.stream.connection, batch)
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         """Add the staged partials to the stored ones, in the transaction that accounts for them; return the number of
@@ -221,41 +194,3 @@ class Computing:
     def clear(self, connection: sa.Connection, batch: str) -> None:
         """Remove the staged partials of a batch that is merged."""
         usage_table.clear(connection, batch, self._clock.time_ms())
-
-
-class Intake:
-    """Reads records without duplicates. What a context manager yields is valid until its block ends."""
-
-    def __init__(self, spark: SparkSession, settings: AggregateSettings) -> None:
-        self._spark = spark
-        self._stream = settings.stream
-        self._leaves_out = settings.duplicates_lookback > 0
-
-    @contextlib.contextmanager
-    def topic(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> Iterator[Distinct]:
-        """The records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is left
-        out."""
-        records = self._frame(ranges, headers=False)
-        if not self._leaves_out:
-            yield Distinct(records)
-            return
-        filled = [each for each in below if each.span]
-        known = self._frame(filled, headers=True) if filled else None
-        # Read twice, because carrying values and headers to Python together costs more than another read.
-        with distinct(records, self._frame(ranges, headers=True), known) as found:
-            yield found
-
-    @contextlib.contextmanager
-    def archive(self, records: DataFrame) -> Iterator[Distinct]:
-        """``records`` are those of whole windows, so all copies of a record are among them."""
-        if not self._leaves_out:
-            yield Distinct(records)
-            return
-        with distinct(records, records) as found:
-            yield found
-
-    def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:
-        stream = self._stream
-        return connector.ranges_frame(
-            self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions, headers=headers
-        )

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
-from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records, Rejection
+from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records
+from monasca_common.pipeline.spark.arrow import (
+    ArrowFunction,
+    OnRejected,
+    ToPartials,
+    arrow_schema,
+    by_partition,
+    ddl,
+    numbers,
+    row_batches,
+)
+from monasca_common.pipeline.spark.staging import StagingTable
 from monasca_common.pipeline.specification.specification import Specifications
 from monasca_common.pipeline.windows import TimeBounds
 
@@ -40,13 +51,6 @@ _STAGED = (  # the columns of `usage_table.STAGED`
 )
 KEY = ("specification", "window_start", "group_values")
 
-Columns = tuple[tuple[str, str], ...]
-#: A function for ``DataFrame.mapInArrow``.
-ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
-#: Applies a function to the partials of a batch, so that each call has all partials of its keys; and its schema.
-ToPartials = Callable[[ArrowFunction, str], "DataFrame"]
-#: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
-OnRejected = Callable[[int, Mapping[int, Rejection]], None]
 #: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
 OnCounts = Callable[[int, int, Mapping[int, float]], None]
 
@@ -65,9 +69,9 @@ class Decoding:
         accumulator = Accumulator(sketches)
         for batch in batches:
             records = reader.read(batch.column("value").to_pylist(), self.bounds)
-            partitions, offsets = _numbers(batch, "partition"), _numbers(batch, "offset")
+            partitions, offsets = numbers(batch, "partition"), numbers(batch, "offset")
             accumulator.add(records, partitions, offsets)
-            for partition, rejected in _by_partition(partitions, offsets, records.rejected).items():
+            for partition, rejected in by_partition(partitions, offsets, records.rejected).items():
                 self.on_rejected(partition, rejected)
             self.on_counts(len(records.indices), len(records.rejected), _newest_ms(partitions, records))
         yield from partial_batches(accumulator.partials())
@@ -107,23 +111,18 @@ def in_one_task(records: DataFrame, decoding: Decoding) -> ToPartials:
     return lambda function, schema: read.mapInArrow(_DecodingAnd(decoding, function), schema)
 
 
-def staged_frame(to_partials: ToPartials) -> DataFrame:
-    """One row per key, as `usage_table.stage` takes it."""
-    return to_partials(_staged_batches, ddl(_STAGED))
-
-
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
     """One `usage_table.staged_row` per key."""
     for (specification, window_ms, (group,)), partial in merged(partials_of(batches)).items():
         yield usage_table.staged_row(specification, window_ms, group, partial)
 
 
+#: Where partials are staged.
+STAGING = StagingTable("aggregate_staging", _STAGED, merged_rows, usage_table.stage)
+
+
 def _read(records: DataFrame) -> DataFrame:
     return records.select("partition", "offset", "value")
-
-
-def _staged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield from _batches(merged_rows(batches), _arrow_schema(_STAGED))
 
 
 @functools.lru_cache(maxsize=2)
@@ -131,29 +130,6 @@ def _reader(specifications: bytes) -> tuple[RecordReader, dict[str, str]]:
     """The reader of this worker process, whose caches serve the next batch too, and the sketches for `Accumulator`."""
     known: Specifications = pickle.loads(specifications)
     return RecordReader(known), known.sketches
-
-
-def ddl(columns: Columns) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in columns)
-
-
-@functools.lru_cache(maxsize=4)
-def _arrow_schema(columns: Columns) -> pa.Schema:
-    import pyarrow as pa
-
-    kinds = {
-        "string": pa.string(),
-        "binary": pa.binary(),
-        "int": pa.int32(),
-        "long": pa.int64(),
-        "double": pa.float64(),
-        "array<double>": pa.list_(pa.float64()),
-    }
-    return pa.schema([(name, kinds[kind]) for name, kind in columns])
-
-
-def _numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
-    return batch.column(name).to_numpy().tolist()  # type: ignore[no-any-return]
 
 
 def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:
@@ -167,18 +143,9 @@ def _newest_ms(partitions: Sequence[int], records: Records) -> dict[int, float]:
     return newest
 
 
-def _by_partition(
-    partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
-) -> dict[int, dict[int, Rejection]]:
-    found: dict[int, dict[int, Rejection]] = {}
-    for index, rejection in rejected.items():
-        found.setdefault(partitions[index], {})[offsets[index]] = rejection
-    return found
-
-
 def partial_batches(partials: Iterable[tuple[PartialKey, Partial]]) -> Iterator[pa.RecordBatch]:
     rows = ((key.specification_id, key.window_ms, group_text(key.group), *one.as_row()) for key, one in partials)
-    yield from _batches(rows, _arrow_schema(PARTIALS))
+    yield from row_batches(rows, arrow_schema(PARTIALS))
 
 
 def partials_of(
@@ -189,22 +156,3 @@ def partials_of(
         columns = [column.to_pylist() for column in batch.columns]
         for specification, window_ms, group, *row in zip(*columns, strict=True):
             yield PartialKey(specification, window_ms, group_of(group)), Partial.of_row(row)
-
-
-def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, size: int = 10_000) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    waiting: list[tuple[Any, ...]] = []
-    for row in rows:
-        waiting.append(row)
-        if len(waiting) == size:
-            yield pa.record_batch(_columns(waiting, schema), schema=schema)
-            waiting = []
-    if waiting:
-        yield pa.record_batch(_columns(waiting, schema), schema=schema)
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
-    import pyarrow as pa
-
-    return [pa.array(column, type=field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]

@@ -20,11 +20,10 @@ from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import STORED
 from monasca_common.models.seen import Seen
+from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, TOO_OLD, Rejection
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
 from monasca_common.pipeline.windows import WINDOW_MS, TimeBounds
-
-MALFORMED, TOO_NEW, TOO_OLD = "malformed", "too_new", "too_old"
 
 MOST_QUANTITY = 2.0**960
 """About 9.7e288, either sign: 2^63 records of it still have a sum that is a float."""
@@ -57,17 +56,6 @@ class _RecordEnvelope(msgspec.Struct, gc=False):
 _decode_envelope = msgspec.json.Decoder(_RecordEnvelope).decode
 _decode_dimensions = msgspec.json.Decoder(dict[str, str | None] | None).decode
 _decode_map = msgspec.json.Decoder(dict[str, Any] | None).decode
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a message is rejected. ``kind``: `MALFORMED`, `TOO_NEW` or `TOO_OLD`.
-
-    ``reason`` names the place and the rule, and quotes no value.
-    """
-
-    kind: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

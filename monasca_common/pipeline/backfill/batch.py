@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import periods, usage_table
-from monasca_common.pipeline.aggregate.batch import DAY_MS, Computing, Intake
-from monasca_common.pipeline.aggregate.records import Rejection
-from monasca_common.pipeline.aggregate.staged_partials import StagedAttempts
+from monasca_common.pipeline.aggregate.batch import DAY_MS, Computing
 from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
+from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import below, share
@@ -33,6 +32,8 @@ from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
 from monasca_common.pipeline.spark.description import described, offsets_text
 from monasca_common.pipeline.spark.duplicates import Distinct
+from monasca_common.pipeline.spark.intake import Intake
+from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.pipeline.windows import WINDOW_MS
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Backfill:
         self._history = history
         self._clock = clock or SystemClock()
         self._most = settings.stream.max_offsets_per_trigger
-        self._intake = Intake(spark, settings)
+        self._intake = Intake(spark, settings.stream, leaves_out=settings.duplicates_lookback > 0)
         self._computing = Computing(spark, settings, offset_store, self._clock)
 
     def run(self, from_ms: int, to_ms: int, watcher: JobWatcher | None = None) -> BackfillReport:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from monasca_common.pipeline.errors import RecordsLost
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
@@ -11,24 +12,38 @@ from monasca_common.pipeline.source.topic import Extent, SourceTopic
 from monasca_common.storage.positions import first_reads
 
 
+@dataclass(frozen=True, slots=True)
+class RangePlan:
+    """The range of every partition that has something new; how many offsets are left ``behind`` these ranges; and the
+    partitions that are read to their end with it."""
+
+    ranges: tuple[OffsetRange, ...]
+    behind: int
+    ended: frozenset[int]
+
+
 def next_ranges(
     topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int
 ) -> tuple[list[OffsetRange], int]:
-    """The range of every partition that has something new, and how many offsets are left behind these ranges.
+    """The ranges of `plan`, and how many offsets are left behind them."""
+    planned = plan(topic, offset_store, source, most)
+    return list(planned.ranges), planned.behind
 
-    Raises `RecordsLost`, `TopicMismatch`.
-    """
+
+def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int) -> RangePlan:
+    """The next batch of at most ``most`` offsets, or one of each partition. Raises `RecordsLost`, `TopicMismatch`."""
     extents = topic.extents()
     starts = _starts(topic, offset_store, source, extents)
     for partition, extent in extents.items():
         _check(source, partition, starts[partition], extent)
     backlog = {partition: extent.end - starts[partition] for partition, extent in extents.items()}
     shares = share(backlog, most)
-    ranges = [
+    ranges = tuple(
         OffsetRange(partition, starts[partition], starts[partition] + count)
         for partition, count in sorted(shares.items())
-    ]
-    return ranges, sum(backlog.values()) - sum(shares.values())
+    )
+    ended = frozenset(partition for partition, count in backlog.items() if count == shares.get(partition, 0))
+    return RangePlan(ranges, sum(backlog.values()) - sum(shares.values()), ended)
 
 
 def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:

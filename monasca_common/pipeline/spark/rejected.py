@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes records that no aggregate counts to the dead-letter topic, from the executor that read them.
+"""Publishes records that a job rejects to the dead-letter topic, from the executor that read them.
 
 A task returns only when they are acknowledged, so no rejected record of an accounted offset is lost. A task that runs
 twice sends them twice, under the same ids.
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from monasca_common.kafka import DeadLetters, KafkaProducer, dead_letters, portions
 from monasca_common.kafka.errors import MessageTooLarge, UndeliveredError
 from monasca_common.kafka.message import Record
-from monasca_common.pipeline.aggregate.records import Rejection
-from monasca_common.pipeline.errors import NotAggregated
+from monasca_common.pipeline.errors import PipelineError
+from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark.refetch import originals
 from monasca_common.pipeline.spark.worker_producer import portable, worker_producer
@@ -24,24 +24,27 @@ from monasca_common.pipeline.spark.worker_producer import portable, worker_produ
 
 @dataclass(frozen=True, slots=True)
 class RejectedPublisher:
-    """The part of the publisher that is pickled for the executors, with the settings of a consumer and a producer."""
+    """The part of the publisher that is pickled for the executors, with the settings of a consumer and a producer.
+
+    ``error``: its name tells readers of dead letters what did not become of the record.
+    """
 
     topic: str
     group: str
+    error: type[PipelineError]
     _consumer: bytes = field(repr=False)
     _producer: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, stream: StreamSettings) -> RejectedPublisher:
-        topic = DeadLetters().topic_for(stream.topic, stream.consumer.dead_letter_topic)
-        return cls(topic, stream.group, portable(stream.consumer), portable(stream.producer))
+    def of(cls, stream: StreamSettings, error: type[PipelineError]) -> RejectedPublisher:
+        return cls(dead_letter_topic(stream), stream.group, error, portable(stream.consumer), portable(stream.producer))
 
     def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
         """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and what `originals` raises."""
         now_ms = time.time_ns() // 1_000_000
         letters = [
             dead_letters.dead_letter(
-                message, dead_letters.Failure(_error(rejected[message.offset]), 1, now_ms), self.group
+                message, dead_letters.Failure(self._error(rejected[message.offset]), 1, now_ms), self.group
             )
             for message in originals(pickle.loads(self._consumer), partition, rejected)
         ]
@@ -59,6 +62,9 @@ class RejectedPublisher:
             letters = dead_letters.shrunk(letters, UndeliveredError(report))
         return None
 
+    def _error(self, rejection: Rejection) -> PipelineError:
+        return self.error(f"{rejection.kind}: {rejection.reason}")
 
-def _error(rejection: Rejection) -> NotAggregated:
-    return NotAggregated(f"{rejection.kind}: {rejection.reason}")
+
+def dead_letter_topic(stream: StreamSettings) -> str:
+    return DeadLetters().topic_for(stream.topic, stream.consumer.dead_letter_topic)

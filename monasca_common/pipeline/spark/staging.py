@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes merged partials to the staging table: from the executors if they reach the database, else from the driver.
+"""Writes merged partials to a staging table: from the executors if they reach the database, else from the driver.
 
 A task may run twice, and both runs may commit (an executor that dies after its COPY, a speculative copy). So each
 attempt stages under its own number, and only the attempts that Spark reports as successful count.
@@ -9,20 +9,44 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.aggregate import frames, usage_table
-from monasca_common.pipeline.aggregate.frames import ToPartials
 from monasca_common.pipeline.source.offset_store import SESSIONS, OffsetStore
+from monasca_common.pipeline.spark.arrow import Columns, ToPartials, arrow_schema, ddl, row_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import sqlalchemy as sa
 
 _ROWS = 5_000
-_COPY = f"COPY aggregate_staging (batch, attempt, staged, {', '.join(usage_table.STAGED)}) FROM STDIN"
+
+
+#: Rows of one attempt: batch, attempt, the time in ms, and the rows.
+Insert = Callable[["sa.Connection", str, int, int, "Iterable[tuple[Any, ...]]"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StagingTable:
+    """Where a job stages. ``columns``: those of a row, which follow batch, attempt and staged. ``rows``: what a task
+    makes of the partials that it has; ``insert``: stages them from the driver. Both are functions of modules, because
+    they are pickled."""
+
+    name: str
+    columns: Columns
+    rows: Callable[[Iterable[pa.RecordBatch]], Iterator[tuple[Any, ...]]]
+    insert: Insert
+
+    @property
+    def copy(self) -> str:
+        names = ", ".join(name for name, _ in self.columns)
+        return f"COPY {self.name} (batch, attempt, staged, {names}) FROM STDIN"
+
+    def batches(self, partials: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows, as Arrow has them."""
+        yield from row_batches(self.rows(partials), arrow_schema(self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +61,9 @@ class StagedAttempts:
 class _Copy:
     """Runs on an executor: copies what a task has merged to PostgreSQL, in one transaction."""
 
+    table: StagingTable
     connection: str = field(repr=False)
-    batch: str = ""
+    batch: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -47,7 +72,7 @@ class _Copy:
         context = TaskContext.get()
         assert context is not None
         attempt = context.taskAttemptId()
-        rows = self._copy(attempt, frames.merged_rows(batches))
+        rows = self._copy(attempt, self.table.rows(batches))
         fail_point("pipeline.staged_task")
         yield pa.record_batch({"attempt": [attempt], "rows": [rows]})
 
@@ -61,7 +86,7 @@ class _Copy:
         staged_ms, count = time.time_ns() // 1_000_000, 1
         with (
             open_connection(arguments, SESSIONS, application="monasca-pipeline staging") as opened,
-            opened.cursor().copy(_COPY.encode()) as copy,
+            opened.cursor().copy(self.table.copy.encode()) as copy,
         ):
             copy.write_row((self.batch, attempt, staged_ms, *first))
             for row in rows:
@@ -70,21 +95,26 @@ class _Copy:
         return count
 
 
-def stage(to_partials: ToPartials, offset_store: OffsetStore, connection: str, batch: str) -> StagedAttempts:
-    """Compute the partials and stage them under the name of ``batch``."""
+def stage(
+    to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, connection: str, batch: str
+) -> StagedAttempts:
+    """Compute the partials and stage them in ``table`` under the name of ``batch``."""
     if not offset_store.is_shared:
-        return _stage_by_driver(to_partials, offset_store, batch)
-    done = to_partials(_Copy(connection, batch), "attempt long, rows long").collect()
+        return _stage_by_driver(to_partials, table, offset_store, batch)
+    done = to_partials(_Copy(table, connection, batch), "attempt long, rows long").collect()
     return StagedAttempts(tuple(row.attempt for row in done), sum(row.rows for row in done))
 
 
-def _stage_by_driver(to_partials: ToPartials, offset_store: OffsetStore, batch: str) -> StagedAttempts:
+def _stage_by_driver(
+    to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, batch: str
+) -> StagedAttempts:
     """Stage from the driver, some rows per transaction: one that is open while Spark computes would block all
     writers."""
-    rows = (tuple(row) for row in frames.staged_frame(to_partials).toLocalIterator())
+    staged_frame = to_partials(table.batches, ddl(table.columns))
+    rows = (tuple(row) for row in staged_frame.toLocalIterator())
     now_ns, staged = time.time_ns(), 0
     while some := list(itertools.islice(rows, _ROWS)):
         with offset_store.writing() as connection:
-            usage_table.stage(connection, batch, now_ns, now_ns // 1_000_000, some)
+            table.insert(connection, batch, now_ns, now_ns // 1_000_000, some)
         staged += len(some)
     return StagedAttempts((now_ns,), staged)

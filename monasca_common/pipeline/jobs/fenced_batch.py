@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch of a job that keeps its state in the database: planned, staged by executors, merged, and accounted for.
+
+A batch is a range of offsets of each partition, from the stored offset to the end of the log. One transaction merges
+what executors have staged and advances the offsets. There is no checkpoint: after any crash the next batch begins at
+the stored offsets.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import sqlalchemy as sa
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.jobs.activity import LastBatch, note_batch
+from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, StageSeconds
+from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.pipeline.source.ranges import RangePlan, below, plan
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.description import described, offsets_text
+from monasca_common.pipeline.spark.intake import Intake
+from monasca_common.pipeline.spark.staging import StagedAttempts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Stages what is computed of the records; called with the batch's name, its counts, and how many offsets it has.
+Stage: TypeAlias = "Callable[[DataFrame, str, TaskCounts, int], StagedAttempts]"
+#: Merges what is staged under the batch's name, and removes it there; returns the number of groups.
+Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """``look_ms``: a time just before the ends of the partitions were asked for."""
+
+    source: Source
+    look_ms: int
+    range_plan: RangePlan
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        return self.range_plan.ranges
+
+    @property
+    def behind(self) -> int:
+        return self.range_plan.behind
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """``offsets``: how many the batch accounted for. ``rejected``: dead letters. ``duplicates``: records that it left
+    out. ``lags``: see `JobProgress`."""
+
+    offsets: int = 0
+    records: int = 0
+    rejected: int = 0
+    groups: int = 0
+    duplicates: int = 0
+    lags: tuple[PartitionLag, ...] = field(default=())
+
+
+class FencedBatches:
+    """The batches of the job ``name``. ``duplicates_lookback``: how many offsets of each partition below a batch are
+    searched for an earlier copy of a message; 0: none, and copies count."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        stream: StreamSettings,
+        duplicates_lookback: int,
+        topic: SourceTopic,
+        offset_store: OffsetStore,
+        clock: Clock,
+    ) -> None:
+        self._spark = spark
+        self._name = name
+        self._stream = stream
+        self._lookback = duplicates_lookback
+        self._topic = topic
+        self._offset_store = offset_store
+        self._clock = clock
+        self._intake = Intake(spark, stream, leaves_out=duplicates_lookback > 0)
+        self._lags = EventTimeLags(stream.topic)
+
+    def plan(self) -> PlannedBatch:
+        """Raises `RecordsLost`, and the errors of Kafka and storage."""
+        stream = self._stream
+        source = Source(stream.group, stream.topic, self._topic.topic_id())
+        look_ms = self._clock.time_ms()
+        most = stream.max_offsets_per_trigger
+        return PlannedBatch(source, look_ms, plan(self._topic, self._offset_store, source, most))
+
+    def run(self, planned: PlannedBatch, timing: StageSeconds, stage: Stage, merge: Merge) -> BatchResult:
+        """Compute the batch, if it has offsets. One that raises changes nothing but what is staged.
+
+        Raises `Fenced`, and the errors of Kafka, storage and Spark.
+        """
+        source, ranges = planned.source, planned.ranges
+        if not ranges:
+            return BatchResult(lags=self._lags.after((), {}, self._clock.time_ms()))
+        began = self._clock.monotonic()
+        counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
+        offsets = sum(each.span for each in ranges)
+        fail_point("pipeline.before_staging")
+        text = f"{self._name}: {offsets_text(source.topic, ranges)}"
+        with timing.stage("stage"), described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
+            staged = stage(taken.records, batch, counts, offsets)
+        fail_point("pipeline.after_staging")
+        advance = self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known))
+        with timing.stage("merge"), advance as connection:
+            groups = merge(connection, batch, staged)
+            seconds = self._clock.monotonic() - began
+            note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records))
+            fail_point("pipeline.inside_transaction")
+        fail_point("pipeline.after_commit")
+        self._topic.commit({each.partition: each.end for each in ranges})
+        lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
+        return BatchResult(offsets, counts.records, counts.rejected, groups, taken.duplicates, lags)
+
+    def _below(self, source: Source) -> list[OffsetRange]:
+        """The stored ranges below the batch that it searches for earlier copies of its messages."""
+        if not self._lookback:
+            return []
+        firsts = {partition: extent.first for partition, extent in self._topic.extents().items()}
+        return below(self._offset_store.next_offsets(source), firsts, self._lookback)
+
+
+def _fenced(ranges: Sequence[OffsetRange], known: Sequence[OffsetRange]) -> list[OffsetRange]:
+    """``ranges``, and an empty range for every other partition that the batch searched: its offset must not have
+    moved, because another process may have counted a copy beyond it. (So it may in a partition that is new.)"""
+    moved = {each.partition for each in ranges}
+    return [
+        *ranges,
+        *(OffsetRange(each.partition, each.end, each.end) for each in known if each.partition not in moved),
+    ]

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why a message is rejected: it becomes a dead letter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MALFORMED, TOO_NEW, TOO_OLD = "malformed", "too_new", "too_old"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a message is rejected. ``kind``: `MALFORMED`, `TOO_NEW` or `TOO_OLD`.
+
+    ``reason`` names the place and the rule, and quotes no value.
+    """
+
+    kind: str
+    reason: str

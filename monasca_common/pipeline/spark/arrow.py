@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows as Arrow's batches, which is how executors exchange them with Spark."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.pipeline.rejection import Rejection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+#: Name and kind of each column.
+Columns = tuple[tuple[str, str], ...]
+#: A function for ``DataFrame.mapInArrow``.
+ArrowFunction = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+#: Applies a function to the partials of a batch, so that each call has all partials of its keys; and its schema.
+ToPartials = Callable[[ArrowFunction, str], "DataFrame"]
+#: Called with a partition and its rejected messages by offset. When it returns, they are accounted for.
+OnRejected = Callable[[int, Mapping[int, Rejection]], None]
+
+
+def ddl(columns: Columns) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)
+
+
+@functools.lru_cache(maxsize=8)
+def arrow_schema(columns: Columns) -> pa.Schema:
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+        "array<double>": pa.list_(pa.float64()),
+    }
+    return pa.schema([(name, kinds[kind]) for name, kind in columns])
+
+
+def numbers(batch: pa.RecordBatch, name: str) -> Sequence[int]:
+    return batch.column(name).to_numpy().tolist()  # type: ignore[no-any-return]
+
+
+def by_partition(
+    partitions: Sequence[int], offsets: Sequence[int], rejected: Mapping[int, Rejection]
+) -> dict[int, dict[int, Rejection]]:
+    found: dict[int, dict[int, Rejection]] = {}
+    for index, rejection in rejected.items():
+        found.setdefault(partitions[index], {})[offsets[index]] = rejection
+    return found
+
+
+def row_batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema, size: int = 10_000) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    waiting: list[tuple[Any, ...]] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) == size:
+            yield pa.record_batch(_columns(waiting, schema), schema=schema)
+            waiting = []
+    if waiting:
+        yield pa.record_batch(_columns(waiting, schema), schema=schema)
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
+    import pyarrow as pa
+
+    return [pa.array(column, type=field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the records of a batch, each once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from monasca_common.pipeline.settings import StreamSettings
+from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.pipeline.spark import connector
+from monasca_common.pipeline.spark.duplicates import Distinct, distinct
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Intake:
+    """Reads records; if it ``leaves_out`` duplicates, each once.
+
+    What a context manager yields is valid until its block ends.
+    """
+
+    def __init__(self, spark: SparkSession, stream: StreamSettings, *, leaves_out: bool) -> None:
+        self._spark = spark
+        self._stream = stream
+        self._leaves_out = leaves_out
+
+    @contextlib.contextmanager
+    def topic(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> Iterator[Distinct]:
+        """The records of ``ranges``. With deduplication, a record with an earlier copy (also in ``below``) is left
+        out."""
+        records = self._frame(ranges, headers=False)
+        if not self._leaves_out:
+            yield Distinct(records)
+            return
+        filled = [each for each in below if each.span]
+        known = self._frame(filled, headers=True) if filled else None
+        # Read twice, because carrying values and headers to Python together costs more than another read.
+        with distinct(records, self._frame(ranges, headers=True), known) as found:
+            yield found
+
+    @contextlib.contextmanager
+    def archive(self, records: DataFrame) -> Iterator[Distinct]:
+        """``records`` are those of whole windows, so all copies of a record are among them."""
+        if not self._leaves_out:
+            yield Distinct(records)
+            return
+        with distinct(records, records) as found:
+            yield found
+
+    def _frame(self, ranges: Sequence[OffsetRange], *, headers: bool) -> DataFrame:
+        stream = self._stream
+        return connector.ranges_frame(
+            self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions, headers=headers
+        )
