@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from monasca_common.alarms.alarm_queries import AlarmQueries, WhichAlarms
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, Sort
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort
 from monasca_common.alarms.definition_tables import next_version
 from monasca_common.alarms.definitions import STATES
 from monasca_common.alarms.errors import BrokenRules, UnknownId
@@ -27,6 +27,7 @@ LINK = TextRule(least=0, most=512)
 _WHAT = "alarm"
 _ALARMS_A_STEP = 50
 _ALARM, _METRIC, _SUB_ALARM, _DEFINITION = tables.alarm, tables.alarm_metric, tables.sub_alarm, tables.alarm_definition
+_PART, _SERIES = tables.alarm_part, tables.alarm_series
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,8 @@ class Alarms:
             next_version(connection)
             if not connection.execute(_ALARM.delete().where(*_of(tenant, alarm_id))).rowcount:
                 raise UnknownId(_WHAT, alarm_id)
-            for table in (_METRIC, _SUB_ALARM):
+            _forget_series(connection, alarm_id)
+            for table in (_METRIC, _SUB_ALARM, _PART):
                 connection.execute(table.delete().where(table.c.alarm_id == alarm_id))
 
         self._database.write(work)
@@ -125,6 +127,19 @@ class Alarms:
         for alarm_id, name, dimensions in connection.execute(self._queries.metrics([row.id for row in rows])):
             metrics[alarm_id].append(AlarmedMetric(name, dimensions))
         return [StoredAlarm(**row._asdict(), metrics=tuple(metrics[row.id])) for row in rows]
+
+
+def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
+    """Those that are in no other alarm: if they still come they are new, and make the alarm again."""
+    own, other = _PART.alias(), _PART.alias()
+    same = [
+        column == table.c[column.name]
+        for table in (own, other)
+        for column in (_SERIES.c.sub_expression_id, _SERIES.c.match_key)
+    ]
+    its_own: Select = sa.select(own.c.alarm_id).where(own.c.alarm_id == alarm_id, *same[:2])
+    others: Select = sa.select(other.c.alarm_id).where(other.c.alarm_id != alarm_id, *same[2:])
+    connection.execute(_SERIES.delete().where(its_own.exists(), ~others.exists()))
 
 
 def _check(alarm: StoredAlarm) -> None:

@@ -30,7 +30,9 @@ _WHAT = "alarm definition"
 _DEFINITIONS_A_STEP = 50
 _DEFINITION, _SUB, _ACTION = tables.alarm_definition, tables.alarm_sub_expression, tables.alarm_action
 _VERSION, _METHOD = tables.alarm_definitions_version, tables.notification_method
-_ALARM, _ALARM_METRIC, _SUB_ALARM = tables.alarm, tables.alarm_metric, tables.sub_alarm
+_ALARM = tables.alarm
+_OF_ALARMS = (tables.alarm_metric, tables.sub_alarm, tables.alarm_part)
+_OF_SUB_EXPRESSIONS = (tables.alarm_series, tables.alarm_window)
 _OWN = ("name", "description", "expression", "severity", "actions_enabled", "deterministic")
 _SELECT = sa.select(*(_DEFINITION.c[name] for name in ("id", *_OWN, "match_by")))
 _SORTED_BY = {
@@ -119,10 +121,13 @@ class AlarmDefinitions:
             next_version(connection)
             if not connection.execute(_DEFINITION.delete().where(*_of(tenant, definition_id))).rowcount:
                 raise UnknownId(_WHAT, definition_id)
+            subs = sa.select(_SUB.c.id).where(_SUB.c.definition_id == definition_id)
+            for table in _OF_SUB_EXPRESSIONS:
+                connection.execute(table.delete().where(table.c.sub_expression_id.in_(subs)))
             _delete_parts(connection, definition_id)
             of_definition = _ALARM.c.tenant == tenant, _ALARM.c.definition_id == definition_id
             alarms = sa.select(_ALARM.c.id).where(*of_definition)
-            for table in (_ALARM_METRIC, _SUB_ALARM):
+            for table in _OF_ALARMS:
                 connection.execute(table.delete().where(table.c.alarm_id.in_(alarms)))
             connection.execute(_ALARM.delete().where(*of_definition))
 

@@ -363,7 +363,8 @@ alarm_metric = sa.Table(
 )
 
 # The state of each sub-expression in each alarm. ``windows``: those of the sub-expression that it is made of.
-# ``empty_evaluations``: how many in a row saw no measurement.
+# ``empty_evaluations``: how many in a row saw no measurement. ``decided``: the end of the latest window that a crossing
+# decided. ``newest``: of ``last``, the reading that decided, as in ``alarm_window.readings``.
 sub_alarm = sa.Table(
     "sub_alarm",
     metadata,
@@ -373,8 +374,99 @@ sub_alarm = sa.Table(
     sa.Column("current_values", _JSON, nullable=False),
     sa.Column("windows", _BIG, nullable=False),
     sa.Column("empty_evaluations", sa.Integer, nullable=False),
+    sa.Column("decided", _BIG, nullable=False, server_default="0"),
+    sa.Column("newest", sa.Text),
     sa.PrimaryKeyConstraint("alarm_id", "sub_expression_id"),
     sa.Index("sub_alarm_by_sub_expression", "sub_expression_id"),
+)
+
+
+def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
+    """The columns of a partial of one window: `monasca_common.alarms.partials.WindowPartial`.
+
+    ``sums``: floats, separated by spaces; concatenation adds. So does that of ``readings``, which decide:
+    ``time,partition,offset,value``, separated by spaces.
+    """
+    kinds = (("record_count", _BIG), ("sums", sa.Text), ("least", sa.Double), ("greatest", sa.Double))
+    return [
+        sa.Column(name, kind, nullable=nullable)
+        for name, kind in (*kinds, ("newest", sa.Double), ("readings", sa.Text))
+    ]
+
+
+# How far an evaluator is. Every transaction of it changes this row first. ``round_to``: while alarms are evaluated, up
+# to when; ``cursor``: the last alarm of this round that is done. ``seen``: the greatest horizon.
+alarm_evaluator = sa.Table(
+    "alarm_evaluator",
+    metadata,
+    sa.Column("job", sa.Text, primary_key=True),
+    sa.Column("evaluated_to", _BIG, nullable=False),
+    sa.Column("round_to", _BIG),
+    sa.Column("cursor", _NAME, nullable=False),
+    sa.Column("seen", _BIG, nullable=False),
+    sa.Column("horizons", _JSON, nullable=False),
+    sa.Column("standstills", _JSON, nullable=False),
+)
+
+# Series that belong to a sub-expression. ``match_key``: a hash of ``match_values``, the series' values of the
+# definition's match_by.
+alarm_series = sa.Table(
+    "alarm_series",
+    metadata,
+    sa.Column("sub_expression_id", _NAME, nullable=False),
+    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
+    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
+    sa.Column("match_values", _JSON, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.Column("seen", _BIG, nullable=False),
+    sa.PrimaryKeyConstraint("sub_expression_id", "series_id"),
+    sa.Index("alarm_series_by_match", "sub_expression_id", "match_key"),
+)
+
+# The measurements of a sub-expression's series of equal match values, by window; of ``last``, one row of window 0 with
+# the readings that were not evaluated yet. ``windows``: those of the sub-expression that it is made of.
+alarm_window = sa.Table(
+    "alarm_window",
+    metadata,
+    sa.Column("sub_expression_id", _NAME, nullable=False),
+    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
+    sa.Column("window_start", _BIG, nullable=False),
+    sa.Column("windows", _BIG, nullable=False),
+    *_of_windows(nullable=False),
+    sa.PrimaryKeyConstraint("sub_expression_id", "match_key", "window_start"),
+)
+
+# Whose windows a sub-alarm is made of: several, where series have only some of the definition's match_by.
+alarm_part = sa.Table(
+    "alarm_part",
+    metadata,
+    sa.Column("alarm_id", _NAME, nullable=False),
+    sa.Column("sub_expression_id", _NAME, nullable=False),
+    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
+    sa.PrimaryKeyConstraint("alarm_id", "sub_expression_id", "match_key"),
+    sa.Index("alarm_part_by_match", "sub_expression_id", "match_key"),
+)
+
+# Alarms that the next round evaluates although nothing of them is due.
+alarm_changed = sa.Table("alarm_changed", metadata, sa.Column("alarm_id", _NAME, primary_key=True))
+
+# What executors computed of a range that is not accounted for yet: partials (without ``series_id``), and series
+# (without ``window_start``). After a crash it is useless, so PostgreSQL does not log this table (UNLOGGED).
+alarm_staging = sa.Table(
+    "alarm_staging",
+    metadata,
+    sa.Column("batch", sa.Text, nullable=False),
+    sa.Column("attempt", _BIG, nullable=False),
+    sa.Column("staged", _BIG, nullable=False),
+    sa.Column("sub_expression_id", _NAME, nullable=False),
+    sa.Column("windows", _BIG, nullable=False),
+    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
+    sa.Column("match_values", sa.Text, nullable=False),
+    sa.Column("window_start", _BIG),
+    *_of_windows(nullable=True),
+    sa.Column("series_id", sa.LargeBinary(16)),
+    sa.Column("dimensions", sa.Text),
+    sa.Index("alarm_staging_by_batch", "batch", "attempt"),
 )
 
 # What is to be published, written in the transaction of what it tells of, and removed once Kafka has it. ``kind``:

@@ -384,6 +384,54 @@ class AlarmsContract(AlarmsCase):
         for method, body in (("PATCH", {"state": "OK"}), ("DELETE", None)):
             self.ask(method, f"{PATH}/a", body, 404)
 
+    def series_of(self, *alarm_ids, sub="s"):
+        """Each alarm is made of a series of its own, and of one that they share."""
+        keys = {alarm_id: alarm_id.encode() * 16 for alarm_id in (*alarm_ids, "+")}
+        series = [
+            {
+                "sub_expression_id": sub,
+                "series_id": key,
+                "match_key": key,
+                "match_values": [],
+                "dimensions": {},
+                "seen": 1,
+            }
+            for key in keys.values()
+        ]
+        parts = [
+            {"alarm_id": alarm_id, "sub_expression_id": sub, "match_key": key}
+            for alarm_id in alarm_ids
+            for key in (keys[alarm_id], keys["+"])
+        ]
+        window = {"window_start": 0, "windows": 0, "record_count": 1, "sums": "1.0", "least": 1, "greatest": 1}
+        window |= {"sub_expression_id": sub, "match_key": keys["+"], "newest": 1, "readings": ""}
+
+        def work(connection):
+            connection.execute(tables.alarm_series.insert(), series)
+            connection.execute(tables.alarm_part.insert(), parts)
+            connection.execute(tables.alarm_window.insert(), [window])
+
+        self.alarms_database.write(work)
+
+    def test_the_series_of_a_deleted_alarm_are_new_if_they_come_again_unless_another_has_them(self):
+        definition = self.definition()
+        self.alarm("a", definition)
+        self.alarm("b", definition)
+        self.series_of("a", "b")
+        self.ask("DELETE", f"{PATH}/a", expected=204)
+        self.assertEqual({"b"}, {row.alarm_id for row in self.rows(tables.alarm_part)})
+        self.assertEqual({b"b" * 16, b"+" * 16}, {row.match_key for row in self.rows(tables.alarm_series)})
+
+    def test_a_deleted_definition_leaves_no_series_and_no_windows(self):
+        gone, kept = self.definition("gone"), self.definition("kept")
+        subs = {row.definition_id: row.id for row in self.rows(tables.alarm_sub_expression)}
+        for alarm_id, definition in (("a", gone), ("b", kept)):
+            self.alarm(alarm_id, definition)
+            self.series_of(alarm_id, sub=subs[definition])
+        self.ask("DELETE", f"{DEFINITIONS}/{gone}", expected=204)
+        for table in (tables.alarm_series, tables.alarm_window, tables.alarm_part):
+            self.assertEqual({subs[kept]}, {row.sub_expression_id for row in self.rows(table)})
+
     def test_a_deleted_definition_takes_its_alarms_along(self):
         gone, kept = self.definition("gone"), self.definition("kept")
         self.alarm("a", gone)
