@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from monasca_common.alarms.expression import SubExpression
@@ -66,6 +66,10 @@ class WindowPartial:
             max(self.newest_ms, other.newest_ms),
             _earliest(sub, self.decisive + other.decisive),
         )
+
+    def normalised(self, sub: SubExpression) -> WindowPartial:
+        """The same, of sums and decisive readings that are concatenations of several partials'."""
+        return replace(self, sums=exact_sum(self.sums), decisive=_earliest(sub, self.decisive))
 
     def value(self, function: str) -> float:
         match function:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates the thresholds of alarms."""

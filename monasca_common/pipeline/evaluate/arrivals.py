@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When records came to Kafka: what the executors of a batch have seen of it, for the horizon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from monasca_common.pipeline.spark.counts import Greatest
+
+if TYPE_CHECKING:
+    from pyspark import Accumulator
+    from pyspark.sql import SparkSession
+
+MOST_BUCKETS = 100_000
+"""Eleven days of them; of more the newest are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalsAdder:
+    """The part of `Arrivals` that is pickled for the executors."""
+
+    newest_ms: Accumulator[Mapping[int, float]]
+    buckets: Accumulator[AbstractSet[int]]
+
+    def __call__(self, newest_ms: Mapping[int, int], buckets: AbstractSet[int]) -> None:
+        self.newest_ms.add(newest_ms)
+        self.buckets.add(buckets)
+
+
+class Union:
+    """How Spark adds up sets of buckets (an ``AccumulatorParam``)."""
+
+    def zero(self, _value: AbstractSet[int]) -> AbstractSet[int]:
+        return frozenset()
+
+    def addInPlace(self, one: AbstractSet[int], other: AbstractSet[int]) -> AbstractSet[int]:  # noqa: N802
+        whole = one | other
+        return whole if len(whole) <= MOST_BUCKETS else set(sorted(whole)[-MOST_BUCKETS:])
+
+
+class Arrivals:
+    """Those of one batch; the driver reads them after the batch."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        context = spark.sparkContext
+        self._newest_ms: Accumulator[Mapping[int, float]] = context.accumulator({}, Greatest())  # type: ignore[arg-type]
+        self._buckets: Accumulator[AbstractSet[int]] = context.accumulator(frozenset(), Union())  # type: ignore[arg-type]
+
+    @property
+    def newest_ms(self) -> dict[int, int]:
+        """The newest of Kafka's times of each partition."""
+        return {partition: int(time_ms) for partition, time_ms in self._newest_ms.value.items()}
+
+    @property
+    def buckets(self) -> frozenset[int]:
+        """In which buckets of `frames.ARRIVAL_MS` a record came."""
+        return frozenset(self._buckets.value)
+
+    def adder(self) -> ArrivalsAdder:
+        """The function that executors call."""
+        return ArrivalsAdder(self._newest_ms, self._buckets)

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns Kafka's records into folded rows, as frames: each record is decoded once, whatever the number of definitions.
+
+Each task folds its records before the shuffle, so that what is moved grows with the number of windows and series, not
+of records. A small batch is one task, and has no shuffle.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.models.rows import Measurement
+from monasca_common.models.seen import Seen
+from monasca_common.models.series import Series
+from monasca_common.pipeline.evaluate.folding import FoldedRow, Folding, merged_rows
+from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, MatchTarget, SubExpressionIndex
+from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, TOO_OLD, Rejection
+from monasca_common.pipeline.spark.arrow import (
+    ArrowFunction,
+    OnRejected,
+    ToPartials,
+    arrow_schema,
+    by_partition,
+    ddl,
+    numbers,
+    row_batches,
+)
+from monasca_common.pipeline.windows import TimeBounds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+ARRIVAL_MS = 10_000
+"""Of Kafka's times no more is kept than in which buckets of this length a record came."""
+#: The columns of `FoldedRow`.
+FOLDED = (
+    *(("sub_expression_id", "string"), ("windows", "long"), ("match_key", "binary"), ("match_values", "string")),
+    *(("window_start", "long"), ("record_count", "long"), ("sums", "string"), ("least", "double")),
+    *(("greatest", "double"), ("newest", "double"), ("readings", "string")),
+    *(("series_id", "binary"), ("dimensions", "string")),
+)
+KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
+_MOST_REMEMBERED = 200_000
+
+#: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
+OnCounts = Callable[[int, int, Mapping[int, float]], None]
+#: Called with the newest of Kafka's times of each partition, and the buckets of `ARRIVAL_MS` in which a record came.
+OnArrivals = Callable[[Mapping[int, int], AbstractSet[int]], None]
+
+
+class _Matcher:
+    """The decoder and the index of a worker process. It remembers the targets of a series."""
+
+    def __init__(self, active: Sequence[ActiveSubExpression]) -> None:
+        self.active = {each.id: each for each in active}
+        self.decode = MetricDecoder(_MOST_REMEMBERED).decode_all
+        self._index = SubExpressionIndex(active)
+        self._seen: Seen[bytes, tuple[MatchTarget, ...]] = Seen(_MOST_REMEMBERED)
+
+    def targets(self, series: Series) -> tuple[MatchTarget, ...]:
+        found = self._seen.find(series.id)
+        if found is None:
+            found = self._index.targets(series)
+            self._seen.keep(series.id, found, 0)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFolding:
+    """What executors need to fold records. ``definitions``: made by `portable_definitions`."""
+
+    definitions: bytes = field(repr=False)
+    bounds: TimeBounds
+    on_rejected: OnRejected
+    on_counts: OnCounts
+    on_arrivals: OnArrivals
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        matcher, folding = _matcher(self.definitions), Folding()
+        for batch in batches:
+            self._fold(matcher, folding, batch)
+        yield from row_batches(folding.rows(), arrow_schema(FOLDED))
+
+    def _fold(self, matcher: _Matcher, folding: Folding, batch: pa.RecordBatch) -> None:
+        partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
+        decoded = matcher.decode(batch.column("value").to_pylist())
+        rejected = {index: _malformed(error) for index, error in decoded.errors.items()}
+        taken, newest_ms = 0, dict[int, float]()
+        for index, row in zip(decoded.indices, decoded.rows, strict=True):
+            targets = matcher.targets(row.series)
+            if not targets:
+                continue
+            refused = self._out_of_bounds(row)
+            if refused:
+                rejected[index] = refused
+                continue
+            partition, received_ms, time_ms = partitions[index], kafka_ms[index], float(row.time_ms)
+            newest_ms[partition] = max(time_ms, newest_ms.get(partition, time_ms))
+            for target in targets:
+                # Alarms arise only from what was received after the definition was made.
+                if received_ms >= target.sub_expression.created_ms:
+                    folding.add(target, row.series, (time_ms, partition, offsets[index], row.value))
+                    taken += 1
+        for partition, found in by_partition(partitions, offsets, rejected).items():
+            self.on_rejected(partition, found)
+        self.on_counts(taken, len(rejected), newest_ms)
+        self.on_arrivals(_newest(partitions, kafka_ms), {each // ARRIVAL_MS for each in kafka_ms})
+
+    def _out_of_bounds(self, row: Measurement) -> Rejection | None:
+        if row.time_ms > self.bounds.latest_ms:
+            return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
+        if row.time_ms < self.bounds.oldest_ms:
+            return Rejection(TOO_OLD, "metric.timestamp is before all that is kept: is it in milliseconds?")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _FoldingAnd:
+    """Folds records, and hands the rows on within the task."""
+
+    folding: RecordFolding
+    function: ArrowFunction
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.function(self.folding(batches))
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """Runs on an executor: one row of each key, of the folded rows of several tasks."""
+
+    definitions: bytes = field(repr=False)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+        return merged_rows(_rows(batches), _matcher(self.definitions).active)
+
+
+def portable_definitions(active: Sequence[ActiveSubExpression]) -> bytes:
+    """The same bytes for the same sub-expressions, so that a worker's memory outlives the batch."""
+    return pickle.dumps(sorted(active, key=lambda each: each.id))
+
+
+def folded(records: DataFrame, folding: RecordFolding, tasks: int) -> ToPartials:
+    """By a shuffle to ``tasks``, after which one task has all rows of a key."""
+    return _read(records).mapInArrow(folding, ddl(FOLDED)).repartition(tasks, *KEY).mapInArrow
+
+
+def in_one_task(records: DataFrame, folding: RecordFolding) -> ToPartials:
+    """One task reads the rows of the connector, and so has all rows of a key."""
+    read = _read(records).coalesce(1)
+    return lambda function, schema: read.mapInArrow(_FoldingAnd(folding, function), schema)
+
+
+def _read(records: DataFrame) -> DataFrame:
+    return records.selectExpr("partition", "offset", "unix_millis(timestamp) AS kafka_ms", "value")
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
+    for batch in batches:
+        yield from map(FoldedRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+@functools.lru_cache(maxsize=2)
+def _matcher(definitions: bytes) -> _Matcher:
+    """Of this worker process; its memory serves the next batch too."""
+    return _Matcher(pickle.loads(definitions))
+
+
+def _newest(partitions: Sequence[int], times_ms: Sequence[int]) -> dict[int, int]:
+    newest: dict[int, int] = {}
+    for partition, time_ms in zip(partitions, times_ms, strict=True):
+        if time_ms > newest.get(partition, -1):
+            newest[partition] = time_ms
+    return newest
+
+
+def _malformed(error: InvalidEnvelope) -> Rejection:
+    return Rejection(MALFORMED, str(error))
