@@ -50,7 +50,7 @@ def main() -> int:
         return _MISUSED
     if arguments.list:
         for suite in SUITES:
-            print(f"{suite.name} (not built yet)" if suite.name in NOT_BUILT else suite.name)
+            print(f"{suite.name} ({NOT_BUILT[suite.name]})" if suite.name in NOT_BUILT else suite.name)
         return 0
     try:
         results = _measure(suites, arguments)

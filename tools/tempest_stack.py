@@ -36,15 +36,16 @@ def running(keystone_python: Path, database: str, folder: Path, say: Say) -> Ite
             url = opened.enter_context(PostgresqlServer()).url("monasca")
         supervisor = Supervisor()
         opened.callback(supervisor.close)
-        api_port, status_port = ports.free_ports(2)
+        api_port, persister_port = ports.free_ports(2)
         say("starting Keystone")
         keystone = _keystone(keystone_python, folder, supervisor)
         path = folder / "monasca.conf"
-        path.write_text(service_configuration(servers, database, url, keystone.url, api_port, status_port))
+        path.write_text(service_configuration(servers, database, url, keystone.url, api_port, persister_port))
         run_command("init", "--execute", configuration=path)
         say("starting the API and the persister")
-        for name, port in (("api", api_port), ("persister", status_port)):
-            service = ServiceProcess(supervisor, name, path)
+        # What evaluates alarms belongs here: "pipeline run evaluate" with its [pipeline_evaluate] status_port.
+        for command, port in (("api", api_port), ("persister", persister_port)):
+            service = ServiceProcess(supervisor, command, path)
             opened.callback(service.stop)
             service.wait_until_answers(f"http://{ports.HOST}:{port}/healthcheck")
         search_port = opened.enter_context(tempest_search.serving(url))

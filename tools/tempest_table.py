@@ -61,7 +61,7 @@ def _row(suite: SuiteResult) -> tuple[str, ...]:
     begin = (suite.name, str(suite.shipped))
     if suite.ran:
         return (*begin, *_counts([suite]))
-    return (*begin, "not built yet" if suite.name in NOT_BUILT else "not run", "", "")
+    return (*begin, NOT_BUILT.get(suite.name, "not run"), "", "")
 
 
 def _total(ran: Sequence[SuiteResult]) -> tuple[str, ...]:

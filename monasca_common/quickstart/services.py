@@ -110,13 +110,16 @@ def run_command(*words: str, configuration: Path) -> str:
 
 
 class ServiceProcess:
-    """One command, running until `stop`; it ends with this process, even when this process is killed."""
+    """One command, running until `stop`; it ends with this process, even when this process is killed.
+
+    ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``.
+    """
 
     def __init__(self, supervisor: Supervisor, name: str, configuration: Path) -> None:
         self.name = name
         self._supervisor = supervisor
-        self._log = configuration.with_name(f"{name}.log")
-        self._pid = supervisor.start(_command(name, configuration=configuration), log=self._log)
+        self._log = configuration.with_name(f"{name.replace(' ', '-')}.log")
+        self._pid = supervisor.start(_command(*name.split(), configuration=configuration), log=self._log)
 
     def kill_workers(self) -> int:
         """SIGKILL each of its worker processes; how many. The service replaces them."""

@@ -37,12 +37,13 @@ backend = dogpile.cache.memory
 password_hash_rounds = 4
 """
 # Keystone hands sys.argv to oslo.config, so gunicorn must be given none: everything is in its file. The
-# time-out is that after which a worker is killed that tests have stopped.
+# time-out is that after which a worker is killed that tests have stopped. One thread: of two transactions that read
+# and then write, SQLite refuses one at once, and Keystone answers 500.
 _GUNICORN = """\
 bind = "127.0.0.1:{port}"
 wsgi_app = "keystone.wsgi.api:application"
 worker_class = "gthread"
-threads = 4
+threads = 1
 control_socket_disable = True
 timeout = 600
 """
