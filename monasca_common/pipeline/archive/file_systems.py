@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _SAME = {"s3a": "s3", "s3n": "s3"}
 # An attempt waits twice as long as the one before; 3 take 5 s, and the default over two minutes.
 _HDFS_OPTIONS = {"dfs.client.failover.max.attempts": "3"}
+# A forked child, such as the one that becomes Spark's Java, drops what fsspec has cached. The end of a client waits for
+# its threads, which a child does not have: so none may end there.
+_HDFS_CLIENTS: set[Any] = set()
 
 
 def open_file_system(location: str) -> tuple[fs.FileSystem, str]:
@@ -80,6 +83,7 @@ def _hdfs(rest: str) -> tuple[fs.FileSystem, str]:
     except ImportError:
         raise ImportError("hdfs-native is not installed: install monasca-common[hdfs]") from None
     client = HdfsFileSystem(host or None, int(port) if port else None, **_HDFS_OPTIONS)
+    _HDFS_CLIENTS.add(client)
     return fs.PyFileSystem(HdfsHandler(client)), f"/{path}"
 
 

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.archive.file_systems import open_file_system
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 
@@ -87,6 +88,18 @@ class Store:
         full = self._full(path)
         with _translated(full):
             return self._files.get_file_info(full).size  # type: ignore[no-any-return]
+
+    def require_folder(self, path: str) -> None:
+        """Raises `ConfigurationError` if there is no such folder."""
+        from pyarrow import fs
+
+        full = self._full(path)
+        with _translated(full):
+            found = self._files.get_file_info(full).type
+        if found != fs.FileType.Directory:
+            raise ConfigurationError(
+                f"{full} does not exist: the archive's location or topic is wrong, or nothing was archived yet"
+            )
 
     def place(self, staged: str, final: str) -> None:
         """Move a file to where readers find it; a file that is there already stays. Raises `ArchiveDamaged`."""

@@ -65,7 +65,7 @@ class Replay:
     def run(self, watcher: JobWatcher) -> JobProgress:
         """Send until all is sent, or the watcher stops it. ``done`` and ``left`` count records of the files.
 
-        Raises `ReplayFailed`, `ArchiveUnavailable`.
+        Raises `ReplayFailed`, `ArchiveUnavailable`, `ConfigurationError` (the topic has no archive there).
         """
         store = Store(self._archive.location)
         files = reading.find_files(store, self._archive.topic, self._archive.selection)
@@ -75,6 +75,8 @@ class Replay:
                 "it is in place; if no archive runs, run it once",
                 self._archive.topic,
             )
+        elif not files:
+            store.require_folder(layout.topic_folder(self._archive.topic))
         paths = [file.path for file in files]
         counts = self._on_executors("numbers of records", _CountRecords(self._archive.location), paths)
         records = dict(zip(paths, counts, strict=True))

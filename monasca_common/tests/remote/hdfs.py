@@ -11,10 +11,8 @@ import uuid
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from pyarrow import fs
-
 from monasca_common.devbroker.java import find_java
-from monasca_common.pipeline.archive.file_systems import open_file_system
+from monasca_common.pipeline.archive.store import Store
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.remote import hadoop
 from monasca_common.tests.remote.remote_archive import RemoteArchive
@@ -70,7 +68,10 @@ class HdfsArchive(RemoteArchive):
         return f"{self.hdfs.url}/{uuid.uuid4().hex}/archive"
 
     def all_files(self):
-        files, base = open_file_system(self.location)
-        selector = fs.FileSelector(base, allow_not_found=True, recursive=True)
-        found = [each.path for each in files.get_file_info(selector) if each.type == fs.FileType.File]
-        return sorted(path.partition(f"{base}/")[2] for path in found)
+        store = Store(self.location)
+        found, folders = [], [""]
+        while folders:
+            prefix = folders.pop()
+            found += [f"{prefix}{name}" for name in store.files(prefix)]
+            folders += [f"{prefix}{name}/" for name in store.folders(prefix)]
+        return sorted(found)

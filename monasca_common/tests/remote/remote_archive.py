@@ -7,9 +7,11 @@ import signal
 import pyarrow.parquet as pq
 
 from monasca_common.kafka import failpoints
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.file_systems import open_file_system
+from monasca_common.pipeline.replay.sending import Counting
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.tests.functional.pipeline.archive_case import Watch, expected_rows, metric
 
@@ -61,6 +63,9 @@ class RemoteCompaction(RemoteArchive):
 class RemoteReplay(RemoteArchive):
     """Mixed into an `ArchiveCase`."""
 
+    #: What its messages leave out of the location: the address of the name node.
+    authority = ""
+
     def test_a_replay_that_is_killed_and_repeated_stores_each_row_once(self):
         sent = [metric(number) for number in range(60)]
         self.publish(sent)
@@ -76,6 +81,14 @@ class RemoteReplay(RemoteArchive):
             again = self.run_command(configuration, "replay", "--execute")
             self.assertEqual(0, again.returncode, again.stderr)
             self.assertEqual(expected_rows([record.value for record in sent]), self.rows_of(url))
+
+    def assert_no_replay(self):
+        error = self.assertRaises(ConfigurationError, self.replay, Counting(self.archive()))
+        path = self.location.partition("://")[2].removeprefix(self.authority)
+        self.assertIn(f"{path}/topic={self.topic} does not exist", str(error))
+
+    def test_a_replay_from_where_nothing_is_names_the_path(self):
+        self.assert_no_replay()
 
 
 def go_on_under_watch(case):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archive, compaction and replay in HDFS, by a client that needs no native library of Hadoop."""
 
+import multiprocessing
 import uuid
 
 from oslotest import base
@@ -9,6 +10,7 @@ from monasca_common.pipeline.archive.store import Store
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 from monasca_common.tests.functional.pipeline import test_archive, test_archive_compaction
 from monasca_common.tests.functional.pipeline.archive_case import ArchiveCase, metric
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.remote.hdfs import HdfsArchive, shared_cluster
 from monasca_common.tests.remote.remote_archive import (
     RemoteCompaction,
@@ -27,7 +29,9 @@ class HdfsCompactionTest(HdfsArchive, RemoteCompaction, test_archive_compaction.
 
 
 class HdfsReplayTest(HdfsArchive, RemoteReplay, ArchiveCase):
-    pass
+    @property
+    def authority(self):
+        return self.hdfs.url.partition("://")[2]
 
 
 class HdfsPlacingTest(HdfsArchive, ArchiveCase):
@@ -74,6 +78,14 @@ class HdfsStoreTest(base.BaseTestCase):
         error = self.assertRaises(ArchiveUnavailable, self.put, "file/in-it")
         self.assertIn("file (is not a directory)", str(error))
         self.assertNotIn("at org.apache", str(error))
+
+    def test_a_process_forks_beside_a_client_that_nobody_holds(self):
+        Store(f"{self.store.location}-other".replace("localhost", "127.0.0.1")).folders("")
+        child = multiprocessing.get_context("fork").Process(target=int)
+        child.start()
+        self.addCleanup(child.kill)
+        child.join(PATIENCE_SECONDS)
+        self.assertEqual(0, child.exitcode)
 
     def test_a_name_node_that_is_away_is_told_in_time(self):
         away = Store("hdfs://127.0.0.1:1/archive")

@@ -34,7 +34,9 @@ class S3CompactionTest(S3Archive, RemoteCompaction, test_archive_compaction.Comp
 
 
 class S3ReplayTest(S3Archive, RemoteReplay, ArchiveCase):
-    pass
+    def test_a_replay_from_a_bucket_that_is_missing_names_it(self):
+        self.location = "s3://no-such-bucket/archive"
+        self.assert_no_replay()
 
 
 class S3PlacingTest(S3Archive, ArchiveCase):

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.archive import layout
+from monasca_common.pipeline.archive.selection import Selection
+from monasca_common.pipeline.jobs.job import JobWatcher
+from monasca_common.pipeline.replay.batch import Replay
+from monasca_common.pipeline.replay.sending import Archive, Counting
+
+
+class MissingArchiveTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path, "archive")
+
+    def replay(self):
+        """Without files there is nothing to do for Spark."""
+        archive = Archive(str(self.folder), "metrics", Selection())
+        return Replay(None, archive, Counting(archive), tasks=1).run(JobWatcher())
+
+    def test_a_location_that_is_not_there_is_an_error_with_its_path(self):
+        error = self.assertRaises(ConfigurationError, self.replay)
+        self.assertIn(f"{self.folder}/topic=metrics does not exist", str(error))
+
+    def test_a_topic_that_was_not_archived_is_an_error_with_its_path(self):
+        (self.folder / layout.topic_folder("other")).mkdir(parents=True)
+        error = self.assertRaises(ConfigurationError, self.replay)
+        self.assertIn(f"{self.folder}/topic=metrics does not exist", str(error))
+
+    def test_an_archive_without_messages_is_no_error(self):
+        (self.folder / layout.topic_folder("metrics")).mkdir(parents=True)
+        self.assertEqual((0, 0), (self.replay().done, self.replay().left))
+
+    def test_an_archive_whose_first_batch_is_under_way_is_no_error(self):
+        (self.folder / layout.staging_folder("metrics") / "batch").mkdir(parents=True)
+        self.assertEqual(0, self.replay().left)
