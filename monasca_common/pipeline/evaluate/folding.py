@@ -50,7 +50,7 @@ class FoldedRow(NamedTuple):
         return self.sub_expression_id, self.match_key, self.window_start, self.series_id
 
 
-class _Window:
+class _FoldedWindow:
     """One window of one sub-expression and match. Readings wait in a list, because appending is cheap."""
 
     __slots__ = ("partial", "pending", "target")
@@ -82,7 +82,7 @@ class Folding:
     """Memory grows with the number of windows and of series. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._windows: dict[tuple[str, bytes, int], _Window] = {}
+        self._windows: dict[tuple[str, bytes, int], _FoldedWindow] = {}
         self._series: dict[tuple[str, bytes], tuple[MatchTarget, Series]] = {}
 
     def add(self, target: MatchTarget, series: Series, reading: tuple[float, int, int, float]) -> None:
@@ -92,7 +92,7 @@ class Folding:
         key = (active.id, target.key, window_start)
         window = self._windows.get(key)
         if window is None:
-            window = self._windows[key] = _Window(target)
+            window = self._windows[key] = _FoldedWindow(target)
             self._series.setdefault((active.id, series.id), (target, series))
         elif (active.id, series.id) not in self._series:
             self._series[active.id, series.id] = (target, series)

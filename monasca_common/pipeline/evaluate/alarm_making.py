@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New series in the database, and the alarms that arise from them or that they join."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from monasca_common.alarms.database import new_id
+from monasca_common.alarms.definition_tables import sub_expression
+from monasca_common.alarms.definitions import StoredSubExpression
+from monasca_common.alarms.evaluation import AlarmState
+from monasca_common.alarms.expression import parse
+from monasca_common.models import json_text
+from monasca_common.pipeline.evaluate.joining import Joined, Values, join
+from monasca_common.pipeline.evaluate.matching import match_key
+from monasca_common.pipeline.evaluate.window_table import conflict_insert, of_batch
+from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.storage.sql import tables
+
+SEEN_MS = 3_600_000
+"""How old ``alarm_series.seen`` becomes before it is renewed."""
+_STAGING, _SERIES, _PART = tables.alarm_staging, tables.alarm_series, tables.alarm_part
+_ALARM, _METRIC, _CHANGED = tables.alarm, tables.alarm_metric, tables.alarm_changed
+_DEFINITION, _SUB = tables.alarm_definition, tables.alarm_sub_expression
+_SUB_EXPRESSIONS_AT_ONCE = 500
+
+#: Values by sub-expression.
+_BySub = dict[str, set[Values]]
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinedDefinition:
+    """``sub_expressions``: in the order of the expression."""
+
+    id: str
+    tenant: str
+    expression: str
+    sub_expressions: tuple[StoredSubExpression, ...]
+
+
+def make_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, now_ms: int) -> int:
+    """Store the series of the batch, and make what alarms arise. Returns how many. The definitions are held."""
+    is_series = _STAGING.c.series_id.is_not(None)
+    series = (*of_batch(batch, staged), is_series)
+    new, is_any_new = _new_values(connection, series)
+    known = _known_values(connection, new)
+    _store_series(connection, series, now_ms)
+    made = 0
+    for definition in _definitions(connection, new):
+        ids = [each.id for each in definition.sub_expressions]
+        alarms = _alarms(connection, definition.id)
+        joined = join(alarms, ids, {each: known[each] for each in ids}, {each: new[each] for each in ids})
+        _store(connection, definition, joined, alarms, now_ms)
+        made += len(joined.alarms)
+    if is_any_new:
+        _add_metrics(connection, series)
+    return made
+
+
+def note_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
+    """The next round looks at alarms whose staged windows may have decided something."""
+    same = sa.and_(_PART.c.sub_expression_id == _STAGING.c.sub_expression_id, _PART.c.match_key == _STAGING.c.match_key)
+    query = sa.select(_PART.c.alarm_id).join(_STAGING, same).where(*of_batch(batch, staged), _STAGING.c.readings != "")
+    adding = conflict_insert(connection, _CHANGED).from_select(["alarm_id"], query.distinct())
+    connection.execute(adding.on_conflict_do_nothing())
+
+
+def _new_values(connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]) -> tuple[_BySub, bool]:
+    """Those that no series of their sub-expression had before; and whether there is a new series at all."""
+    row, known = _STAGING.c, _SERIES.c
+    is_known = sa.select(known.series_id).where(
+        known.sub_expression_id == row.sub_expression_id, known.series_id == row.series_id
+    )
+    has_values = sa.select(known.series_id).where(
+        known.sub_expression_id == row.sub_expression_id, known.match_key == row.match_key
+    )
+    columns = (row.sub_expression_id, row.match_values, has_values.exists().label("has_values"))
+    query = sa.select(*columns).where(*series, ~is_known.exists()).distinct()
+    found: _BySub = defaultdict(set)
+    is_any_new = False
+    for sub_expression_id, values, has in connection.execute(query):
+        is_any_new = True
+        if not has:
+            found[sub_expression_id].add(tuple(json_text.read(values.encode())))
+    return found, is_any_new
+
+
+def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> _BySub:
+    """Of all sub-expressions of the definitions in which something is new, before the batch."""
+    found: _BySub = defaultdict(set)
+    own, other = _SUB.alias(), _SUB.alias()
+    for some in _portions(list(new)):
+        ids = sa.select(other.c.id).join(own, own.c.definition_id == other.c.definition_id).where(own.c.id.in_(some))
+        columns = (_SERIES.c.sub_expression_id, _SERIES.c.match_values)
+        for sub_expression_id, values in connection.execute(
+            sa.select(*columns).where(_SERIES.c.sub_expression_id.in_(ids)).distinct()
+        ):
+            found[sub_expression_id].add(tuple(values))
+    return found
+
+
+def _store_series(connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...], now_ms: int) -> None:
+    row = _STAGING.c
+    on_postgresql = connection.dialect.name == "postgresql"
+    values, dimensions = (
+        sa.cast(column, postgresql.JSONB) if on_postgresql else column for column in (row.match_values, row.dimensions)
+    )
+    names = ["sub_expression_id", "series_id", "match_key", "match_values", "dimensions", "seen"]
+    columns = (row.sub_expression_id, row.series_id, row.match_key, values, dimensions, sa.literal(now_ms))
+    adding = conflict_insert(connection, _SERIES).from_select(names, sa.select(*columns).where(*series))
+    connection.execute(
+        adding.on_conflict_do_update(
+            index_elements=["sub_expression_id", "series_id"],
+            set_={"seen": adding.excluded.seen},
+            where=_SERIES.c.seen < now_ms - SEEN_MS,
+        )
+    )
+
+
+def _definitions(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> list[_JoinedDefinition]:
+    """Those in which something is new."""
+    found: dict[str, _JoinedDefinition] = {}
+    for some in _portions(list(new)):
+        ids = sa.select(_SUB.c.definition_id).where(_SUB.c.id.in_(some))
+        of_definition: dict[str, list[StoredSubExpression]] = defaultdict(list)
+        subs = sa.select(_SUB).where(_SUB.c.definition_id.in_(ids)).order_by(_SUB.c.definition_id, _SUB.c.position)
+        for row in connection.execute(subs):
+            of_definition[row.definition_id].append(sub_expression(row))
+        columns = (_DEFINITION.c.id, _DEFINITION.c.tenant, _DEFINITION.c.expression)
+        for row in connection.execute(sa.select(*columns).where(_DEFINITION.c.id.in_(ids))):
+            found[row.id] = _JoinedDefinition(row.id, row.tenant, row.expression, tuple(of_definition[row.id]))
+    return [found[each] for each in sorted(found)]
+
+
+def _alarms(connection: sa.Connection, definition_id: str) -> dict[Values, str]:
+    """The ids of a definition's alarms by their values."""
+    query = sa.select(_ALARM.c.match_values, _ALARM.c.id).where(_ALARM.c.definition_id == definition_id)
+    return {tuple(values): alarm_id for values, alarm_id in connection.execute(query)}
+
+
+def _store(
+    connection: sa.Connection, definition: _JoinedDefinition, joined: Joined, known: Mapping[Values, str], now_ms: int
+) -> None:
+    ids = dict(known) | {values: new_id() for values in joined.alarms}
+    if joined.alarms:
+        _insert_alarms(connection, definition, {values: ids[values] for values in joined.alarms}, now_ms)
+    parts = [
+        {
+            "alarm_id": ids[part.alarm_values],
+            "sub_expression_id": part.sub_expression_id,
+            "match_key": match_key(part.values),
+        }
+        for part in joined.parts
+    ]
+    if parts:
+        connection.execute(_PART.insert(), parts)
+        connection.execute(
+            _metrics_of_part(connection), [{f"of_{name}": part[name] for name in part} for part in parts]
+        )
+
+
+def _insert_alarms(
+    connection: sa.Connection, definition: _JoinedDefinition, ids: Mapping[Values, str], now_ms: int
+) -> None:
+    begun = AlarmState.new(parse(definition.expression))
+    fixed: dict[str, Any] = {"tenant": definition.tenant, "definition_id": definition.id, "state": begun.state}
+    fixed |= {"lifecycle_state": None, "link": None, "version": 0}
+    fixed |= dict.fromkeys(("state_updated", "updated", "created"), now_ms)
+    connection.execute(
+        _ALARM.insert(),
+        [
+            fixed | {"id": alarm_id, "match_key": match_key(values), "match_values": list(values)}
+            for values, alarm_id in ids.items()
+        ],
+    )
+    nothing = {"current_values": [], "empty_evaluations": 0, "decided": 0, "newest": None}
+    pairs = list(zip(definition.sub_expressions, begun.sub_alarms, strict=True))
+    connection.execute(
+        tables.sub_alarm.insert(),
+        [
+            nothing | {"alarm_id": alarm_id, "sub_expression_id": sub.id, "state": new.state, "windows": sub.windows}
+            for alarm_id in ids.values()
+            for sub, new in pairs
+        ],
+    )
+    connection.execute(_CHANGED.insert(), [{"alarm_id": alarm_id} for alarm_id in ids.values()])
+
+
+def _metrics_of_part(connection: sa.Connection) -> Any:
+    """Adds all series of a part to its alarm; parameters ``of_*``: the part's columns."""
+    alarm_id, sub_id = sa.bindparam("of_alarm_id", type_=sa.Text), sa.bindparam("of_sub_expression_id", type_=sa.Text)
+    key = sa.bindparam("of_match_key", type_=sa.LargeBinary)
+    columns = (alarm_id, _SERIES.c.series_id, _DEFINITION.c.tenant, _SUB.c.metric_name, _SERIES.c.dimensions)
+    joined = _SERIES.join(_SUB, _SUB.c.id == _SERIES.c.sub_expression_id).join(
+        _DEFINITION, _DEFINITION.c.id == _SUB.c.definition_id
+    )
+    query = sa.select(*columns).select_from(joined)
+    return _adding_metrics(connection, query.where(_SERIES.c.sub_expression_id == sub_id, _SERIES.c.match_key == key))
+
+
+def _add_metrics(connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]) -> None:
+    """Add the batch's series to the alarms that they are part of."""
+    row = _STAGING.c
+    joined = (
+        _STAGING.join(
+            _SERIES,
+            sa.and_(_SERIES.c.sub_expression_id == row.sub_expression_id, _SERIES.c.series_id == row.series_id),
+        )
+        .join(_PART, sa.and_(_PART.c.sub_expression_id == row.sub_expression_id, _PART.c.match_key == row.match_key))
+        .join(_SUB, _SUB.c.id == row.sub_expression_id)
+        .join(_DEFINITION, _DEFINITION.c.id == _SUB.c.definition_id)
+    )
+    columns = (
+        *(_PART.c.alarm_id, _SERIES.c.series_id, _DEFINITION.c.tenant, _SUB.c.metric_name, _SERIES.c.dimensions),
+    )
+    connection.execute(_adding_metrics(connection, sa.select(*columns).select_from(joined).where(*series)))
+
+
+def _adding_metrics(connection: sa.Connection, query: Any) -> Any:
+    names = ["alarm_id", "series_id", "tenant", "name", "dimensions"]
+    return conflict_insert(connection, _METRIC).from_select(names, query).on_conflict_do_nothing()
+
+
+def _portions(ids: list[str]) -> Iterable[list[str]]:
+    return (ids[start : start + _SUB_EXPRESSIONS_AT_ONCE] for start in range(0, len(ids), _SUB_EXPRESSIONS_AT_ONCE))

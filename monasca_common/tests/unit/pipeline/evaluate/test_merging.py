@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Staged windows and series become stored windows and alarms; on SQLite."""
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import AlarmDefinition
+from monasca_common.alarms.partial_text import readings_of
+from monasca_common.alarms.partials import WindowPartial
+from monasca_common.models.readings import Reading
+from monasca_common.models.series import Series, series_id
+from monasca_common.pipeline.errors import StagingLost
+from monasca_common.pipeline.evaluate import active, alarm_making, window_table
+from monasca_common.pipeline.evaluate.folding import Folding
+from monasca_common.pipeline.evaluate.matching import SubExpressionIndex
+from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.storage import StorageSettings
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
+
+NOW_MS = 1_767_268_800_000
+
+
+class MergingCase(DatabaseCase):
+    def setUp(self):
+        super().setUp()
+        database = AlarmsDatabase(StorageSettings("sqlite", self.url))
+        self.addCleanup(database.close)
+        self.definitions = AlarmDefinitions(database)
+        self.offset = 0
+
+    def define(self, expression, *match_by, name="d"):
+        made = self.definitions.create("t", AlarmDefinition(name, expression, match_by=match_by), NOW_MS)
+        return made.id
+
+    def known(self):
+        with self.offset_store.reading() as connection:
+            return active.current(connection)
+
+    def batch(self, *measurements, known=None):
+        """One batch of (name, dimensions, second, value); the number of alarms that it made."""
+        known = known or self.known()
+        index, folding = SubExpressionIndex(known.sub_expressions), Folding()
+        for name, dimensions, second, value in measurements:
+            one = Series(series_id("t", "r", name, dimensions), "t", "r", name, dimensions)
+            for target in index.targets(one):
+                folding.add(target, one, (float(NOW_MS + second * 1000), 0, self.offset, value))
+            self.offset += 1
+        rows = list(folding.rows())
+        staged = StagedAttempts((7,), len(rows))
+        with self.offset_store.writing() as connection:
+            window_table.insert(connection, "batch", 7, NOW_MS, rows)
+            window_table.insert(connection, "batch", 8, NOW_MS, rows)  # an attempt that does not count
+            window_table.check(connection, "batch", staged)
+            window_table.leave_out_changed(connection, "batch", staged)
+            window_table.merge(connection, "batch", staged, {each.id: each for each in known.sub_expressions})
+            made = alarm_making.make_alarms(connection, "batch", staged, NOW_MS)
+            alarm_making.note_changed(connection, "batch", staged)
+            window_table.clear(connection, "batch", NOW_MS)
+        self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
+        return made
+
+
+class AlarmsTest(MergingCase):
+    def test_a_new_series_makes_an_alarm_with_its_series_and_the_state_of_the_beginning(self):
+        definition = self.define("max(cpu) > 5", "host")
+        self.assertEqual(1, self.batch(("cpu", {"host": "a"}, 1, 1.0)))
+        columns = ("id", "definition_id", "match_values", "state", "state_updated", "created", "version")
+        ((alarm_id, *alarm),) = self.rows(tables.alarm, *columns)
+        self.assertEqual([definition, ["a"], "UNDETERMINED", NOW_MS, NOW_MS, 0], alarm)
+        self.assertEqual(
+            [(alarm_id, "t", "cpu", {"host": "a"})],
+            self.rows(tables.alarm_metric, "alarm_id", "tenant", "name", "dimensions"),
+        )
+        self.assertEqual([(alarm_id, "UNDETERMINED", 0)], self.rows(tables.sub_alarm, "alarm_id", "state", "windows"))
+        self.assertEqual([(alarm_id,)], self.rows(tables.alarm_changed, "alarm_id"))
+        self.assertEqual(0, self.batch(("cpu", {"host": "a"}, 2, 1.0)))
+
+    def test_a_series_that_comes_later_joins_the_alarm_that_is_there(self):
+        self.define("max(cpu) > 5", "host")
+        self.batch(("cpu", {"host": "a", "core": "0"}, 1, 1.0))
+        self.assertEqual(0, self.batch(("cpu", {"host": "a", "core": "1"}, 2, 1.0)))
+        metrics = self.rows(tables.alarm_metric, "dimensions")
+        self.assertEqual(["0", "1"], sorted(dimensions["core"] for (dimensions,) in metrics))
+
+    def test_an_alarm_of_two_sub_expressions_waits_for_both_and_has_the_windows_before_it(self):
+        self.define("max(cpu) > 5 and max(mem) > 5", "host")
+        self.assertEqual(0, self.batch(("cpu", {"host": "a"}, 1, 9.0)))
+        self.assertEqual([], self.rows(tables.alarm, "id"))
+        self.assertEqual(1, self.batch(("mem", {"host": "a"}, 2, 9.0)))
+        self.assertEqual(2, len(self.rows(tables.alarm_part, "alarm_id")))
+        self.assertEqual(2, len(self.rows(tables.alarm_metric, "alarm_id")))
+        self.assertEqual(2, len(self.rows(tables.alarm_window, "windows")))
+
+    def test_an_alarm_is_looked_at_where_a_measurement_may_have_decided_it(self):
+        self.define("max(cpu) > 5", "host")
+        self.batch(("cpu", {"host": "a"}, 1, 1.0))
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_changed.delete())
+        self.batch(("cpu", {"host": "a"}, 2, 1.0))
+        self.assertEqual([], self.rows(tables.alarm_changed, "alarm_id"))
+        self.batch(("cpu", {"host": "a"}, 3, 9.0))
+        self.batch(("cpu", {"host": "a"}, 4, 9.0))
+        self.assertEqual(1, len(self.rows(tables.alarm_changed, "alarm_id")))
+
+
+class WindowsTest(MergingCase):
+    COLUMNS = ("record_count", "sums", "least", "greatest", "newest", "readings")
+
+    def test_batches_add_up_and_long_sums_stay_short(self):
+        self.define("sum(cpu) > 5")
+        readings = [Reading(float(NOW_MS + second * 1000), 0, second, 0.1) for second in range(59)]
+        for reading in readings:
+            self.batch(("cpu", {}, reading.offset, reading.quantity))
+        (sub,) = self.known().sub_expressions
+        ((count, sums, *ends, _),) = self.rows(tables.alarm_window, *self.COLUMNS)
+        whole = WindowPartial.of(sub.expression, readings)
+        self.assertLess(len(sums.split()), 40)
+        found = WindowPartial(count, tuple(map(float, sums.split())), *ends).normalised(sub.expression)
+        self.assertEqual(whole, found)
+
+    def test_what_last_needs_is_one_row(self):
+        self.define("last(cpu) > 5")
+        for second in range(200):
+            self.batch(("cpu", {}, second, 1.0))
+        ((start, readings),) = self.rows(tables.alarm_window, "window_start", "readings")
+        self.assertEqual(0, start)
+        self.assertLess(len(readings_of(readings)), 200)
+        self.assertEqual(199, readings_of(readings)[-1].offset)
+
+    def test_a_window_of_another_generation_is_replaced_and_one_that_is_old_left_out(self):
+        definition = self.define("max(cpu) > 5")
+        self.batch(("cpu", {}, 1, 9.0))
+        before = self.known()
+        self.definitions.change(
+            "t", definition, lambda stored: AlarmDefinition(stored.name, "min(cpu) > 5"), NOW_MS + 1
+        )
+        self.batch(("cpu", {}, 2, 7.0), known=before)
+        self.assertEqual([(0, 1)], self.rows(tables.alarm_window, "windows", "record_count"))
+        self.batch(("cpu", {}, 3, 8.0))
+        self.assertEqual([(1, 1)], self.rows(tables.alarm_window, "windows", "record_count"))
+
+    def test_what_was_staged_of_a_deleted_definition_is_left_out(self):
+        definition = self.define("max(cpu) > 5")
+        before = self.known()
+        self.definitions.delete("t", definition)
+        self.assertEqual(0, self.batch(("cpu", {}, 1, 9.0), known=before))
+        for table in (tables.alarm_window, tables.alarm_series):
+            self.assertEqual([], self.rows(table, "sub_expression_id"))
+
+    def test_rows_that_are_missing_are_noticed(self):
+        with self.offset_store.writing() as connection:
+            self.assertRaises(StagingLost, window_table.check, connection, "batch", StagedAttempts((7,), 1))
+
+
+class ActiveTest(MergingCase):
+    def test_definitions_are_read_again_only_after_a_change(self):
+        self.define("max(cpu) > 5 or min(mem) < 1", "host")
+        known = self.known()
+        self.assertEqual(["cpu", "mem"], sorted(each.expression.metric_name for each in known.sub_expressions))
+        with self.offset_store.reading() as connection:
+            self.assertIs(known, active.current(connection, known))
+        self.define("max(cpu) > 6", name="e")
+        with self.offset_store.reading() as connection:
+            self.assertEqual(3, len(active.current(connection, known).sub_expressions))
