@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import Condition, Select, Slice, Sort, ordered
 from monasca_common.alarms.definitions import SEVERITIES, STATES
 from monasca_common.storage.sql import tables
-from monasca_common.storage.sql.queries import Queries
 
-_ALARM, _DEFINITION, _METRIC = tables.alarm, tables.alarm_definition, tables.alarm_metric
+_ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
+_METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 
 
 def _rank(column: sa.Column[str], values: Sequence[str]) -> sa.ColumnElement[int]:
@@ -36,17 +36,20 @@ SORTED_BY: Mapping[str, sa.ColumnElement[Any]] = {
     "created_timestamp": _ALARM.c.created,
 }
 SORTS = tuple(SORTED_BY)
-_OF_METRICS = ("metric_name", "dimension_name", "dimension_value")
-_GROUPED_BY: Mapping[str, sa.ColumnElement[Any]] = {
+_OF_ALARMS: Mapping[str, sa.ColumnElement[Any]] = {
     "alarm_definition_id": _ALARM.c.definition_id,
-    "name": _DEFINITION.c.name,
-    "state": _ALARM.c.state,
-    "severity": _DEFINITION.c.severity,
-    "link": _ALARM.c.link,
-    "lifecycle_state": _ALARM.c.lifecycle_state,
-    "metric_name": _METRIC.c.name,
+    **{name: _ALARM.c[name] for name in ("state", "link", "lifecycle_state")},
 }
-GROUPS = (*tuple(_GROUPED_BY), *_OF_METRICS[1:])
+_OF_DEFINITIONS: Mapping[str, sa.ColumnElement[Any]] = {"name": _DEFINITION.c.name, "severity": _DEFINITION.c.severity}
+_OF_DIMENSIONS: Mapping[str, sa.ColumnElement[Any]] = {
+    "metric_name": _DIMENSION.c.metric_name,
+    "dimension_name": _DIMENSION.c.name,
+    "dimension_value": _DIMENSION.c.value,
+}
+GROUPS = (
+    *("alarm_definition_id", "name", "state", "severity", "link", "lifecycle_state"),
+    *_OF_DIMENSIONS,
+)
 
 _COLUMNS = (
     *(_ALARM.c[name] for name in ("id", "definition_id", "state", "lifecycle_state", "link")),
@@ -73,85 +76,123 @@ class WhichAlarms:
     state_updated_since_ms: int | None = None
 
 
-class AlarmQueries:
-    """``dialect``: ``sqlite`` or ``postgresql``."""
+def one(tenant: str, alarm_id: str) -> Select:
+    return sa.select(*_COLUMNS).select_from(_JOINED).where(_ALARM.c.id == alarm_id, _ALARM.c.tenant == tenant)
 
-    def __init__(self, dialect: str) -> None:
-        self._queries = Queries(dialect)
-        self._on_postgresql = dialect == "postgresql"
 
-    def one(self, tenant: str, alarm_id: str) -> Select:
-        return sa.select(*_COLUMNS).select_from(_JOINED).where(_ALARM.c.id == alarm_id, _ALARM.c.tenant == tenant)
+def alarms(which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Select:
+    statement = sa.select(*_COLUMNS).select_from(_JOINED).where(*_conditions(which))
+    return ordered(statement, sorts, SORTED_BY, _ALARM.c.id, part)
 
-    def alarms(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Select:
-        statement = sa.select(*_COLUMNS).select_from(_JOINED).where(*self._conditions(which))
-        return ordered(statement, sorts, SORTED_BY, _ALARM.c.id, part)
 
-    @staticmethod
-    def metrics(alarm_ids: Sequence[str]) -> Select:
-        columns = (_METRIC.c.alarm_id, _METRIC.c.name, _METRIC.c.dimensions)
-        return sa.select(*columns).where(_METRIC.c.alarm_id.in_(alarm_ids)).order_by(_METRIC.c.series_id)
+def metrics(alarm_ids: Sequence[str]) -> Select:
+    columns = (_METRIC.c.alarm_id, _METRIC.c.name, _METRIC.c.dimensions)
+    return sa.select(*columns).where(_METRIC.c.alarm_id.in_(alarm_ids)).order_by(_METRIC.c.series_id)
 
-    def count(self, which: WhichAlarms) -> Select:
-        return sa.select(sa.func.count()).select_from(_ALARM).where(*self._conditions(which))
 
-    def counts(self, which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
-        """Columns: the count, then those of ``group_by``, by which rows are ordered."""
-        source: sa.FromClause = _JOINED
-        columns = dict(_GROUPED_BY)
-        if set(group_by) & set(_OF_METRICS):
-            source = source.join(_METRIC, _METRIC.c.alarm_id == _ALARM.c.id)
-        if set(group_by) & set(_OF_METRICS[1:]):
-            pairs = self._pairs()
-            source = source.join(pairs, sa.true())
-            columns["dimension_name"] = self._by_bytes(pairs.c.key)
-            columns["dimension_value"] = self._by_bytes(pairs.c.value)
-        chosen = [columns[name].label(name) for name in group_by]
-        each: Any = sa.select(_ALARM.c.id.label("alarm_id"), *chosen)
-        each = each.select_from(source).where(*self._conditions(which))
-        if set(group_by) & set(_OF_METRICS):
-            each = each.distinct()  # an alarm may have a name or a dimension in several metrics
-        rows = each.subquery("each_alarm")
-        groups = [rows.c[name] for name in group_by]
-        statement = sa.select(sa.func.count(), *groups).group_by(*groups)
-        return (
-            statement.order_by(*(group.asc().nulls_first() for group in groups)).limit(part.limit).offset(part.offset)
+def count(which: WhichAlarms) -> Select:
+    having = _having(which)
+    if having is not None and not _own_conditions(which):
+        return sa.select(sa.func.count()).select_from(having.distinct().subquery("having"))
+    return sa.select(sa.func.count()).select_from(_ALARM).where(*_conditions(which))
+
+
+def counts(which: WhichAlarms, group_by: Sequence[str], part: Slice) -> Select:
+    """Columns: the count, then those of ``group_by``, by which rows are ordered.
+
+    Alarms are counted by definition where its columns are asked for, and definitions, which are few, joined then.
+    """
+    counted = _counted(which, group_by).subquery("counted")
+    columns = {**{column.name: column for column in counted.c}, **_OF_DEFINITIONS}
+    groups = [columns[name] for name in group_by]
+    statement: Select = sa.select(counted.c.count, *groups)
+    if set(group_by) & set(_OF_DEFINITIONS):
+        source = counted.join(_DEFINITION, _DEFINITION.c.id == counted.c.alarm_definition_id)
+        statement = sa.select(sa.cast(sa.func.sum(counted.c.count), sa.BigInteger), *groups)
+        statement = statement.select_from(source).group_by(*groups)
+    return statement.order_by(*(group.asc().nulls_first() for group in groups)).limit(part.limit).offset(part.offset)
+
+
+def _counted(which: WhichAlarms, group_by: Sequence[str]) -> Select:
+    """By the columns of alarms and of their metrics; by the definition too where that has others of ``group_by``."""
+    names = [name for name in group_by if name not in _OF_DEFINITIONS]
+    if len(names) < len(group_by) and "alarm_definition_id" not in names:
+        names.append("alarm_definition_id")
+    of_metrics, columns = _source_of_metrics(group_by)
+    groups = [columns[name].label(name) for name in names]
+    if of_metrics is None:
+        statement: Select = sa.select(sa.func.count().label("count"), *groups).where(*_conditions(which))
+    else:
+        # An alarm may have a name or a dimension in several metrics.
+        alarm_id, conditions = of_metrics.c.alarm_id, [of_metrics.c.tenant == which.tenant]
+        statement = sa.select(sa.func.count(alarm_id.distinct()).label("count"), *groups).select_from(of_metrics)
+        if _own_conditions(which) or set(names) & set(_OF_ALARMS):
+            statement = statement.join(_ALARM, _ALARM.c.id == alarm_id)
+            conditions += _conditions(which)
+        else:
+            conditions += _metric_conditions(which, alarm_id)
+        statement = statement.where(*conditions)
+    return statement.group_by(*groups)
+
+
+def _source_of_metrics(group_by: Sequence[str]) -> tuple[sa.Table | None, Mapping[str, sa.ColumnElement[Any]]]:
+    """The table that has the columns of metrics that are asked for, if any are; and all columns."""
+    asked = set(group_by) & set(_OF_DIMENSIONS)
+    if asked == {"metric_name"}:
+        return _METRIC, {**_OF_ALARMS, "metric_name": _METRIC.c.name}
+    return (_DIMENSION if asked else None), {**_OF_ALARMS, **_OF_DIMENSIONS}
+
+
+def _conditions(which: WhichAlarms) -> list[Condition]:
+    return [_ALARM.c.tenant == which.tenant, *_own_conditions(which), *_metric_conditions(which, _ALARM.c.id)]
+
+
+def _own_conditions(which: WhichAlarms) -> list[Condition]:
+    """Those on the alarm and its definition."""
+    conditions: list[Condition] = []
+    for column, value in (
+        (_ALARM.c.definition_id, which.definition_id),
+        (_ALARM.c.lifecycle_state, which.lifecycle_state),
+        (_ALARM.c.link, which.link),
+    ):
+        if value is not None:
+            conditions.append(column == value)
+    if which.states:
+        conditions.append(_ALARM.c.state.in_(which.states))
+    if which.state_updated_since_ms is not None:
+        conditions.append(_ALARM.c.state_updated >= which.state_updated_since_ms)
+    if which.severities:
+        definitions = sa.select(_DEFINITION.c.id).where(
+            _DEFINITION.c.tenant == which.tenant, _DEFINITION.c.severity.in_(which.severities)
         )
+        conditions.append(_ALARM.c.definition_id.in_(definitions))
+    return conditions
 
-    def _conditions(self, which: WhichAlarms) -> list[Condition]:
-        conditions: list[Condition] = [_ALARM.c.tenant == which.tenant]
-        for column, value in (
-            (_ALARM.c.definition_id, which.definition_id),
-            (_ALARM.c.lifecycle_state, which.lifecycle_state),
-            (_ALARM.c.link, which.link),
-        ):
-            if value is not None:
-                conditions.append(column == value)
-        if which.states:
-            conditions.append(_ALARM.c.state.in_(which.states))
-        if which.state_updated_since_ms is not None:
-            conditions.append(_ALARM.c.state_updated >= which.state_updated_since_ms)
-        if which.severities:
-            definitions = sa.select(_DEFINITION.c.id).where(
-                _DEFINITION.c.tenant == which.tenant, _DEFINITION.c.severity.in_(which.severities)
-            )
-            conditions.append(_ALARM.c.definition_id.in_(definitions))
-        if which.metric_name is not None or which.dimensions:
-            conditions.append(_ALARM.c.id.in_(self._having(which)))
-        return conditions
 
-    def _having(self, which: WhichAlarms) -> Select:
-        conditions: list[Condition] = [_METRIC.c.tenant == which.tenant]
-        if which.metric_name is not None:
-            conditions.append(_METRIC.c.name == which.metric_name)
-        conditions += self._queries.match(_METRIC.c.dimensions, which.dimensions)
-        return sa.select(_METRIC.c.alarm_id).where(*conditions)
+def _metric_conditions(which: WhichAlarms, alarm_id: sa.ColumnElement[str]) -> list[Condition]:
+    having = _having(which)
+    return [] if having is None else [alarm_id.in_(having)]
 
-    def _pairs(self) -> Any:
-        """The dimensions of a metric as rows with the columns ``key`` and ``value``."""
-        if self._on_postgresql:
-            return sa.func.jsonb_each_text(_METRIC.c.dimensions).table_valued("key", "value").render_derived()
-        return sa.func.json_each(_METRIC.c.dimensions).table_valued("key", "value")
 
-    def _by_bytes(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
-        return sa.collate(column, "C") if self._on_postgresql else column
+def _having(which: WhichAlarms) -> Select | None:
+    """The ids of alarms one of whose metrics has the name and all the dimensions; ``None`` where any has."""
+    if not which.dimensions:
+        if which.metric_name is None:
+            return None
+        return sa.select(_METRIC.c.alarm_id).where(
+            _METRIC.c.tenant == which.tenant, _METRIC.c.name == which.metric_name
+        )
+    (name, values), *others = which.dimensions.items()
+    first = _DIMENSION.alias("first")
+    statement: Select = sa.select(first.c.alarm_id).where(first.c.tenant == which.tenant, *_has(first, name, values))
+    if which.metric_name is not None:
+        statement = statement.where(first.c.metric_name == which.metric_name)
+    for number, (name, values) in enumerate(others):
+        other = _DIMENSION.alias(f"other_{number}")
+        same = other.c.alarm_id == first.c.alarm_id, other.c.series_id == first.c.series_id
+        statement = statement.where(sa.select(sa.literal_column("1")).where(*same, *_has(other, name, values)).exists())
+    return statement
+
+
+def _has(dimension: sa.FromClause, name: str, values: Sequence[str]) -> list[Condition]:
+    return [dimension.c.name == name, *([dimension.c.value.in_(values)] if values else [])]

@@ -10,7 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.alarm_queries import AlarmQueries, WhichAlarms
+from monasca_common.alarms import alarm_queries
+from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort
 from monasca_common.alarms.definition_tables import next_version
 from monasca_common.alarms.definitions import STATES
@@ -26,7 +27,8 @@ LINK = TextRule(least=0, most=512)
 
 _WHAT = "alarm"
 _ALARMS_A_STEP = 50
-_ALARM, _METRIC, _SUB_ALARM, _DEFINITION = tables.alarm, tables.alarm_metric, tables.sub_alarm, tables.alarm_definition
+_ALARM, _SUB_ALARM, _DEFINITION = tables.alarm, tables.sub_alarm, tables.alarm_definition
+_METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
 _PART, _SERIES = tables.alarm_part, tables.alarm_series
 
 
@@ -52,11 +54,10 @@ class Alarms:
 
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
-        self._queries = AlarmQueries(database.dialect)
 
     def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
         """Close it. The metrics of few alarms are in memory at a time: an alarm may have any number of them."""
-        statement = self._queries.alarms(which, sorts, part)
+        statement = alarm_queries.alarms(which, sorts, part)
 
         def work(connection: sa.Connection) -> Iterator[StoredAlarm]:
             rows = connection.execute(statement).all()
@@ -66,10 +67,10 @@ class Alarms:
         return self._database.stream(work)
 
     def count(self, which: WhichAlarms) -> int:
-        return int(self._database.rows(self._queries.count(which))[0][0])
+        return int(self._database.rows(alarm_queries.count(which))[0][0])
 
     def counts(self, which: WhichAlarms, group_by: Sequence[str], part: Slice) -> list[list[Any]]:
-        return [list(row) for row in self._database.rows(self._queries.counts(which, group_by, part))]
+        return [list(row) for row in self._database.rows(alarm_queries.counts(which, group_by, part))]
 
     def get(self, tenant: str, alarm_id: str) -> StoredAlarm:
         """Raises `UnknownId`."""
@@ -110,13 +111,13 @@ class Alarms:
             if not connection.execute(_ALARM.delete().where(*_of(tenant, alarm_id))).rowcount:
                 raise UnknownId(_WHAT, alarm_id)
             _forget_series(connection, alarm_id)
-            for table in (_METRIC, _SUB_ALARM, _PART):
+            for table in (_METRIC, _DIMENSION, _SUB_ALARM, _PART):
                 connection.execute(table.delete().where(table.c.alarm_id == alarm_id))
 
         self._database.write(work)
 
     def _one(self, connection: sa.Connection, tenant: str, alarm_id: str) -> StoredAlarm:
-        row = connection.execute(self._queries.one(tenant, alarm_id)).one_or_none()
+        row = connection.execute(alarm_queries.one(tenant, alarm_id)).one_or_none()
         if row is None:
             raise UnknownId(_WHAT, alarm_id)
         return self._alarms(connection, [row])[0]
@@ -124,7 +125,7 @@ class Alarms:
     def _alarms(self, connection: sa.Connection, rows: Sequence[Row]) -> list[StoredAlarm]:
         """With their metrics."""
         metrics: Mapping[str, list[AlarmedMetric]] = defaultdict(list)
-        for alarm_id, name, dimensions in connection.execute(self._queries.metrics([row.id for row in rows])):
+        for alarm_id, name, dimensions in connection.execute(alarm_queries.metrics([row.id for row in rows])):
             metrics[alarm_id].append(AlarmedMetric(name, dimensions))
         return [StoredAlarm(**row._asdict(), metrics=tuple(metrics[row.id])) for row in rows]
 

@@ -6,6 +6,7 @@ import json
 
 import sqlalchemy as sa
 
+from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.outbox import put
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.api.query import iso
@@ -58,7 +59,7 @@ class AlarmsContract(AlarmsCase):
             **changes,
         }
         series = [
-            {"alarm_id": alarm_id, "series_id": bytes([n]) * 16, "tenant": tenant, "name": name, "dimensions": dims}
+            AlarmSeries(alarm_id, bytes([n]) * 16, tenant, name, dims)
             for n, (name, dims) in enumerate(metrics or [("cpu", {"host": alarm_id})])
         ]
         sub = {
@@ -72,7 +73,7 @@ class AlarmsContract(AlarmsCase):
 
         def work(connection):
             connection.execute(tables.alarm.insert(), [row])
-            connection.execute(tables.alarm_metric.insert(), series)
+            add_metrics(connection, series)
             connection.execute(tables.sub_alarm.insert(), [sub])
 
         self.alarms_database.write(work)
@@ -295,7 +296,7 @@ class AlarmsContract(AlarmsCase):
 
     def test_what_kafka_never_takes_neither_keeps_nor_repeats_the_others(self):
         definition = self.definition()
-        self.alarm("a", definition, ("cpu", {"host": "x" * 1_100_000}), state="OK")
+        self.alarm("a", definition, *[("cpu", {"host": "x" * 6000})] * 200, state="OK")
         self.alarm("b", definition, state="OK")
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
         self.now_ms += 61_000
@@ -376,7 +377,7 @@ class AlarmsContract(AlarmsCase):
         version = self.rows(tables.alarm_definitions_version)[0].version
         self.assertIsNone(self.ask("DELETE", f"{PATH}/a", expected=204))
         self.assertEqual("b", self.ids())
-        for table in (tables.alarm_metric, tables.sub_alarm):
+        for table in (tables.alarm_metric, tables.alarm_dimension, tables.sub_alarm):
             self.assertEqual(["b"], [row.alarm_id for row in self.rows(table)])
         self.assertEqual(version + 1, self.rows(tables.alarm_definitions_version)[0].version)
         for method, body in (("GET", None), ("PUT", {"state": "OK", "lifecycle_state": None, "link": None})):
@@ -438,7 +439,7 @@ class AlarmsContract(AlarmsCase):
         self.alarm("b", kept)
         self.ask("DELETE", f"{DEFINITIONS}/{gone}", expected=204)
         self.assertEqual("b", self.ids())
-        for table in (tables.alarm_metric, tables.sub_alarm):
+        for table in (tables.alarm_metric, tables.alarm_dimension, tables.sub_alarm):
             self.assertEqual(["b"], [row.alarm_id for row in self.rows(table)])
 
     def test_nobody_sees_or_touches_what_is_another_tenants(self):

@@ -2,7 +2,8 @@
 import sqlalchemy as sa
 from oslotest import base
 
-from monasca_common.alarms.alarm_queries import SORTS, AlarmQueries, WhichAlarms
+from monasca_common.alarms import alarm_queries
+from monasca_common.alarms.alarm_queries import GROUPS, SORTS, WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
 from monasca_common.storage.sql import schema
 from monasca_common.tests.unit.api.alarms_contract import AlarmsContract, same_change
@@ -17,7 +18,9 @@ class TestIndexes(SqliteTestCase):
     """How SQLite would find alarms, whatever their number."""
 
     def plan(self, which, *sorts):
-        statement = AlarmQueries("sqlite").alarms(which, sorts, Slice(100))
+        return self.explained(alarm_queries.alarms(which, sorts, Slice(100)))
+
+    def explained(self, statement):
         engine = schema.engine(self.database.settings.connection)
         compiled = statement.compile(engine, compile_kwargs={"literal_binds": True})
         with engine.connect() as connection:
@@ -32,12 +35,25 @@ class TestIndexes(SqliteTestCase):
             ({"link": "l"}, "alarm_by_link"),
             ({"state_updated_since_ms": 5}, "alarm_by_state_updated"),
             ({"metric_name": "cpu"}, "alarm_metric_by_name"),
-            ({"metric_name": "cpu", "dimensions": {"host": ("a",)}}, "alarm_metric_by_name"),
+            ({"metric_name": "cpu", "dimensions": {"host": ("a",)}}, "alarm_dimension_by_pair"),
+            ({"dimensions": {"host": ("a", "b")}}, "alarm_dimension_by_pair"),
+            ({"dimensions": {"host": ()}}, "alarm_dimension_by_name"),
+            ({"dimensions": {"host": ("a",), "zone": ("b",)}}, "alarm_dimension_by_pair"),
             ({"severities": ("LOW",)}, "alarm_by_"),
         ):
             plan = self.plan(WhichAlarms("t", **changes))
             self.assertIn(index, plan, changes)
             self.assertNotIn("SCAN alarm", plan, changes)
+
+    def test_a_count_reads_an_index_and_no_row_of_the_table(self):
+        for group in set(GROUPS) - {"link"}:
+            plan = self.explained(alarm_queries.counts(WhichAlarms("t"), [group], Slice(100)))
+            self.assertIn("COVERING INDEX alarm_", plan, group)
+            self.assertNotIn("SCAN alarm", plan, group)
+        for changes in ({"metric_name": "cpu"}, {"dimensions": {"host": ("a",)}}, {"dimensions": {"host": ()}}):
+            plan = self.explained(alarm_queries.count(WhichAlarms("t", **changes)))
+            self.assertIn("COVERING INDEX alarm_", plan, changes)
+            self.assertNotIn("SEARCH alarm USING", plan, changes)
 
     def test_pages_in_an_order_that_an_index_has_are_not_sorted(self):
         indexed = set(SORTS) - {"alarm_definition_name", "state", "severity"}

@@ -14,7 +14,7 @@ from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.sql import migrations, schema, tables
 
-_OF_POSTGRESQL = {"series_by_dimensions", "alarm_metric_by_dimensions"}  # indexes that SQLite does not have
+_OF_POSTGRESQL = {"series_by_dimensions"}  # indexes that SQLite does not have
 
 
 class SchemaTest(base.BaseTestCase):

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The series of alarms: written with their dimensions, which are rows of their own for filters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.storage.sql import tables
+
+_METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
+_SERIES_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmSeries:
+    """One series of one alarm. ``series_id``: 16 bytes."""
+
+    alarm_id: str
+    series_id: bytes
+    tenant: str
+    name: str
+    dimensions: Mapping[str, str]
+
+
+def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
+    """Within the transaction that makes the alarms, or that finds more series of them. What an alarm has already is
+    left as it is."""
+    for start in range(0, len(rows), _SERIES_AT_ONCE):
+        some = rows[start : start + _SERIES_AT_ONCE]
+        _insert(connection, _METRIC, [_metric(row) for row in some])
+        _insert(connection, _DIMENSION, [each for row in some for each in _dimensions(row)])
+
+
+def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+        connection.execute(insert(table).on_conflict_do_nothing(), rows)
+
+
+def _metric(row: AlarmSeries) -> dict[str, Any]:
+    return {**_key(row), "name": row.name, "dimensions": dict(row.dimensions)}
+
+
+def _dimensions(row: AlarmSeries) -> list[dict[str, Any]]:
+    key = {**_key(row), "metric_name": row.name}
+    return [{**key, "name": name, "value": value} for name, value in row.dimensions.items()]
+
+
+def _key(row: AlarmSeries) -> dict[str, Any]:
+    return {"alarm_id": row.alarm_id, "series_id": row.series_id, "tenant": row.tenant}
