@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.sql.connections import ReadConnections
+from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot
 from monasca_common.storage.sql.transactions import Transactions
 
 T = TypeVar("T")
@@ -47,7 +47,13 @@ class AlarmsDatabase:
         return self._reads.run(lambda connection, _deadline: connection.execute(statement).all())
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
-        return self._reads.run(lambda connection, _deadline: work(connection))
+        """What ``work`` reads is of one moment."""
+
+        def in_snapshot(connection: sa.Connection, _deadline: Deadline) -> T:
+            with snapshot(connection):
+                return work(connection)
+
+        return self._reads.run(in_snapshot)
 
     def stream(self, work: Callable[[sa.Connection], Iterator[T]]) -> Generator[T]:
         """What ``work`` yields. It has a connection until it is exhausted or closed."""

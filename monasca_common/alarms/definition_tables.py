@@ -15,15 +15,16 @@ from monasca_common.alarms.definitions import (
     AlarmDefinition,
     DefinitionFilter,
     StoredSubExpression,
+    checked,
     paired,
     refused_changes,
-    violations,
 )
 from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
-from monasca_common.alarms.expression import SubExpression, parse
+from monasca_common.alarms.expression import SubExpression
 from monasca_common.models.errors import Violation
 from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.sql import tables
+from monasca_common.storage.sql.connections import snapshot
 from monasca_common.storage.sql.queries import Queries
 
 _WHAT = "alarm definition"
@@ -65,8 +66,10 @@ class AlarmDefinitions:
             ids = connection.execute(statement).scalars().all()
             for start in range(0, len(ids), _DEFINITIONS_A_STEP):
                 some = ids[start : start + _DEFINITIONS_A_STEP]
-                rows = connection.execute(_SELECT.where(_DEFINITION.c.id.in_(some))).all()
-                yield from _definitions(connection, sorted(rows, key=lambda row: some.index(row.id)))
+                with snapshot(connection):
+                    rows = connection.execute(_SELECT.where(_DEFINITION.c.id.in_(some))).all()
+                    found = _definitions(connection, sorted(rows, key=lambda row: some.index(row.id)))
+                yield from found
 
         return self._database.stream(work)
 
@@ -76,8 +79,7 @@ class AlarmDefinitions:
 
     def create(self, tenant: str, definition: AlarmDefinition, now_ms: int) -> AlarmDefinition:
         """Raises `BrokenRules`, `NameTaken`."""
-        _check(violations(definition))
-        parsed = parse(definition.expression).sub_expressions
+        parsed = checked(definition)
         made = replace(definition, id=new_id(), deterministic=_deterministic(parsed))
 
         def work(connection: sa.Connection) -> AlarmDefinition:
@@ -100,12 +102,12 @@ class AlarmDefinitions:
             version = next_version(connection)
             before = _one(connection, tenant, definition_id)
             made = changed(before)
-            _check(violations(made))
-            _check(refused_changes(before, made))
-            parsed = parse(made.expression).sub_expressions
+            parsed = checked(made)
+            stored = _sub_expressions(connection, definition_id)
+            _check(refused_changes(before, made, [each.expression for each in stored], parsed))
             made = replace(made, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
             _check_actions(connection, tenant, made)
-            subs = paired(_sub_expressions(connection, definition_id), parsed)
+            subs = paired(stored, parsed)
             statement = _DEFINITION.update().where(*_of(tenant, definition_id))
             connection.execute(statement.values(_row(made) | {"updated": now_ms, "version": version}))
             _delete_parts(connection, definition_id)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.expression import ExpressionError, SubExpression, parse
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, POSTED, TextRule
@@ -64,18 +65,25 @@ class StoredSubExpression:
     expression: SubExpression
 
 
-def violations(definition: AlarmDefinition) -> list[Violation]:
-    """Whether its actions exist is not asked here."""
-    return [Violation(where, rule) for where, rule in _faults(definition)]
+def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
+    """The parts of its expression, which is parsed once. Whether its actions exist is not asked here.
+
+    Raises `BrokenRules`.
+    """
+    broken = [Violation(where, rule) for where, rule in _faults(definition)]
+    parsed: tuple[SubExpression, ...] = ()
+    try:
+        parsed = parse(definition.expression).sub_expressions
+    except ExpressionError as error:
+        broken.append(Violation("expression", f"is wrong {error}"))
+    if broken:
+        raise BrokenRules(broken)
+    return parsed
 
 
 def _faults(definition: AlarmDefinition) -> Iterator[tuple[str, str]]:
     yield from (("name", fault) for fault in NAME.faults(definition.name))
     yield from (("description", fault) for fault in DESCRIPTION.faults(definition.description))
-    try:
-        parse(definition.expression)
-    except ExpressionError as error:
-        yield "expression", f"is wrong {error}"
     if definition.severity not in SEVERITIES:
         yield "severity", f"is not one of {', '.join(SEVERITIES)}"
     yield from _list_faults("match_by", definition.match_by, POSTED.key, MOST_DIMENSIONS)
@@ -93,20 +101,25 @@ def _list_faults(name: str, texts: Sequence[str], rule: TextRule, most: int) -> 
         yield from ((f"{name}[{index}]", fault) for fault in rule.faults(text))
 
 
-def refused_changes(stored: AlarmDefinition, changed: AlarmDefinition) -> list[Violation]:
-    """What cannot change: the alarms that are there have their series by it."""
+def refused_changes(
+    stored: AlarmDefinition,
+    changed: AlarmDefinition,
+    stored_parts: Sequence[SubExpression],
+    changed_parts: Sequence[SubExpression],
+) -> list[Violation]:
+    """What cannot change: the alarms that are there have their series by it. The parts are those of the expressions."""
     refused: list[Violation] = []
     if sorted(stored.match_by) != sorted(changed.match_by):
         refused.append(Violation("match_by", "cannot change: delete the definition and make another"))
-    if _metrics(stored.expression) != _metrics(changed.expression):
+    if _metrics(stored_parts) != _metrics(changed_parts):
         refused.append(
             Violation("expression", "cannot have other metrics, dimensions or another number of sub-expressions")
         )
     return refused
 
 
-def _metrics(expression: str) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
-    return sorted((each.metric_name, each.dimensions) for each in parse(expression).sub_expressions)
+def _metrics(parts: Sequence[SubExpression]) -> list[tuple[str, tuple[tuple[str, str], ...]]]:
+    return sorted((each.metric_name, each.dimensions) for each in parts)
 
 
 def paired(stored: Sequence[StoredSubExpression], changed: Sequence[SubExpression]) -> list[StoredSubExpression]:

@@ -39,13 +39,17 @@ def put(connection: sa.Connection, kind: str, key: str, message_id: bytes, value
 
 
 def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpublished) -> list[Unpublished]:
-    """What has been due since before that time, in order, and is of the kind of ``due``; and whatever of this kind has
-    its key and was put before it, because what is told of one alarm keeps its order."""
+    """What is to be published now, in order: whatever of the kind of ``due`` has its key, up to ``due`` itself, because
+    what is told of one alarm keeps its order; and as far as ``limit`` allows, what has been due since before that time.
+
+    ``due`` is missing where those before it are ``limit`` or more: it stays until they are gone.
+    """
     columns = [_OUTBOX.c[name] for name in ("number", "kind", "key", "message_id", "value")]
-    before_due = sa.and_(_OUTBOX.c.key == due.key, _OUTBOX.c.number < due.number)
-    which = _OUTBOX.c.kind == due.kind, sa.or_(_OUTBOX.c.created < before_ms, before_due)
-    statement = sa.select(*columns).where(*which).order_by(_OUTBOX.c.number).limit(limit)
-    rows = database.rows(statement)
+    up_to_due = sa.and_(_OUTBOX.c.key == due.key, _OUTBOX.c.number <= due.number)
+    which = _OUTBOX.c.kind == due.kind, sa.or_(_OUTBOX.c.created < before_ms, up_to_due)
+    own_first = sa.case((up_to_due, 0), else_=1)
+    statement = sa.select(*columns).where(*which).order_by(own_first, _OUTBOX.c.number).limit(limit)
+    rows = sorted(database.rows(statement), key=lambda row: row.number)
     return [Unpublished(row.number, row.kind, row.key, bytes(row.message_id), bytes(row.value)) for row in rows]
 
 

@@ -27,8 +27,9 @@ def publish_due(
     """Publish ``due``, and some of what others left. The change is committed, so what fails here is logged and left in
     the outbox; but what is larger than Kafka takes leaves it too, because it would be in the way of others."""
     try:
-        left = outbox.oldest(database, before_ms=now_ms - _LEFT_AFTER_MS, limit=_MOST_AT_ONCE, due=due)
-        every = list({each.number: each for each in (*left, due)}.values())
+        every = outbox.oldest(database, before_ms=now_ms - _LEFT_AFTER_MS, limit=_MOST_AT_ONCE, due=due)
+        if not every:
+            return  # another has published it
         records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in every]
         (report,) = publishing.attempt(TopicMessages(settings.alarm_transitions_topic, records), keyed=True)
         kept: set[int] = set()

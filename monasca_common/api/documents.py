@@ -57,9 +57,14 @@ class AlarmsContext:
             raise bad_request(f"the body is not JSON: it {error}") from None
         try:
             # Clients write numbers and booleans as text too.
-            return msgspec.convert(found, kind, strict=False)
+            made = msgspec.convert(found, kind, strict=False)
         except json_text.UNREADABLE as error:
             raise unprocessable(f"nothing of the request was taken: {error}") from None
+        # The text "null" becomes null too, which would leave as it is what the client meant to change.
+        for name, value in found.items():
+            if value is not None and getattr(made, name, value) is None:
+                raise unprocessable(f"nothing of the request was taken: {name} is the text {value!r}: write null")
+        return made
 
     def answer_slice(
         self,

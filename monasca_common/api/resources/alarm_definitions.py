@@ -60,12 +60,8 @@ _PART = {"type": "object", "properties": _FIELDS}
 _NAME = Parameter("name", "The definition's name", STRING)
 
 
-class ChangedDefinition(msgspec.Struct):
-    """The body of PATCH: what is absent or null stays as it is."""
-
-    name: str | None = None
+class _Optional(msgspec.Struct, kw_only=True):
     description: str | None = None
-    expression: str | None = None
     match_by: tuple[str, ...] | None = None
     severity: str | None = None
     actions_enabled: bool | None = None
@@ -74,18 +70,18 @@ class ChangedDefinition(msgspec.Struct):
     undetermined_actions: tuple[str, ...] | None = None
 
 
-class NewDefinition(msgspec.Struct):
+class ChangedDefinition(_Optional, kw_only=True):
+    """The body of PATCH: what is absent or null stays as it is."""
+
+    name: str | None = None
+    expression: str | None = None
+
+
+class NewDefinition(_Optional, kw_only=True):
     """The body of POST: what is absent or null has its default."""
 
     name: str
     expression: str
-    description: str | None = None
-    match_by: tuple[str, ...] | None = None
-    severity: str | None = None
-    actions_enabled: bool | None = None
-    alarm_actions: tuple[str, ...] | None = None
-    ok_actions: tuple[str, ...] | None = None
-    undetermined_actions: tuple[str, ...] | None = None
 
 
 class WholeDefinition(msgspec.Struct):

@@ -32,6 +32,7 @@ from monasca_common.storage.sql.queries import UNHEX
 
 _SQLITE_STEPS = 5_000  # instructions between two checks of the clock: less than a millisecond
 _MAY_PASS = ("", "08", "40", "53", "55", "57", "58")  # classes of PostgreSQL's error codes
+_SNAPSHOT = {"sqlite": "BEGIN", "postgresql": "BEGIN ISOLATION LEVEL REPEATABLE READ"}
 _ROWS_A_STEP = 50  # a row may be as long as a message was: 1 MB
 
 T = TypeVar("T")
@@ -143,6 +144,14 @@ def in_steps(
         yield from result
 
 
+@contextlib.contextmanager
+def snapshot(connection: sa.Connection) -> Iterator[None]:
+    """What is read within is of one moment. After an error the pool ends its transaction."""
+    connection.exec_driver_sql(_SNAPSHOT[connection.dialect.name])
+    yield
+    connection.exec_driver_sql("ROLLBACK")
+
+
 def _begin(connection: sa.Connection) -> None:
     """A cursor of PostgreSQL lives in a transaction; the pool rolls it back."""
     raw: Any = connection.connection.dbapi_connection
@@ -184,7 +193,7 @@ def _pool_options(settings: StorageSettings) -> dict[str, Any]:
         "pool_size": settings.read_connections,
         "max_overflow": 0,
         "pool_timeout": settings.read_timeout_seconds,
-        # Each read is one statement, or a few that need no common snapshot: no transaction stays open between them.
+        # No transaction stays open between reads: those of several statements have a `snapshot`, where they need one.
         "isolation_level": "AUTOCOMMIT",
     }
 

@@ -26,3 +26,19 @@ class TestOutbox(SqliteTestCase):
         outbox.remove(database, [first, second])
         outbox.remove(database, [])
         self.assertEqual([], database.rows(sa.select(tables.alarm_outbox)))
+
+    def test_what_is_told_of_one_alarm_is_never_overtaken_however_much_others_left(self):
+        database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(database.close)
+
+        def put(key):
+            return database.write(lambda connection: outbox.put(connection, outbox.TRANSITION, key, b"i", b"{}", 5))
+
+        others = [put(f"other {number}") for number in range(3)]
+        earlier, due = put("a"), put("a")
+        oldest = outbox.oldest(database, before_ms=6, limit=2, due=due)
+        self.assertEqual([earlier.number, due.number], [row.number for row in oldest])
+        oldest = outbox.oldest(database, before_ms=6, limit=1, due=due)
+        self.assertEqual([earlier.number], [row.number for row in oldest])
+        oldest = outbox.oldest(database, before_ms=6, limit=3, due=due)
+        self.assertEqual([others[0].number, earlier.number, due.number], [row.number for row in oldest])

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alarm definitions over a database of either kind: mixed into a case with ``self.database``."""
 
+from unittest import mock
+
 import sqlalchemy as sa
 
+from monasca_common.alarms import definitions
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.api.alarms_case import AlarmsCase
 
@@ -262,3 +265,34 @@ class AlarmDefinitionsContract(AlarmsCase):
         self.assertEqual({"offset=3", "limit=2"}, set(following.partition("?")[2].split("&")))
         ids = [each["id"] for each in self.elements(PATH)]
         self.assertEqual(sorted(ids), ids)
+
+    def test_one_that_changes_while_it_is_read_is_shown_as_it_was_or_as_it_is(self):
+        method = self.method()
+        made = self.ask("POST", PATH, PLAIN, 201)
+        path = f"{PATH}/{made['id']}"
+        for read in (lambda: self.get(path), lambda: self.elements(PATH)[0]):
+            before = self.get(path)
+            waiting = [{"name": before["name"] + "x", "alarm_actions": [] if before["alarm_actions"] else [method]}]
+
+            def change(_connection, _cursor, statement, *_rest, waiting=waiting):
+                if waiting and "FROM alarm_action" in statement:
+                    self.ask("PATCH", path, waiting.pop())
+
+            sa.event.listen(sa.Engine, "before_cursor_execute", change)
+            self.addCleanup(sa.event.remove, sa.Engine, "before_cursor_execute", change)
+            self.assertEqual(before, read())
+            self.assertEqual(([], before["name"] + "x"), (waiting, self.get(path)["name"]))
+
+    def test_the_text_null_is_not_null(self):
+        path = f"{PATH}/{self.ask('POST', PATH, PLAIN, 201)['id']}"
+        for name in ("actions_enabled", "match_by", "alarm_actions"):
+            self.assertIn(name, self.message("PATCH", path, {name: "null"}, 422))
+            self.assertIn(name, self.message("POST", PATH, {**PLAIN, "name": "other", name: "null"}, 422))
+            self.ask("PATCH", path, {name: None})
+        self.assertEqual("null", self.ask("PATCH", path, {"name": "null"})["name"])
+
+    def test_a_change_parses_its_expression_once(self):
+        path = f"{PATH}/{self.ask('POST', PATH, PLAIN, 201)['id']}"
+        with mock.patch.object(definitions, "parse", wraps=definitions.parse) as parse:
+            self.ask("PATCH", path, {"expression": "max(cpu.system_perc) > 5"})
+        self.assertEqual([mock.call("max(cpu.system_perc) > 5")], parse.mock_calls)
