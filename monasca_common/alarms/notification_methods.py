@@ -93,6 +93,13 @@ class NotificationMethods:
         """Raises `UnknownId`."""
         return self._database.read(lambda connection: _one(connection, tenant, method_id))
 
+    def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
+        """Whom an alarm of the definition tells that it entered ``state``, in order."""
+        action = (_ACTION.c.definition_id == definition_id, _ACTION.c.state == state)
+        joined = _SELECT.join(_ACTION, _ACTION.c.method_id == _METHOD.c.id)
+        statement = joined.where(*action, _METHOD.c.tenant == tenant).order_by(_ACTION.c.position)
+        return [NotificationMethod(**row._asdict()) for row in self._database.rows(statement)]
+
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
         """Raises `BrokenRules`, `NameTaken`."""
         made = replace(_checked(method), id=new_id())

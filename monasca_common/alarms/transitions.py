@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from monasca_common.models import json_text
+from monasca_common.models import json_text, times
+from monasca_common.models.errors import Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import NON_EMPTY, TENANT
 
 BY_HAND = "Alarm state updated via API"
 _ID_BYTES = 16
@@ -42,6 +45,32 @@ class AlarmChange:
     metrics: Sequence[AlarmedMetric]
     sub_alarms: Sequence[Mapping[str, Any]] = ()
 
+    @classmethod
+    def read(cls, value: bytes | None) -> AlarmChange:
+        """Of a message, as `message` makes it; unknown fields are ignored. Who says neither whose alarm changed, nor
+        when, nor to what, is refused: raises `InvalidEnvelope`."""
+        violations: list[Violation] = []
+        fields = Fields.read(value, violations).inner("alarm-transitioned")
+        made = cls(
+            tenant=fields.text("tenantId", TENANT) or "",
+            alarm_id=fields.text("alarmId", NON_EMPTY) or "",
+            definition_id=fields.text("alarmDefinitionId", NON_EMPTY) or "",
+            name=fields.text("alarmName", required=False) or "",
+            description=fields.text("alarmDescription", required=False) or "",
+            severity=fields.text("severity", required=False) or "",
+            actions_enabled=fields.get("actionsEnabled") is not False,
+            old_state=fields.text("oldState", required=False) or "",
+            new_state=fields.text("newState", NON_EMPTY) or "",
+            reason=fields.text("stateChangeReason", required=False) or "",
+            time_ms=fields.parsed("timestamp", times.from_ms) or 0,
+            link=fields.text("link", required=False),
+            lifecycle_state=fields.text("lifecycleState", required=False),
+            metrics=fields.parsed("metrics", _metrics, required=False) or (),
+            sub_alarms=fields.parsed("subAlarms", _objects, required=False) or (),
+        )
+        fields.raise_violations()
+        return made
+
     @property
     def message_id(self) -> bytes:
         """The same whoever makes it, and however often."""
@@ -71,3 +100,20 @@ class AlarmChange:
                 }
             }
         )
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise ValueError("must be an array of objects")
+    return value
+
+
+def _metrics(value: Any) -> list[AlarmedMetric]:
+    """Of each its name and its dimensions, whatever else it has."""
+    made = []
+    for each in _objects(value):
+        dimensions = each.get("dimensions") or {}
+        if not isinstance(dimensions, dict):
+            raise ValueError("must have objects as dimensions")
+        made.append(AlarmedMetric(str(each.get("name", "")), {key: str(text) for key, text in dimensions.items()}))
+    return made

@@ -17,10 +17,15 @@ from oslo_config import cfg
 from monasca_common.api.settings import list_opts as api_options
 from monasca_common.cli import configuration, services
 from monasca_common.cli.command import MonascaCommand
-from monasca_common.cli.services import SERVICES
 from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import remedy
+from monasca_common.notification.settings import (
+    email_settings,
+    http_settings,
+    notification_settings,
+    webhook_settings,
+)
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, replay_settings
 from monasca_common.pipeline.settings import aggregate_settings, aggregate_stream, backfill_settings, spark_settings
@@ -32,7 +37,7 @@ LOG = logging.getLogger(__name__)
 
 Check = Callable[[cfg.ConfigOpts], object]
 
-_EXTRAS = {"api": "api", "persister": "persister", "pipeline": "spark"}
+_EXTRAS = {"api": "api", "notification": "notification", "persister": "persister", "pipeline": "spark"}
 _LOGGERS = ("monasca_common", "oslo_config")
 # Groups of other libraries, which services read as well.
 _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware", "oslo_policy"})
@@ -60,8 +65,7 @@ class ConfigCheck(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        wanted = [service for service in SERVICES if service in (parsed_args.service or SERVICES)]
-        found = {service: look_over(service, parsed_args.config_file) for service in wanted}
+        found = {service: look_over(service, parsed_args.config_file) for service in services.chosen(parsed_args)}
         if parsed_args.json:
             self.print(json.dumps({"services": {service: asdict(each) for service, each in found.items()}}))
         else:
@@ -163,6 +167,7 @@ def _groups(conf: cfg.ConfigOpts) -> None:
 _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
     {
         "api": (_authentication, _api),
+        "notification": (notification_settings, http_settings, webhook_settings, email_settings),
         "persister": (_persister,),
         "pipeline": (_aggregate, backfill_settings, spark_settings, _archive),
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common notification test``: a message as alarms are told to people."""
+"""``monasca-common notification``: from changes of alarms to people until SIGTERM; ``… test`` sends one message."""
 
 import argparse
 import time
@@ -8,9 +8,39 @@ from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 
 _METHOD = "notification-test"
+
+
+class NotificationService(MonascaCommand):
+    """Tell people of changes of alarms until SIGTERM, as the definitions' actions say.
+
+    The options are in [notification], [alarm_processor], [retry_engine], a group for each notifier, [alarms],
+    [database], [kafka], [kafka_notifications] and [kafka_retry_notifications].
+    """
+
+    extra = "notification"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serves until SIGTERM, which ends the process with 0. A start that is refused: 1, and a line that says why."""
+        from monasca_common.notification import service
+
+        try:
+            conf = cfg.ConfigOpts()
+            register_logging(conf)
+            configuration.read(parsed_args, conf)
+            start_logging(conf)
+            service.run(conf)
+        except (ConfigurationError, cfg.Error) as error:
+            return self.complain(str(error))
+        return 0
 
 
 class NotificationTest(MonascaCommand):

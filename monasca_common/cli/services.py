@@ -7,8 +7,9 @@ Each reads its configuration as it does when it starts, so that it refuses here 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from oslo_config import cfg
 
@@ -17,6 +18,7 @@ from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.notification.settings import CHANGES_GROUP, RETRIES_GROUP, notification_settings
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_settings, has_archive
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, replay_settings
@@ -24,6 +26,8 @@ from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
 SERVICES = ("api", "persister", "pipeline")
+# Those that many installations run elsewhere, or without: files need not be for them.
+ON_REQUEST = ("notification",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,20 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--service",
         action="append",
-        choices=SERVICES,
-        help="a service that the configuration is for; may be given several times (default: all of them)",
+        choices=(*SERVICES, *ON_REQUEST),
+        help="a service that the configuration is for; may be given several times (default: all but notification)",
     )
+
+
+def chosen(parsed_args: argparse.Namespace) -> list[str]:
+    """The services that were asked for, in their order."""
+    wanted = parsed_args.service or SERVICES
+    return [name for name in (*SERVICES, *ON_REQUEST) if name in wanted]
 
 
 def read_all(parsed_args: argparse.Namespace) -> dict[str, cfg.ConfigOpts]:
     """The configuration of each service that was asked for. Raises `ConfigurationError`."""
-    wanted = parsed_args.service or SERVICES
-    return {name: read_service(name, parsed_args.config_file) for name in SERVICES if name in wanted}
+    return {name: read_service(name, parsed_args.config_file) for name in chosen(parsed_args)}
 
 
 def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
@@ -60,7 +69,7 @@ def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
 
 def topics(service: str, conf: cfg.ConfigOpts) -> list[ServiceTopic]:
     """The topics that a service needs, each once; dead letters last. Raises `ConfigurationError`."""
-    found = {"api": _of_api, "persister": _of_persister, "pipeline": _of_pipeline}[service](conf)
+    found = _TOPICS[service](conf)
     return sorted(dict.fromkeys(found), key=lambda each: each.dead_letters)
 
 
@@ -70,6 +79,8 @@ def databases(service: str, conf: cfg.ConfigOpts) -> list[StorageSettings]:
         return [storage_settings(conf)] if has_database(conf) else []
     if service == "persister":
         return [persister_settings(conf).storage]
+    if service == "notification":
+        return [notification_settings(conf).database]
     streams = [aggregate_stream(conf)[0]]
     if has_archive(conf):
         streams += archive_settings(conf).streams
@@ -102,7 +113,18 @@ def _of_pipeline(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
                 yield ServiceTopic(target.topic, KAFKA_GROUP)
 
 
+def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    settings = notification_settings(conf)
+    yield from _read_by(settings.changes.consumer, CHANGES_GROUP)
+    yield from _read_by(settings.retries.consumer, RETRIES_GROUP)
+
+
 def _read_by(consumer: ConsumerSettings, group: str) -> Iterator[ServiceTopic]:
     for topic in consumer.topics:
         yield ServiceTopic(topic, group)
         yield ServiceTopic(DeadLetters().topic_for(topic, consumer.dead_letter_topic), group, dead_letters=True)
+
+
+_TOPICS: Mapping[str, Callable[[cfg.ConfigOpts], Iterator[ServiceTopic]]] = MappingProxyType(
+    {"api": _of_api, "persister": _of_persister, "pipeline": _of_pipeline, "notification": _of_notification}
+)

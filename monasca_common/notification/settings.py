@@ -5,14 +5,28 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import GroupReader, OptionGroup, OptionType, option, options_of
+from monasca_common.alarms.settings import database_settings
+from monasca_common.kafka import RetryPolicy
+from monasca_common.kafka.config import (
+    GroupReader,
+    OptionGroup,
+    OptionType,
+    consumer_settings,
+    option,
+    options_of,
+    producer_settings,
+    register,
+)
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.storage.settings import StorageSettings
 
 NOTIFICATION_GROUP = "notification"
+CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
 _TIMEOUT_HELP = (
     "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
     "hangs keeps a thread."
@@ -116,6 +130,97 @@ class EmailSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ProcessorSettings:
+    """``[alarm_processor]``."""
+
+    ttl: int = option(
+        14_400,
+        minimum=1,
+        maximum=31_536_000,
+        unit="seconds",
+        help="How old a change of an alarm may be; nobody is told of an older one. Too small: what happened while this "
+        "service was down is not told. Too large: people are told what is long over.",
+    )
+    number: int = option(
+        8,
+        minimum=1,
+        maximum=256,
+        unit="threads",
+        help="How many notifications of new changes are sent at once. Too small: slow receivers delay others. Too "
+        "large: the database runs out of connections.",
+    )
+    max_at_one_method: int = option(
+        2,
+        minimum=1,
+        maximum=256,
+        unit="notifications",
+        help="How many notifications are sent to one method at once; further ones are sent by way of the retry topic. "
+        "Too small: a method with many alarms is told late. Too large: one that hangs delays others.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RetrySettings:
+    """``[retry_engine]``."""
+
+    interval: float = option(
+        30.0,
+        minimum=0.01,
+        maximum=86_400.0,
+        unit="seconds",
+        help="How long to wait after the first failed attempt; each further one doubles it, and chance takes up to "
+        "half off. Too small: a receiver that is down is a load. Too large: people are told late.",
+    )
+    max_interval: float = option(
+        600.0,
+        minimum=0.01,
+        maximum=86_400.0,
+        unit="seconds",
+        help="The longest wait between two attempts. Too small: a receiver that is down is a load. Too large: people "
+        "are told late.",
+    )
+    max_attempts: int = option(
+        5,
+        minimum=1,
+        maximum=1000,
+        unit="attempts",
+        help="How many attempts are made before a notification becomes a dead letter. Too small: a short outage of a "
+        "receiver loses notifications. Too large: nobody learns that a method does not work.",
+    )
+    number: int = option(
+        4,
+        minimum=1,
+        maximum=256,
+        unit="threads",
+        help="How many notifications are sent again at once. Too small: slow receivers delay others. Too large: the "
+        "database runs out of connections.",
+    )
+
+    def policy(self) -> RetryPolicy:
+        longest = max(self.interval, self.max_interval)
+        return RetryPolicy(attempts=self.max_attempts, backoff_seconds=self.interval, max_backoff_seconds=longest)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOf:
+    """A topic that is read: its consumer, and the producer of its dead letters and of retries."""
+
+    consumer: ConsumerSettings
+    producer: ProducerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationSettings:
+    changes: StreamOf
+    retries: StreamOf
+    database: StorageSettings
+    processing: ProcessorSettings
+    retry: RetrySettings
+
+
+_PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))
+_RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
 _HTTP = OptionGroup(NOTIFICATION_GROUP, options_of(HttpSettings))
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings))
@@ -125,7 +230,30 @@ _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings))
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Every group with its options, for oslo.config's generator of sample files."""
-    return [group.listed() for group in (_HTTP, _WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK)]
+    return [group.listed() for group in (_HTTP, _PROCESSOR, _RETRY, _WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK)]
+
+
+def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
+    """Registers every option that it reads. Raises `ConfigurationError`, which names the option."""
+    changes, retries = _stream(conf, CHANGES_GROUP), _stream(conf, RETRIES_GROUP)
+    if changes.consumer.group_id == retries.consumer.group_id:
+        # Old files have one name for both. One group would move the partitions of each topic for the other's sake.
+        own = replace(retries.consumer, group_id=f"{retries.consumer.group_id}-retry")
+        retries = replace(retries, consumer=own)
+    if len(retries.consumer.topics) != 1:
+        raise ConfigurationError(f"topic in group [{RETRIES_GROUP}] names several: name one, which retries are sent to")
+    return NotificationSettings(
+        changes,
+        retries,
+        database_settings(conf),
+        GroupReader(conf, _PROCESSOR).settings(ProcessorSettings),
+        GroupReader(conf, _RETRY).settings(RetrySettings),
+    )
+
+
+def _stream(conf: cfg.ConfigOpts, group: str) -> StreamOf:
+    register(conf, group)
+    return StreamOf(consumer_settings(conf, group), replace(producer_settings(conf, group), transactional_id=None))
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:

@@ -502,5 +502,25 @@ alarm_outbox = sa.Table(
     sa.Column("created", _BIG, nullable=False),
 )
 
+# The ledger of notifications. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
+# another attempt) or ``given up``. ``repeats``: attempts after one whose outcome a crash hid: the receiver may have it
+# twice.
+notification = sa.Table(
+    "notification",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("alarm_id", _NAME, nullable=False),
+    sa.Column("method_id", _NAME, nullable=False),
+    sa.Column("new_state", _NAME, nullable=False),
+    sa.Column("alarm_time", _BIG, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("repeats", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("created", _BIG, nullable=False),
+    sa.Column("updated", _BIG, nullable=False),
+)
+
 # One row: programs of an older revision than this one refuse to run on the database.
 oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))

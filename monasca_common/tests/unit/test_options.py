@@ -24,6 +24,8 @@ from monasca_common.notification.settings import (
     EmailSettings,
     HttpSettings,
     PagerdutySettings,
+    ProcessorSettings,
+    RetrySettings,
     SlackSettings,
     WebhookSettings,
 )
@@ -54,6 +56,8 @@ DECLARING = (
     EmailSettings,
     HttpSettings,
     PagerdutySettings,
+    ProcessorSettings,
+    RetrySettings,
     SlackSettings,
     WebhookSettings,
     GroupSettings,

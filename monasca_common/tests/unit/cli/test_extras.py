@@ -24,7 +24,7 @@ connection = {driver}://nowhere/x
 [api]
 auth_strategy = noauth
 """
-_ANY = "monasca-common[api] or monasca-common[persister] or monasca-common[spark]"
+_ANY = "monasca-common[api] or monasca-common[notification] or monasca-common[persister] or monasca-common[spark]"
 # What each command is called with, and what it says to install.
 _CONFIGURED = {
     "api": ((), "monasca-common[api]"),
@@ -32,6 +32,7 @@ _CONFIGURED = {
     "db status": ((), _ANY),
     "db upgrade": ((), _ANY),
     "init": ((), _ANY),
+    "notification": ((), "monasca-common[notification]"),
     "offsets reset": (("--group", "g", "--to-latest"), _ANY),
     "offsets show": (("--group", "g"), _ANY),
     "persister": ((), "monasca-common[persister]"),

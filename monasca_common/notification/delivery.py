@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One attempt to tell one method of one change: ledger, notifier, ledger; and when the next attempt is due."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from monasca_common.alarms.notification_methods import NotificationMethod
+from monasca_common.kafka import RetryPolicy
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.notification.errors import NotificationError, SendFailed, SendRefused
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier
+from monasca_common.notification.retries import Retry
+
+LOG = logging.getLogger(__name__)
+
+_BUSY_SECONDS = 1.0
+
+
+class NoticeDelivery:
+    """Several threads call it at once. ``counts``: what became of notifications, for reports."""
+
+    def __init__(
+        self,
+        ledger: NoticeLedger,
+        notifiers: Mapping[str, Notifier],
+        policy: RetryPolicy,
+        clock: Clock,
+        *,
+        max_at_one_method: int,
+    ) -> None:
+        self._ledger = ledger
+        self._notifiers = notifiers
+        self._policy = policy
+        self._clock = clock
+        self._max_at_one_method = max_at_one_method
+        self._lock = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+        self._being_sent: set[str] = set()
+        # Sent, while the ledger could not be told: what comes again for one of these must not send it again.
+        self._unrecorded: set[str] = set()
+        self.counts: Counter[str] = Counter()
+
+    def attempt(self, notice: Notice, method: NotificationMethod, attempt: int) -> Retry | None:
+        """The retry that is to be published, if the attempt failed. Raises `StorageError`: then it comes again."""
+        with self._place(method.id, notice.id) as is_free:
+            if not is_free:
+                seconds, reason = _BUSY_SECONDS, "others are being sent to this method"
+                return self._retry(notice, method.id, attempt, seconds, reason)
+            return self._attempt(notice, method, attempt)
+
+    def give_up(self, notice: Notice, reason: str) -> None:
+        """Record that there will be no further attempt. Raises `StorageError`."""
+        self._ledger.finish(notice, GIVEN_UP, self._clock.time_ms(), reason)
+        self._count("given up")
+        LOG.error("notification %s is given up: %s", notice.id, reason)
+
+    def skip(self, why: str) -> None:
+        self._count(why)
+
+    def _attempt(self, notice: Notice, method: NotificationMethod, attempt: int) -> Retry | None:
+        if notice.id in self._unrecorded:
+            self._record_sent(notice)
+            return None
+        step = self._ledger.begin(notice, method.id, attempt, self._clock.time_ms())
+        if step is NextStep.NOTHING:
+            return None
+        if step is NextStep.RETRY:
+            return self._retry(notice, method.id, attempt + 1, self._delay(attempt), "a crash followed a failure")
+        if step is NextStep.REPEAT:
+            self._count("repeated")
+            LOG.warning("notification %s is sent again: a crash hid whether its receiver has it", notice.id)
+        fail_point("notification.before_send")
+        try:
+            self._send(notice, method)
+        except NotificationError as error:
+            return self._failed(notice, method, attempt, error)
+        fail_point("notification.after_send")
+        self._record_sent(notice)
+        return None
+
+    def _send(self, notice: Notice, method: NotificationMethod) -> None:
+        notifier = self._notifiers.get(method.type)
+        if notifier is None:
+            raise SendRefused(f"no notifier is installed for the type {method.type}")
+        try:
+            notifier.send(notice, method.address)
+        except NotificationError:
+            raise
+        except Exception as error:
+            # Notifiers come from other packages too: a flaw of theirs is a failed attempt, and no dead letter at once.
+            LOG.exception("the notifier of %s failed", method.type)
+            raise SendFailed(f"the notifier failed: {type(error).__name__}") from error
+
+    def _record_sent(self, notice: Notice) -> None:
+        self._unrecorded.add(notice.id)
+        self._ledger.finish(notice, SENT, self._clock.time_ms())
+        self._unrecorded.discard(notice.id)
+        self._count("sent")
+
+    def _failed(self, notice: Notice, method: NotificationMethod, attempt: int, error: NotificationError) -> Retry:
+        self._ledger.finish(notice, FAILED, self._clock.time_ms(), str(error))
+        self._count("failed attempts")
+        LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error)
+        if isinstance(error, SendRefused):
+            return self._retry(notice, method.id, max(attempt, self._policy.attempts) + 1, 0.0, str(error))
+        seconds = self._delay(attempt)
+        if isinstance(error, SendFailed) and error.after_seconds is not None:
+            seconds = max(seconds, error.after_seconds)
+        return self._retry(notice, method.id, attempt + 1, seconds, str(error))
+
+    def _delay(self, attempt: int) -> float:
+        return 0.0 if self._policy.exhausted(attempt) else self._policy.delay(attempt, random.random())
+
+    def _retry(self, notice: Notice, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
+        return Retry(notice, method_id, attempt, self._clock.time_ms() + round(seconds * 1000), reason)
+
+    @contextlib.contextmanager
+    def _place(self, method_id: str, notice_id: str) -> Iterator[bool]:
+        """Whether this may be sent to this method now: few others are, and the same notice is not."""
+        with self._lock:
+            is_free = notice_id not in self._being_sent and self._under_way[method_id] < self._max_at_one_method
+            if is_free:
+                self._being_sent.add(notice_id)
+                self._under_way[method_id] += 1
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._leave(method_id, notice_id)
+
+    def _leave(self, method_id: str, notice_id: str) -> None:
+        with self._lock:
+            self._being_sent.discard(notice_id)
+            self._under_way[method_id] -= 1
+            if not self._under_way[method_id]:
+                del self._under_way[method_id]
+
+    def _count(self, what: str) -> None:
+        with self._lock:
+            self.counts[what] += 1

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The handlers of the two topics: changes of alarms, and retries. A `Processor` calls them with single messages.
+
+What a handler returns is acknowledged before its message counts as done, and a notification is sent or its retry
+published before that. So a message is committed only when nothing of it can be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from monasca_common.alarms.errors import UnknownId
+from monasca_common.alarms.notification_methods import NotificationMethods
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.kafka import Message, Output, Poison, RetryLater
+from monasca_common.kafka.clock import Clock
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.notification.delivery import NoticeDelivery
+from monasca_common.notification.notice import notice_of
+from monasca_common.notification.retries import Retry
+from monasca_common.storage.errors import StorageError
+
+T = TypeVar("T")
+
+_FIRST = 1
+_MOST_REST_SECONDS = 5.0
+
+
+class ChangesHandler:
+    """Tells each method of the definition and the new state, in their order."""
+
+    def __init__(
+        self,
+        methods: NotificationMethods,
+        delivery: NoticeDelivery,
+        clock: Clock,
+        *,
+        retry_topic: str,
+        ttl_seconds: float,
+    ) -> None:
+        self._methods = methods
+        self._delivery = delivery
+        self._clock = clock
+        self._retry_topic = retry_topic
+        self._ttl_ms = ttl_seconds * 1000
+
+    def __call__(self, message: Message) -> list[Output]:
+        change = _read(AlarmChange.read, message)
+        if not change.actions_enabled:
+            return []
+        if self._clock.time_ms() - change.time_ms > self._ttl_ms:
+            self._delivery.skip("too old")
+            return []
+        with _translated():
+            methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
+            attempts = (self._delivery.attempt(notice_of(change, each.id), each, _FIRST) for each in methods)
+            return [Output(self._retry_topic, retry.record()) for retry in attempts if retry is not None]
+
+
+class RetriesHandler:
+    """Makes each attempt when it is due; after the last one the notification is a dead letter."""
+
+    def __init__(
+        self,
+        methods: NotificationMethods,
+        delivery: NoticeDelivery,
+        clock: Clock,
+        *,
+        retry_topic: str,
+        max_attempts: int,
+    ) -> None:
+        self._methods = methods
+        self._delivery = delivery
+        self._clock = clock
+        self._retry_topic = retry_topic
+        self._max_attempts = max_attempts
+
+    def __call__(self, message: Message) -> list[Output]:
+        retry = _read(Retry.read, message)
+        left_seconds = (retry.not_before_ms - self._clock.time_ms()) / 1000
+        if left_seconds > 0:
+            raise RetryLater(after=min(left_seconds, _MOST_REST_SECONDS))
+        with _translated():
+            if retry.attempt > self._max_attempts:
+                self._delivery.give_up(retry.notice, retry.reason)
+                raise Poison(retry.reason)
+            try:
+                method = self._methods.get(retry.notice.change.tenant, retry.method_id)
+            except UnknownId:
+                self._delivery.give_up(retry.notice, "the method was deleted")
+                return []
+            following = self._delivery.attempt(retry.notice, method, retry.attempt)
+        return [] if following is None else [Output(self._retry_topic, following.record())]
+
+
+def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
+    try:
+        return reader(message.value)
+    except InvalidEnvelope as error:
+        raise Poison(str(error)) from error
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """The database is a dependency: while it is unavailable, messages wait."""
+    try:
+        yield
+    except StorageError as error:
+        raise RetryLater from error

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the retry topic holds: an attempt that is due at a time. It names the method, and not its address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.kafka.message import Record
+from monasca_common.models import json_text
+from monasca_common.models.errors import Violation
+from monasca_common.models.fields import Fields
+from monasca_common.models.limits import NON_EMPTY
+from monasca_common.notification.notice import Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """``reason``: why the attempt before it failed. Attempts of one method keep their order."""
+
+    notice: Notice
+    method_id: str
+    attempt: int
+    not_before_ms: int
+    reason: str
+
+    def record(self) -> Record:
+        told = json_text.read(self.notice.change.message)
+        facts = {
+            "id": self.notice.id,
+            "method_id": self.method_id,
+            "attempt": self.attempt,
+            "not_before": self.not_before_ms,
+            "reason": self.reason,
+        }
+        own_id = f"{self.notice.id}/{self.attempt}/{self.not_before_ms}".encode()
+        return Record(json_text.write({**told, **facts}), key=self.method_id.encode(), message_id=own_id)
+
+    @classmethod
+    def read(cls, value: bytes | None) -> Retry:
+        """Raises `InvalidEnvelope`."""
+        violations: list[Violation] = []
+        fields = Fields.read(value, violations)
+        notice_id = fields.text("id", NON_EMPTY) or ""
+        method_id = fields.text("method_id", NON_EMPTY) or ""
+        attempt = fields.parsed("attempt", _count) or 1
+        not_before_ms = fields.parsed("not_before", _count) or 0
+        reason = fields.text("reason", required=False) or ""
+        fields.raise_violations()
+        return cls(Notice(notice_id, AlarmChange.read(value)), method_id, attempt, not_before_ms, reason)
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError("must be a whole number, 0 or greater")
+    return value

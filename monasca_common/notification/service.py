@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The notification service: a process with a member for each topic, and what signals do.
+
+SIGTERM: what is being sent is finished and committed, and the process ends with status 0. A process that dies is
+replaced; what it was sending is sent again under the same id, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import multiprocessing
+import threading
+
+import cotyledon
+from cotyledon.types import WorkerId
+from oslo_config import cfg
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.notification_methods import NotificationMethods
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.config import joined, shown_url, started, stopped
+from monasca_common.notification.delivery import NoticeDelivery
+from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
+from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.member import NotificationMember
+from monasca_common.notification.notifiers.base import Notifier
+from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.notification.settings import NotificationSettings, notification_settings
+
+LOG = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5
+
+
+class NotificationWork:
+    """Both members, over one database. Create it after the fork."""
+
+    def __init__(self, settings: NotificationSettings, notifiers: dict[str, Notifier]) -> None:
+        clock = SystemClock()
+        self._database = AlarmsDatabase(settings.database)
+        methods = NotificationMethods(self._database)
+        self._delivery = NoticeDelivery(
+            NoticeLedger(self._database),
+            notifiers,
+            settings.retry.policy(),
+            clock,
+            max_at_one_method=settings.processing.max_at_one_method,
+        )
+        (topic,) = settings.retries.consumer.topics
+        changes = ChangesHandler(methods, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl)
+        retries = RetriesHandler(
+            methods, self._delivery, clock, retry_topic=topic, max_attempts=settings.retry.max_attempts
+        )
+        self._members = (
+            NotificationMember(settings.changes, changes, settings.processing.number, clock),
+            NotificationMember(settings.retries, retries, settings.retry.number, clock),
+        )
+        self._threads = [threading.Thread(target=member.run, daemon=True) for member in self._members]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> dict[str, int]:
+        """What became of the notifications of this process."""
+        stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
+        for thread in stoppers:
+            thread.start()
+        for thread in (*stoppers, *self._threads):
+            thread.join()
+        self._database.close()
+        return dict(self._delivery.counts)
+
+
+class NotificationWorker(cotyledon.Service):
+    """The process that works."""
+
+    name = "notification"
+
+    def __init__(self, worker_id: WorkerId, settings: NotificationSettings, notifiers: dict[str, Notifier]) -> None:
+        super().__init__(worker_id)
+        self._work = NotificationWork(settings, notifiers)
+
+    def run(self) -> None:
+        self._work.start()
+
+    def terminate(self) -> None:
+        LOG.info("%s", stopped("notification", **self._work.stop()))
+
+
+def run(conf: cfg.ConfigOpts) -> None:
+    """Run the service that ``conf`` describes, and end the process, with status 0 after SIGTERM.
+
+    Raises `ConfigurationError` if it cannot start.
+    """
+    settings = notification_settings(conf)
+    plugins = Notifiers(conf)
+    notifiers = {each: plugins.load(each) for each in types()}
+    manager = cotyledon.ServiceManager(
+        graceful_shutdown_timeout=_grace_seconds(settings), mp_context=multiprocessing.get_context("fork")
+    )
+    manager.add(NotificationWorker, args=(settings, notifiers))
+    LOG.info("%s", start_line(settings))
+    manager.run()
+
+
+def start_line(settings: NotificationSettings) -> str:
+    consumers = [settings.changes.consumer, settings.retries.consumer]
+    return started(
+        "notification",
+        reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
+        from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
+        database=shown_url(settings.database.connection),
+        types=joined(types()),
+    )
+
+
+def _grace_seconds(settings: NotificationSettings) -> int:
+    """How long the process may take to stop before it is killed."""
+    longest = max(each.consumer.stop_timeout_seconds for each in (settings.changes, settings.retries))
+    return math.ceil(longest) + _CLOSE_SECONDS

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The notification command for crash tests: ``python -m … '<json>' notification --config-file F``.
+
+``fail_points`` are armed in the first ``deaths`` worker processes, which the file ``starts`` counts; ``mutant`` takes a
+guarantee away.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import cotyledon
+
+from monasca_common.cli import main as cli
+from monasca_common.kafka import failpoints
+from monasca_common.notification.handlers import ChangesHandler
+from monasca_common.notification.service import NotificationWorker
+
+_BREATH_SECONDS = 0.05
+
+
+def commits_before_it_sends():
+    handle = ChangesHandler.__call__
+
+    def handled(handler, message):
+        threading.Timer(0.5, handle, (handler, message)).start()
+        return []
+
+    mock.patch.object(ChangesHandler, "__call__", handled).start()
+
+
+def arms_the_first_workers(fail_points, deaths, starts):
+    made = NotificationWorker.__init__
+
+    def making(worker, *arguments):
+        with Path(starts).open("a") as file:
+            if file.tell() < deaths:
+                failpoints.arm_from(fail_points)
+            file.write("x")
+        made(worker, *arguments)
+
+    mock.patch.object(NotificationWorker, "__init__", making).start()
+
+
+def replaced_at_once(_manager):
+    time.sleep(_BREATH_SECONDS)
+
+
+def end_with_the_test():
+    """However the test ends, nothing of this is left."""
+    while os.read(0, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+def main(arguments):
+    facts = json.loads(arguments[0])
+    if facts["mutant"]:
+        globals()[facts["mutant"]]()
+    arms_the_first_workers(facts["fail_points"], facts["deaths"], facts["starts"])
+    mock.patch.object(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", replaced_at_once).start()
+    threading.Thread(target=end_with_the_test, daemon=True).start()
+    return cli.main(arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command on a real Kafka, with real receivers: SIGKILL at each place where it hurts, and outages."""
+
+import collections
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka import plugins
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.functional.attachments import attach_file
+from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
+from monasca_common.tests.functional.notification import notification_program
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
+from monasca_common.tests.unit.notification.receivers import change
+
+CHANGES = 40
+DEATHS = 5
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+session_timeout_seconds = 1.5
+linger_ms = 0
+max_wait_time_seconds = 0.01
+[storage]
+driver = sqlite
+[database]
+connection = {url}
+[kafka_notifications]
+topic = {changes}
+group_id = {group}
+[kafka_retry_notifications]
+topic = {retries}
+group_id = {group}
+[retry_engine]
+interval = 0.1
+max_interval = 0.5
+max_attempts = 1000
+[notification]
+allowed_networks = 127.0.0.1/32
+"""
+
+
+class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        fixture = self.useFixture(SharedKafkaCluster(config=QUICK_GROUPS))
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.changes, self.retries = fixture.topic(2), fixture.topic(2)
+        for topic in (self.changes, self.retries):
+            fixture.cluster.create_topic(f"{topic}.dlq", 1)
+        self.servers = fixture.cluster.client_options("admin")["bootstrap.servers"]
+        self.producer = plugins.kafka_producer(ProducerSettings(ConnectionSettings(self.servers), linger_ms=0))
+        self.addCleanup(self.producer.close, 1)
+        self.url = f"sqlite:///{self.folder}/monasca.sqlite"
+        settings = StorageSettings("sqlite", self.url)
+        open_storage(settings).upgrade()
+        self.alarms_database = AlarmsDatabase(settings)
+        self.addCleanup(self.alarms_database.close)
+
+    def publish(self, numbers):
+        now_ms = time.time_ns() // 1_000_000
+        made = [change(alarm_id=f"a{number}", time_ms=now_ms) for number in numbers]
+        records = [Record(each.message, key=each.alarm_id.encode()) for each in made]
+        self.producer.publish(self.changes, records, timeout=PATIENCE_SECONDS).raise_for_undelivered()
+
+    def start(self, fail_points="", mutant=""):
+        file = self.folder / "notification.conf"
+        file.write_text(
+            _CONFIGURATION.format(
+                servers=self.servers,
+                url=self.url,
+                changes=self.changes,
+                retries=self.retries,
+                group=f"group-{uuid.uuid4().hex[:12]}",
+            )
+        )
+        self.starts = self.folder / "starts"
+        facts = {"fail_points": fail_points, "deaths": DEATHS, "starts": str(self.starts), "mutant": mutant}
+        ["notification", "--config-file", str(file)]
+        self.log = self.folder / "notification.log"
+        attach_file(self, "notification.log", self.log)
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    notification_program.__name__,
+                    json.dumps(facts),
+                    "notification",
+                    "--config-file",
+                    file,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+        def kill():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE_SECONDS)
+            process.stdin.close()
+
+        self.addCleanup(kill)
+        return process
+
+    def sent(self):
+        return sum(state == "sent" for (state,) in self.ledger("state"))
+
+
+class CrashTest(NotificationKafkaCase):
+    def crash(self, fail_points, *, mutant="", wanted=CHANGES):
+        """Every change, to a receiver that fails at each third request, with workers that die again and again."""
+        self.hook = self.receiver()
+        good, bad = self.hook.answers(200), self.hook.answers(500)
+        turns = itertools.count()
+        self.taken = []
+
+        def answer(handler):
+            is_bad = next(turns) % 3 == 2
+            if not is_bad:
+                self.taken.append(handler.headers["Idempotency-Key"])
+            (bad if is_bad else good)(handler)
+
+        self.hook.answer = answer
+        self.method(self.hook.url())
+        self.publish(range(CHANGES))
+        process = self.start(fail_points, mutant)
+        self.wait_until(lambda: self.sent() >= wanted, lambda: f"{wanted} sent, and not {self.sent()}")
+        if fail_points:
+            self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
+        return process
+
+    def assert_none_lost_and_doubles_counted(self):
+        repeats = dict(self.ledger("id", "repeats"))
+        taken = collections.Counter(self.taken)
+        self.assertEqual(CHANGES, len(repeats))
+        self.assertEqual(repeats.keys(), taken.keys())
+        self.assertEqual([], [key for key, times in taken.items() if times - 1 > repeats[key]])
+        self.assertEqual(set(ids(self.hook)), set(taken))
+        return sum(repeats.values())
+
+    def test_without_a_crash_each_is_taken_once_and_a_stop_is_clean(self):
+        process = self.crash("")
+        process.terminate()
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
+        self.assertEqual(0, self.assert_none_lost_and_doubles_counted())
+        self.assertIn(f"sent {CHANGES}", self.log.read_text())
+
+    def test_before_it_sends(self):
+        self.crash("notification.before_send=kill@5")
+        self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
+
+    def test_after_it_sent(self):
+        self.crash("notification.after_send=kill@5")
+        self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
+
+    def test_before_the_retry_is_published(self):
+        self.crash("processor.after_handle=kill@4")
+        self.assert_none_lost_and_doubles_counted()
+
+    def test_before_a_commit(self):
+        self.crash("processor.before_commit=kill")
+        self.assert_none_lost_and_doubles_counted()
+
+    def test_mutant_that_commits_before_it_sends_loses(self):
+        self.crash("notification.before_send=kill@5", mutant="commits_before_it_sends", wanted=1)
+        # What the first worker had read was committed before it died; what follows is told.
+        self.publish([CHANGES])
+        self.wait_until(lambda: (f"a{CHANGES}",) in self.ledger("alarm_id"), "the last")
+        self.assertLess(len(self.ledger("id")), CHANGES + 1)
+
+
+class OutageTest(NotificationKafkaCase):
+    def test_a_receiver_that_is_down_loses_nothing_and_delays_no_other(self):
+        down, up = self.receiver(), self.receiver()
+        down.answer = down.answers(503)
+        self.method(down.url())
+        self.method(up.url())
+        self.publish(range(CHANGES))
+        self.start()
+        self.wait_until(lambda: len(set(ids(up))) == CHANGES, "those of the other")
+        self.wait_until(lambda: len(down.requests) > CHANGES, "attempts")
+        down.answer = down.answers(200)
+        self.wait_until(lambda: self.sent() == 2 * CHANGES, "the rest")
+        self.assertEqual(CHANGES, len(ids(up)))

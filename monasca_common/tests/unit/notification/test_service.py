@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service over a Kafka in memory, a real database and real receivers."""
+
+import dataclasses
+import json
+import threading
+import time
+
+import fixtures
+from oslotest import base
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.notification_methods import NotificationMethods
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.notification.http_sender import HttpSender
+from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.notice import notice_of
+from monasca_common.notification.notifiers.base import Tools
+from monasca_common.notification.notifiers.webhook import WebhookNotifier
+from monasca_common.notification.retries import Retry
+from monasca_common.notification.service import NotificationWork
+from monasca_common.notification.settings import (
+    HttpSettings,
+    NotificationSettings,
+    ProcessorSettings,
+    RetrySettings,
+    StreamOf,
+    WebhookSettings,
+    notification_settings,
+)
+from monasca_common.notification.texts import Texts
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing.database import SqlDatabase
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+from monasca_common.tests.unit.notification.notification_case import TENANT, NotificationCase, ids
+from monasca_common.tests.unit.notification.receivers import ALLOWED, change
+
+_PATIENCE_SECONDS = 50  # for a machine under load
+CHANGES, RETRIES = "alarm-state-transitions", "retry-notifications"
+
+
+class ServiceCase(NotificationCase, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite"))
+        self.database.prepare()
+        self.alarms_database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(self.alarms_database.close)
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in (CHANGES, RETRIES):
+            self.kafka.broker.create_topic(topic, 1)
+            self.kafka.broker.create_topic(f"{topic}.dlq", 1)
+        self.producer = self.kafka.producer()
+        self.now_ms = time.time_ns() // 1_000_000
+
+    def stream(self, topic):
+        consumer = self.kafka.consumer_settings(
+            topic, f"g-{topic}", max_wait_time_seconds=0.01, stop_timeout_seconds=5.0
+        )
+        return StreamOf(consumer, self.kafka.producer_settings())
+
+    def start(self, *, processing=None, timeout=10.0, **retry):
+        settings = NotificationSettings(
+            self.stream(CHANGES),
+            self.stream(RETRIES),
+            self.database.settings,
+            ProcessorSettings(**(processing or {})),
+            RetrySettings(**{"interval": 0.02, "max_interval": 0.05, "max_attempts": 3, **retry}),
+        )
+        tools = Tools(HttpSender(HttpSettings(allowed_networks=ALLOWED)), Texts())
+        work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
+        work.start()
+        stop = threading.Lock()
+        self.addCleanup(lambda: stop.acquire(blocking=False) and work.stop())
+
+        def stopped():
+            stop.acquire()
+            return work.stop()
+
+        return stopped
+
+    def publish(self, *values, topic=CHANGES):
+        self.producer.publish(topic, [Record(value) for value in values]).raise_for_undelivered()
+
+    def alarm(self, number=1, **facts):
+        """Of a change of now."""
+        return change(alarm_id=f"a{number}", **{"time_ms": self.now_ms, **facts})
+
+    def until(self, condition, what="it"):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, f"{what} did not come about in time")
+            threading.Event().wait(0.005)
+
+    def letters(self, topic):
+        return self.kafka.broker.records(f"{topic}.dlq")
+
+    def committed(self, topic):
+        return self.kafka.broker.committed(f"g-{topic}").get(TopicPartition(topic, 0), 0)
+
+
+class DeliveryTest(ServiceCase):
+    def test_each_method_of_the_state_is_told_once_and_then_the_change_is_done(self):
+        one, two, other, foreign = (self.receiver() for _ in range(4))
+        self.method(one.url())
+        self.method(two.url())
+        self.method(other.url(), "OK")
+        self.method(foreign.url(), tenant="t2")
+        stop = self.start()
+
+        self.publish(self.alarm().message)
+        self.until(lambda: self.committed(CHANGES) == 1, "the commit")
+
+        self.assertEqual({"sent": 2}, stop())
+        self.assertEqual([1, 1, 0, 0], [len(each.requests) for each in (one, two, other, foreign)])
+        self.assertEqual([("sent", 1, 0)] * 2, self.ledger("state", "attempts", "repeats"))
+        self.assertNotEqual(ids(one), ids(two))
+
+    def test_a_change_that_comes_twice_is_told_once(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        stop = self.start()
+        self.publish(self.alarm().message, self.alarm().message)
+        self.until(lambda: self.committed(CHANGES) == 2, "the commit")
+        stop()
+        self.assertEqual(1, len(receiver.requests))
+
+    def test_nobody_is_told_of_old_changes_and_of_those_without_actions(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        stop = self.start(processing={"ttl": 100})
+        self.publish(self.alarm(1, time_ms=self.now_ms - 101_000).message, self.alarm(2, actions_enabled=False).message)
+        self.until(lambda: self.committed(CHANGES) == 2, "the commit")
+        self.assertEqual({"too old": 1}, stop())
+        self.assertEqual([], receiver.requests)
+
+    def test_what_is_no_change_is_a_dead_letter_and_the_others_go_on(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        self.start()
+        self.publish(b"{", b'{"alarm-transitioned": {}}', self.alarm().message)
+        self.publish(b"{", topic=RETRIES)
+        self.until(lambda: receiver.requests and len(self.letters(CHANGES)) == 2, "two letters and a request")
+        self.until(lambda: len(self.letters(RETRIES)) == 1, "a letter")
+
+
+class RetriesTest(ServiceCase):
+    def test_a_failure_is_tried_again_under_the_same_id_until_it_is_sent(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.answers(500)
+        self.method(receiver.url())
+        stop = self.start(max_attempts=1000)
+        self.publish(self.alarm().message)
+        self.until(lambda: len(receiver.requests) >= 3, "three attempts")
+        receiver.answer = receiver.answers(200)
+        self.until(lambda: self.ledger("state") == [("sent",)], "the last")
+        stop()
+        [(attempts, repeats)] = self.ledger("attempts", "repeats")
+        self.assertEqual((len(receiver.requests), 0), (attempts, repeats))
+        self.assertEqual(1, len(set(ids(receiver))))
+
+    def test_after_the_last_attempt_it_is_a_dead_letter_that_says_why_and_holds_no_address(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.answers(503)
+        self.method(receiver.url("/s3cret"))
+        stop = self.start(max_attempts=3)
+        self.publish(self.alarm().message)
+        self.until(lambda: self.letters(RETRIES), "the letter")
+        stop()
+        [letter] = self.letters(RETRIES)
+        self.assertEqual(3, len(receiver.requests))
+        self.assertIn("answered 503", str(letter.headers))
+        self.assertNotIn("s3cret", str(letter))
+        self.assertEqual([("given up", 3)], self.ledger("state", "attempts"))
+
+    def test_an_address_that_is_forbidden_is_a_dead_letter_at_once(self):
+        self.method("http://10.0.0.1/")
+        stop = self.start(max_attempts=1000)
+        self.publish(self.alarm().message)
+        self.until(lambda: self.letters(RETRIES), "the letter")
+        stop()
+        self.assertEqual([("given up", 1)], self.ledger("state", "attempts"))
+
+    def test_a_type_without_a_notifier_is_a_dead_letter_at_once(self):
+        self.method("key", kind="JIRA")
+        self.start(max_attempts=1000)
+        self.publish(self.alarm().message)
+        self.until(lambda: self.letters(RETRIES), "the letter")
+
+    def test_a_method_that_was_deleted_is_not_told(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.answers(500)
+        method = self.method(receiver.url())
+        self.start(max_attempts=1000)
+        self.publish(self.alarm().message)
+        self.until(lambda: receiver.requests, "an attempt")
+        NotificationMethods(self.alarms_database).delete(TENANT, method)
+        self.until(lambda: self.ledger("state", "reason") == [("given up", "the method was deleted")], "the end")
+
+    def test_what_the_receiver_asks_to_wait_is_waited(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.answers(429, Retry_After="1000")
+        self.method(receiver.url())
+        self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: self.kafka.broker.records(RETRIES), "the retry")
+        [retry] = map(json.loads, (record.value for record in self.kafka.broker.records(RETRIES)))
+        self.assertGreaterEqual(retry["not_before"], self.now_ms + 1_000_000)
+        self.assertEqual(2, retry["attempt"])
+
+    def test_a_receiver_that_hangs_delays_no_other(self):
+        slow, quick = self.receiver(), self.receiver()
+        slow.answer = slow.hangs
+        self.method(slow.url())
+        self.method(quick.url(), "OK")
+        self.start(timeout=600.0, processing={"number": 8, "max_at_one_method": 1})
+        # One change at a time, so that those of the slow one are the first in every queue.
+        self.publish(*(self.alarm(number).message for number in range(4)))
+        self.until(lambda: slow.requests and len(self.kafka.broker.records(RETRIES)) >= 3, "the others' retries")
+        self.publish(*(self.alarm(number, new_state="OK").message for number in range(10, 20)))
+        self.until(lambda: len(set(ids(quick))) >= 8, "those of the quick one")
+
+
+class CrashTest(ServiceCase):
+    """What a crash leaves in the ledger, without the crash."""
+
+    def test_an_attempt_with_an_unknown_outcome_is_made_again_and_counted(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        notice = notice_of(self.alarm(), method)
+        NoticeLedger(self.alarms_database).begin(notice, method, 1, self.now_ms)
+        stop = self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: self.ledger("state") == [("sent",)], "the end")
+        self.until(lambda: self.committed(CHANGES) == 1, "the commit")
+        self.assertEqual({"sent": 1, "repeated": 1}, stop())
+        self.assertEqual([(1,)], self.ledger("repeats"))
+        self.assertEqual([notice.id], ids(receiver))
+
+    def test_a_failure_whose_retry_was_not_published_is_tried_again(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        notice = notice_of(self.alarm(), method)
+        ledger = NoticeLedger(self.alarms_database)
+        ledger.begin(notice, method, 1, self.now_ms)
+        ledger.finish(notice, "failed", self.now_ms, "answered 500")
+        self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: self.ledger("state", "attempts", "repeats") == [("sent", 2, 0)], "the end")
+        self.assertEqual([notice.id], ids(receiver))
+
+    def test_a_retry_that_comes_twice_is_made_once(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        retry = Retry(notice_of(self.alarm(), method), method, 2, self.now_ms, "why")
+        later = dataclasses.replace(retry, attempt=1)
+        self.start()
+        self.publish(*(each.record().value for each in (retry, retry, later)), topic=RETRIES)
+        self.until(lambda: self.committed(RETRIES) == 3, "the commit")
+        self.assertEqual(1, len(receiver.requests))
+
+    def test_what_was_sent_while_the_ledger_was_unavailable_is_not_sent_again(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        finish, failures = NoticeLedger.finish, iter([True, True])
+
+        def fails_twice(*arguments, **named):
+            if next(failures, False):
+                raise StorageUnavailable("the database is away")
+            finish(*arguments, **named)
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.NoticeLedger.finish", fails_twice))
+        self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: self.ledger("state", "repeats") == [("sent", 0)], "the end")
+        self.assertEqual(1, len(receiver.requests))
+
+
+class MessagesTest(base.BaseTestCase):
+    def test_a_retry_is_read_as_it_was_written(self):
+        retry = Retry(notice_of(change(link="l", description="d"), "m1"), "m1", 3, 17, "why")
+        self.assertEqual(retry, Retry.read(retry.record().value))
+
+    def test_unknown_and_missing_fields_are_taken_and_what_must_be_there_is_asked_for(self):
+        body = {"tenantId": "t", "alarmId": "a", "alarmDefinitionId": "d", "newState": "OK", "timestamp": 5, "x": {}}
+        read = AlarmChange.read(json.dumps({"alarm-transitioned": body, "y": 1}).encode())
+        self.assertEqual(("", True, ()), (read.name, read.actions_enabled, read.metrics))
+        for name in ("tenantId", "alarmId", "alarmDefinitionId", "newState", "timestamp"):
+            lacking = {key: value for key, value in body.items() if key != name}
+            text = json.dumps({"alarm-transitioned": lacking}).encode()
+            self.assertRaises(InvalidEnvelope, AlarmChange.read, text)
+        for metrics in ({}, [1], [{"dimensions": "x"}]):
+            text = json.dumps({"alarm-transitioned": {**body, "metrics": metrics}}).encode()
+            self.assertRaises(InvalidEnvelope, AlarmChange.read, text)
+
+
+class SettingsOfServiceTest(ConfigurationTestCase):
+    def settings(self, *lines, **groups):
+        groups = {"database": "connection = sqlite:////nowhere/x", "storage": "driver = sqlite", **groups}
+        return notification_settings(self.with_kafka(*lines, **groups))
+
+    def test_the_names_of_old_files_count_and_each_topic_has_a_group_of_its_own(self):
+        settings = self.settings(
+            "group = old-name",
+            "alarm_topic = transitions",
+            "notification_retry_topic = again",
+            alarm_processor="number = 2\nttl = 5",
+            retry_engine="interval = 30\nmax_attempts = 7",
+        )
+        read = [(each.consumer.topics, each.consumer.group_id) for each in (settings.changes, settings.retries)]
+        self.assertEqual([(("transitions",), "old-name"), (("again",), "old-name-retry")], read)
+        self.assertEqual((2, 5), (settings.processing.number, settings.processing.ttl))
+        self.assertEqual((7, 30.0), (settings.retry.policy().attempts, settings.retry.policy().backoff_seconds))
