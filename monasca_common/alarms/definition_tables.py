@@ -31,8 +31,8 @@ _WHAT = "alarm definition"
 _DEFINITIONS_A_STEP = 50
 _DEFINITION, _SUB, _ACTION = tables.alarm_definition, tables.alarm_sub_expression, tables.alarm_action
 _VERSION, _METHOD = tables.alarm_definitions_version, tables.notification_method
-_ALARM = tables.alarm
-_OF_ALARMS = (tables.alarm_metric, tables.alarm_dimension, tables.sub_alarm, tables.alarm_part)
+_ALARM, _SUB_ALARM = tables.alarm, tables.sub_alarm
+_OF_ALARMS = (tables.alarm_metric, tables.alarm_dimension, _SUB_ALARM, tables.alarm_part)
 _OF_SUB_EXPRESSIONS = (tables.alarm_series, tables.alarm_window)
 _OWN = ("name", "description", "expression", "severity", "actions_enabled", "deterministic")
 _SELECT = sa.select(*(_DEFINITION.c[name] for name in ("id", *_OWN, "match_by")))
@@ -108,6 +108,7 @@ class AlarmDefinitions:
             made = replace(made, id=definition_id, match_by=before.match_by, deterministic=_deterministic(parsed))
             _check_actions(connection, tenant, made)
             subs = paired(stored, parsed)
+            _undecide(connection, stored, subs)
             statement = _DEFINITION.update().where(*_of(tenant, definition_id))
             connection.execute(statement.values(_row(made) | {"updated": now_ms, "version": version}))
             _delete_parts(connection, definition_id)
@@ -191,6 +192,17 @@ def sub_expression(row: Row) -> StoredSubExpression:
     return StoredSubExpression(
         row.id, row.windows, SubExpression(**own, dimensions=tuple(sorted(row.dimensions.items())))
     )
+
+
+def _undecide(
+    connection: sa.Connection, stored: Sequence[StoredSubExpression], changed: Sequence[StoredSubExpression]
+) -> None:
+    """What a window has decided by another threshold or operator is decided anew."""
+    before = {each.id: (each.expression.operator, each.expression.threshold) for each in stored}
+    others = [each.id for each in changed if before[each.id] != (each.expression.operator, each.expression.threshold)]
+    if others:
+        decided = _SUB_ALARM.c.sub_expression_id.in_(others), _SUB_ALARM.c.decided != 0
+        connection.execute(_SUB_ALARM.update().where(*decided).values(decided=0))
 
 
 def _insert_parts(connection: sa.Connection, definition: AlarmDefinition, subs: Sequence[StoredSubExpression]) -> None:

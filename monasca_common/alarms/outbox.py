@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.database import AlarmsDatabase, Row
+from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
 
 TRANSITION = "transition"
 
 _OUTBOX = tables.alarm_outbox
+_COLUMNS = [_OUTBOX.c[name] for name in ("number", "kind", "key", "message_id", "value")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +40,48 @@ def put(connection: sa.Connection, kind: str, key: str, message_id: bytes, value
     return Unpublished(number, kind, key, message_id, value)
 
 
+def put_all(connection: sa.Connection, changes: Sequence[AlarmChange], now_ms: int) -> None:
+    """Transitions, in order, within the transaction that makes them."""
+    rows = [
+        {"kind": TRANSITION, "key": each.alarm_id, "message_id": each.message_id, "value": each.message}
+        for each in changes
+    ]
+    if rows:
+        connection.execute(_OUTBOX.insert(), [row | {"created": now_ms} for row in rows])
+
+
+def waiting(connection: sa.Connection, kind: str, limit: int) -> list[Unpublished]:
+    """The first ones, whoever wrote them."""
+    statement = sa.select(*_COLUMNS).where(_OUTBOX.c.kind == kind).order_by(_OUTBOX.c.number).limit(limit)
+    return [_unpublished(row) for row in connection.execute(statement)]
+
+
 def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpublished) -> list[Unpublished]:
     """What is to be published now, in order: whatever of the kind of ``due`` has its key, up to ``due`` itself, because
     what is told of one alarm keeps its order; and as far as ``limit`` allows, what has been due since before that time.
 
     ``due`` is missing where those before it are ``limit`` or more: it stays until they are gone.
     """
-    columns = [_OUTBOX.c[name] for name in ("number", "kind", "key", "message_id", "value")]
     up_to_due = sa.and_(_OUTBOX.c.key == due.key, _OUTBOX.c.number <= due.number)
     which = _OUTBOX.c.kind == due.kind, sa.or_(_OUTBOX.c.created < before_ms, up_to_due)
     own_first = sa.case((up_to_due, 0), else_=1)
-    statement = sa.select(*columns).where(*which).order_by(own_first, _OUTBOX.c.number).limit(limit)
+    statement = sa.select(*_COLUMNS).where(*which).order_by(own_first, _OUTBOX.c.number).limit(limit)
     rows = sorted(database.rows(statement), key=lambda row: row.number)
-    return [Unpublished(row.number, row.kind, row.key, bytes(row.message_id), bytes(row.value)) for row in rows]
+    return [_unpublished(row) for row in rows]
 
 
 def remove(database: AlarmsDatabase, rows: Sequence[Unpublished]) -> None:
     """What Kafka has acknowledged. SQLite gives a number again once its row is gone, which another may have removed:
     so the message's id must be the same too."""
-    if not rows:
-        return
+    if rows:
+        database.write(lambda connection: clear(connection, rows))
+
+
+def clear(connection: sa.Connection, rows: Sequence[Unpublished]) -> None:
+    """As `remove`, within a transaction."""
     those = sa.tuple_(_OUTBOX.c.number, _OUTBOX.c.message_id).in_([(row.number, row.message_id) for row in rows])
-    database.write(lambda connection: connection.execute(_OUTBOX.delete().where(those)))
+    connection.execute(_OUTBOX.delete().where(those))
+
+
+def _unpublished(row: Row) -> Unpublished:
+    return Unpublished(row.number, row.kind, row.key, bytes(row.message_id), bytes(row.value))

@@ -7,6 +7,7 @@
     └── InvalidSpecifications   at least one row breaks a rule (`faults` has each)
     PipelineError
     ├── Fenced                  another process has accounted for these offsets: read again from the stored ones
+    │   └── EvaluatorFenced     another process has evaluated alarms meanwhile: read again how far they are
     ├── RecordsLost             the log no longer has the next records to read
     ├── NotPublished            aggregates are stored, and Kafka does not take all of them
     ├── StagingLost             some of what executors staged is missing: compute it again
@@ -61,6 +62,13 @@ class Fenced(PipelineError):
         super().__init__(
             f"a batch of {topic}/{partition} begins at offset {start}, but {where}: another process runs this job"
         )
+
+
+class EvaluatorFenced(Fenced):
+    """Another process evaluates alarms and was faster; nothing of the transaction was stored."""
+
+    def __init__(self, job: str) -> None:
+        PipelineError.__init__(self, f"the evaluator of {job} is further than expected: another process runs this job")
 
 
 class RecordsLost(PipelineError):

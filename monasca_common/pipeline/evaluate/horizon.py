@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Up to when the metrics of each partition are known, and when nothing was heard of the broker. Pure.
+
+A producer may choose the timestamps that Kafka stores: so none moves a horizon beyond the time of the look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from types import MappingProxyType
+
+from monasca_common.alarms.evaluation import Standstill
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+
+BUCKET_MS = 10_000
+"""Arrivals are noted by the start of the bucket of Kafka's time in which they were."""
+LONGEST_SILENCE_MS = 60_000
+"""Longer without a look and without an arrival is a standstill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """At the topic at ``look_ms``. ``ended``: partitions that were read to their end of then. ``newest_kafka_ms``: the
+    Kafka timestamp of the last record that was read, by partition. ``arrivals``: buckets."""
+
+    look_ms: int
+    ended: Set[int] = frozenset()
+    newest_kafka_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    arrivals: Set[int] = frozenset()
+
+
+def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
+    """The same look again changes nothing."""
+    horizons = dict(stored.horizons_ms)
+    for partition, time_ms in look.newest_kafka_ms.items():
+        horizons[partition] = max(horizons.get(partition, 0), min(time_ms, look.look_ms))
+    for partition in look.ended:
+        horizons[partition] = max(horizons.get(partition, 0), look.look_ms)
+    seen_ms = max(horizons.values(), default=stored.seen_ms)
+    return replace(
+        stored,
+        horizons_ms=horizons,
+        seen_ms=max(stored.seen_ms, seen_ms),
+        standstills=(*_lasting(stored), *_standstills(stored, look, seen_ms, grace_ms)),
+    )
+
+
+def least_ms(progress: StoredProgress) -> int:
+    """Evaluations that are due until then can be done."""
+    return max(progress.evaluated_to_ms, min(progress.horizons_ms.values(), default=0))
+
+
+def _lasting(stored: StoredProgress) -> list[Standstill]:
+    return [each for each in stored.standstills if each.known_from_ms > stored.evaluated_to_ms]
+
+
+def _standstills(stored: StoredProgress, look: Look, seen_ms: int, grace_ms: int) -> list[Standstill]:
+    known_ms = stored.seen_ms or stored.evaluated_to_ms
+    arrived = sorted(bucket for bucket in look.arrivals if known_ms < bucket < seen_ms)
+    return [
+        Standstill(start_ms, end_ms, end_ms + grace_ms)
+        for start_ms, end_ms in pairwise((known_ms, *arrived, seen_ms))
+        if end_ms - start_ms > LONGEST_SILENCE_MS
+    ]

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what the evaluation of a chunk changed: states, sub-states, history and outbox, in one transaction.
+
+An alarm whose state was set by hand while it was evaluated keeps that state: its transitions are dropped.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from monasca_common.alarms import outbox
+from monasca_common.alarms.database import Row
+from monasca_common.alarms.evaluation import Evaluated, SubAlarm, Transition
+from monasca_common.alarms.partial_text import readings_text
+from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.pipeline.evaluate.chunk import LoadedAlarm
+from monasca_common.storage.retention import DAY_MS
+from monasca_common.storage.sql import tables
+
+_ALARM, _SUB_ALARM, _METRIC, _HISTORY = tables.alarm, tables.sub_alarm, tables.alarm_metric, tables.alarm_history
+_INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+_SUB_STATE = ("state", "current_values", "windows", "empty_evaluations", "decided", "newest")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedAlarm:
+    alarm: LoadedAlarm
+    evaluated: Evaluated
+
+
+def write(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm], now_ms: int, *, writes_history: bool) -> int:
+    """Returns the number of transitions."""
+    _write_sub_alarms(connection, outcomes)
+    changed = _unchanged_by_hand(connection, [each for each in outcomes if each.evaluated.transitions])
+    if not changed:
+        return 0
+    _write_alarms(connection, changed, now_ms)
+    changes = _changes(connection, changed)
+    outbox.put_all(connection, changes, now_ms)
+    if writes_history:
+        _write_history(connection, changes)
+    return len(changes)
+
+
+def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm]) -> None:
+    inserted: dict[tuple[str, str], dict[str, Any]] = {}
+    updated: list[dict[str, Any]] = []
+    for each in outcomes:
+        alarm = each.alarm
+        for sub, before, now in zip(
+            alarm.sub_expressions, alarm.state.sub_alarms, each.evaluated.alarm.sub_alarms, strict=True
+        ):
+            stored = alarm.stored.get(sub.id)
+            if stored is not None and stored.windows == sub.windows and before == now:
+                continue
+            row = _sub_row(alarm.row.id, sub.id, sub.windows, now)
+            if stored is None:
+                inserted[alarm.row.id, sub.id] = row
+            else:
+                updated.append({f"new_{name}": value for name, value in row.items()})
+    if inserted:
+        connection.execute(_SUB_ALARM.insert(), list(inserted.values()))
+    if updated:
+        key = [_SUB_ALARM.c[name] == sa.bindparam(f"new_{name}") for name in ("alarm_id", "sub_expression_id")]
+        values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in _SUB_STATE}
+        connection.execute(_SUB_ALARM.update().where(*key).values(values), updated)
+
+
+def _sub_row(alarm_id: str, sub_id: str, windows: int, sub_alarm: SubAlarm) -> dict[str, Any]:
+    return {
+        "alarm_id": alarm_id,
+        "sub_expression_id": sub_id,
+        "state": sub_alarm.state,
+        "current_values": list(sub_alarm.current_values),
+        "windows": windows,
+        "empty_evaluations": sub_alarm.empty_evaluations,
+        "decided": sub_alarm.decided_ms,
+        "newest": None if sub_alarm.newest is None else readings_text([sub_alarm.newest]),
+    }
+
+
+def _unchanged_by_hand(
+    connection: sa.Connection, outcomes: Sequence[EvaluatedAlarm]
+) -> list[tuple[EvaluatedAlarm, Row]]:
+    """With the alarm as it is now; its row stays locked."""
+    if not outcomes:
+        return []
+    ids = [each.alarm.row.id for each in outcomes]
+    statement = sa.select(_ALARM).where(_ALARM.c.id.in_(ids)).order_by(_ALARM.c.id).with_for_update()
+    current = {row.id: row for row in connection.execute(statement)}
+    pairs = [(each, current.get(each.alarm.row.id)) for each in outcomes]
+    return [(each, row) for each, row in pairs if row is not None and _is_as_read(each.alarm.row, row)]
+
+
+def _is_as_read(read: Row, now: Row) -> bool:
+    # Another version alone may be another link: what it says of the state counts.
+    return (read.state, read.state_updated) == (now.state, now.state_updated)
+
+
+def _write_alarms(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]], now_ms: int) -> None:
+    rows = [
+        {
+            "the_id": row.id,
+            "new_state": each.evaluated.alarm.state,
+            "new_state_updated": each.evaluated.alarm.last_transition_ms,
+            "new_updated": max(now_ms, row.updated),
+            "new_version": row.version + 1,
+        }
+        for each, row in changed
+    ]
+    values: dict[str, Any] = {
+        name: sa.bindparam(f"new_{name}") for name in ("state", "state_updated", "updated", "version")
+    }
+    connection.execute(_ALARM.update().where(_ALARM.c.id == sa.bindparam("the_id")).values(values), rows)
+
+
+def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> list[AlarmChange]:
+    metrics: dict[str, list[AlarmedMetric]] = defaultdict(list)
+    columns = (_METRIC.c.alarm_id, _METRIC.c.name, _METRIC.c.dimensions)
+    of_alarms = _METRIC.c.alarm_id.in_([row.id for _, row in changed])
+    for alarm_id, name, dimensions in connection.execute(
+        sa.select(*columns).where(of_alarms).order_by(_METRIC.c.alarm_id, _METRIC.c.series_id)
+    ):
+        metrics[alarm_id].append(AlarmedMetric(name, dimensions))
+    return [
+        _change(each.alarm, row, transition, metrics[row.id])
+        for each, row in changed
+        for transition in each.evaluated.transitions
+    ]
+
+
+def _change(alarm: LoadedAlarm, row: Row, transition: Transition, metrics: Sequence[AlarmedMetric]) -> AlarmChange:
+    definition = alarm.definition
+    return AlarmChange(
+        tenant=row.tenant,
+        alarm_id=row.id,
+        definition_id=row.definition_id,
+        name=definition.name,
+        description=definition.description,
+        severity=definition.severity,
+        actions_enabled=definition.actions_enabled,
+        old_state=transition.old_state,
+        new_state=transition.new_state,
+        reason=transition.reason,
+        time_ms=transition.timestamp_ms,
+        link=row.link,
+        lifecycle_state=row.lifecycle_state,
+        metrics=metrics,
+        sub_alarms=[_on_the_wire(each) for each in transition.sub_alarms],
+    )
+
+
+def _on_the_wire(sub_alarm: SubAlarm) -> dict[str, Any]:
+    sub = sub_alarm.sub_expression
+    return {
+        "subAlarmExpression": {
+            "function": sub.function.upper(),
+            "metricDefinition": {"name": sub.metric_name, "dimensions": dict(sub.dimensions)},
+            "deterministic": sub.deterministic,
+            "operator": sub.operator,
+            "threshold": sub.threshold,
+            "period": sub.period,
+            "periods": sub.periods,
+        },
+        "subAlarmState": sub_alarm.state,
+        "currentValues": list(sub_alarm.current_values),
+    }
+
+
+def _write_history(connection: sa.Connection, changes: Sequence[AlarmChange]) -> None:
+    """The row that the persister makes of the message: whichever comes first stays."""
+    if connection.dialect.name == "postgresql":
+        days = _days(connection)
+        # Without a partition of its day it waits for the persister, which makes one.
+        changes = [each for each in changes if each.time_ms // DAY_MS in days]
+    if changes:
+        statement = _INSERT[connection.dialect.name](_HISTORY).on_conflict_do_nothing()
+        connection.execute(statement, [_history_row(each) for each in changes])
+
+
+def _days(connection: sa.Connection) -> set[int]:
+    """Since 1970, of the partitions of history, whose names end in their day."""
+    attached = sa.text(
+        "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid "
+        "WHERE inhparent = to_regclass('alarm_history') AND NOT inhdetachpending"
+    )
+    dates = (date.fromisoformat(name[-8:]) for name in connection.execute(attached).scalars())
+    return {(each - date(1970, 1, 1)).days for each in dates}
+
+
+def _history_row(change: AlarmChange) -> dict[str, Any]:
+    return {
+        "time": change.time_ms,
+        "message_id": change.message_id,
+        "tenant": change.tenant,
+        "alarm_id": change.alarm_id,
+        "alarm_definition_id": change.definition_id,
+        "alarm_name": change.name,
+        "old_state": change.old_state,
+        "new_state": change.new_state,
+        "severity": change.severity,
+        "reason": change.reason,
+        "link": change.link,
+        "lifecycle_state": change.lifecycle_state,
+        "metrics": [{"name": each.name, "dimensions": dict(each.dimensions)} for each in change.metrics],
+        "sub_alarms": list(change.sub_alarms),
+    }

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far an evaluator is: one row, which every transaction of it holds. So its merges and its rounds are in one order,
+and a second evaluator, or one that was frozen, is `EvaluatorFenced`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.evaluation import Standstill
+from monasca_common.pipeline.errors import EvaluatorFenced
+from monasca_common.storage.sql.tables import alarm_evaluator
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProgress:
+    """Times are in ms. ``round_to_ms``: of the round that is under way; ``cursor``: the last alarm of it that is done.
+    ``seen_ms``: the greatest horizon. ``horizons_ms``: by partition."""
+
+    evaluated_to_ms: int
+    round_to_ms: int | None = None
+    cursor: str = ""
+    seen_ms: int = 0
+    horizons_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    standstills: tuple[Standstill, ...] = ()
+
+
+def load(connection: sa.Connection, job: str) -> StoredProgress | None:
+    """None before the first batch."""
+    row = connection.execute(sa.select(alarm_evaluator).where(alarm_evaluator.c.job == job)).one_or_none()
+    return None if row is None else _progress(row)
+
+
+def hold(connection: sa.Connection, job: str, stored: StoredProgress | None) -> None:
+    """Lock the row until the transaction ends. Raises `EvaluatorFenced` unless it is as ``stored``."""
+    statement = sa.select(alarm_evaluator).where(alarm_evaluator.c.job == job).with_for_update()
+    row = connection.execute(statement).one_or_none()
+    found = None if row is None else _position(_progress(row))
+    wanted = None if stored is None else _position(stored)
+    if found != wanted:
+        raise EvaluatorFenced(job)
+
+
+def save(connection: sa.Connection, job: str, new: StoredProgress) -> None:
+    """Within the transaction that holds the row."""
+    row = _row(new)
+    updated = connection.execute(alarm_evaluator.update().where(alarm_evaluator.c.job == job).values(row))
+    if not updated.rowcount:
+        connection.execute(alarm_evaluator.insert().values(row | {"job": job}))
+
+
+def _position(progress: StoredProgress) -> tuple[int, int | None, str]:
+    return progress.evaluated_to_ms, progress.round_to_ms, progress.cursor
+
+
+def _progress(row: sa.Row[Any]) -> StoredProgress:
+    return StoredProgress(
+        row.evaluated_to,
+        row.round_to,
+        row.cursor,
+        row.seen,
+        {int(partition): horizon_ms for partition, horizon_ms in row.horizons.items()},
+        tuple(Standstill(*each) for each in row.standstills),
+    )
+
+
+def _row(progress: StoredProgress) -> dict[str, Any]:
+    return {
+        "evaluated_to": progress.evaluated_to_ms,
+        "round_to": progress.round_to_ms,
+        "cursor": progress.cursor,
+        "seen": progress.seen_ms,
+        "horizons": {str(partition): horizon_ms for partition, horizon_ms in progress.horizons_ms.items()},
+        "standstills": [[each.start_ms, each.end_ms, each.known_from_ms] for each in progress.standstills],
+    }

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes what waits in the outbox of alarms: transitions of rounds, and what a crash of the API left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from monasca_common.alarms import outbox
+from monasca_common.alarms.outbox import TRANSITION, Unpublished
+from monasca_common.kafka import KafkaProducer, Record
+from monasca_common.kafka.errors import MessageTooLarge
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.source.offset_store import OffsetStore
+
+LOG = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 500
+
+
+class TransitionPublisher:
+    """Kafka acknowledges before the outbox is cleared. Who crashes in between publishes again, with the same ids."""
+
+    def __init__(self, offset_store: OffsetStore, producer: KafkaProducer, topic: str) -> None:
+        self._offset_store = offset_store
+        self._producer = producer
+        self._topic = topic
+
+    def publish(self) -> int:
+        """How many were published. What Kafka does not take stays, with all that come after it."""
+        published = 0
+        while rows := self._waiting():
+            done, lost = self._deliver(rows)
+            fail_point("evaluate.before_clearing")
+            if done or lost:
+                with self._offset_store.writing() as connection:
+                    outbox.clear(connection, [*done, *lost])
+            published += len(done)
+            if len(done) + len(lost) < len(rows):
+                break
+        return published
+
+    def _waiting(self) -> list[Unpublished]:
+        with self._offset_store.reading() as connection:
+            return outbox.waiting(connection, TRANSITION, _MOST_AT_ONCE)
+
+    def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
+        """Those that are acknowledged, and those that Kafka never takes, which would be in the way of others."""
+        records = [Record(row.value, key=row.key.encode(), message_id=row.message_id) for row in rows]
+        report = self._producer.publish(self._topic, records)
+        left: dict[int, Exception | None] = {
+            delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)
+        }
+        lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]
+        for index in lost:
+            LOG.error("A transition of alarm %s is lost: %s", rows[index].key, left[index])
+        if len(left) > len(lost):
+            LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
+        return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates what is due, round by round: a round goes from the last evaluation to the least horizon.
+
+A round is cut into chunks of alarms. Each is one transaction with its states, history and outbox, and with the place
+up to which the round is done: so a crash repeats nothing and leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.evaluation import Progress, evaluate
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.evaluate import chunk, horizon, outcome, progress
+from monasca_common.pipeline.evaluate.chunk import DueSpan
+from monasca_common.pipeline.evaluate.horizon import Look
+from monasca_common.pipeline.evaluate.outcome import EvaluatedAlarm
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.storage.retention import DAY_MS
+from monasca_common.storage.sql import tables
+
+CHUNK_ALARMS = 2_000
+"""A chunk holds the version of definitions: who changes one waits for less than a second."""
+_FORGET_EVERY_MS = 300_000
+
+_SUB, _WINDOW, _SERIES, _PART = (
+    tables.alarm_sub_expression,
+    tables.alarm_window,
+    tables.alarm_series,
+    tables.alarm_part,
+)
+_VERSION = tables.alarm_definitions_version
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """``delay_ms``: from the time up to which alarms are evaluated until now."""
+
+    alarms: int = 0
+    transitions: int = 0
+    delay_ms: int = 0
+
+
+class Rounds:
+    """Every call raises `EvaluatorFenced` where another process evaluates the alarms of ``job`` too."""
+
+    def __init__(
+        self,
+        offset_store: OffsetStore,
+        job: str,
+        delay_ms: int,
+        grace_ms: int,
+        clock: Clock | None = None,
+        *,
+        writes_history: bool = False,
+        chunk_alarms: int = CHUNK_ALARMS,
+    ) -> None:
+        self._offset_store = offset_store
+        self._job = job
+        self._delay_ms = delay_ms
+        self._grace_ms = grace_ms
+        self._clock = clock or SystemClock()
+        self._writes_history = writes_history
+        self._chunk_alarms = chunk_alarms
+        self._forgot_ms = 0
+
+    def finish(self) -> RoundReport:
+        """What a crash left of a round."""
+        with self._offset_store.reading() as connection:
+            stored = progress.load(connection, self._job)
+        return self._chunks(stored)
+
+    def run(self, look: Look) -> RoundReport:
+        """Evaluate up to the least horizon. Before the first batch there is nothing to do."""
+        with self._offset_store.reading() as connection:
+            stored = progress.load(connection, self._job)
+        if stored is None:
+            return RoundReport()
+        return self._chunks(self._open(stored, look))
+
+    def forget(self, now_ms: int) -> None:
+        """Remove windows that no evaluation asks for, and series that were not seen for a day and have no alarm."""
+        if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
+            return
+        with self._offset_store.writing() as connection:
+            stored = progress.load(connection, self._job)
+            if stored is not None:
+                progress.hold(connection, self._job, stored)
+                self._forget(connection, stored, now_ms)
+        self._forgot_ms = now_ms
+
+    def _open(self, stored: StoredProgress, look: Look) -> StoredProgress:
+        new = horizon.after(stored, look, self._grace_ms)
+        round_to_ms = horizon.least_ms(new)
+        with self._offset_store.writing() as connection:
+            progress.hold(connection, self._job, stored)
+            if stored.round_to_ms is not None:
+                return stored
+            if chunk.is_needed(connection, self._span(new, round_to_ms)):
+                new = replace(new, round_to_ms=round_to_ms)
+            else:
+                new = replace(new, evaluated_to_ms=round_to_ms)
+            progress.save(connection, self._job, new)
+        return new
+
+    def _chunks(self, stored: StoredProgress | None) -> RoundReport:
+        alarms = transitions = 0
+        while stored is not None and stored.round_to_ms is not None:
+            stored, evaluated, changed = self._chunk(stored, stored.round_to_ms)
+            alarms, transitions = alarms + evaluated, transitions + changed
+            fail_point("evaluate.between_chunks")
+        fail_point("evaluate.after_commit")
+        delay_ms = max(0, self._clock.time_ms() - stored.evaluated_to_ms) if stored else 0
+        return RoundReport(alarms, transitions, delay_ms)
+
+    def _chunk(self, stored: StoredProgress, round_to_ms: int) -> tuple[StoredProgress, int, int]:
+        span = self._span(stored, round_to_ms)
+        with self._offset_store.writing() as connection:
+            # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
+            connection.execute(sa.select(_VERSION.c.version).with_for_update(read=True))
+            progress.hold(connection, self._job, stored)
+            ids = chunk.next_ids(connection, span, stored.cursor, self._chunk_alarms)
+            outcomes = self._evaluated(connection, ids, stored, span)
+            now_ms = self._clock.time_ms()
+            changed = outcome.write(connection, outcomes, now_ms, writes_history=self._writes_history)
+            fail_point("evaluate.inside_chunk")
+            if len(ids) < self._chunk_alarms:
+                connection.execute(tables.alarm_changed.delete())
+                new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
+            else:
+                new = replace(stored, cursor=ids[-1])
+            progress.save(connection, self._job, new)
+        return new, len(ids), changed
+
+    def _evaluated(
+        self, connection: sa.Connection, ids: Sequence[str], stored: StoredProgress, span: DueSpan
+    ) -> list[EvaluatedAlarm]:
+        until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.standstills)
+        return [
+            EvaluatedAlarm(each, evaluate(each.expression, each.state, each.measured, until))
+            for each in chunk.load(connection, ids, span)
+        ]
+
+    def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
+        return DueSpan(stored.evaluated_to_ms, round_to_ms, self._delay_ms)
+
+    def _forget(self, connection: sa.Connection, stored: StoredProgress, now_ms: int) -> None:
+        needed = sa.or_(_SUB.c.function == "last", _WINDOW.c.window_start >= self._needed_from(stored))
+        own = sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows, needed)
+        connection.execute(_WINDOW.delete().where(~sa.exists().where(own)))
+        parts = [_PART.c[name] == _SERIES.c[name] for name in ("sub_expression_id", "match_key")]
+        unseen = _SERIES.c.seen < now_ms - DAY_MS
+        connection.execute(_SERIES.delete().where(unseen, ~sa.exists().where(*parts)))
+
+    def _needed_from(self, stored: StoredProgress) -> sa.ColumnElement[int]:
+        return chunk.needed_from(self._delay_ms, stored.evaluated_to_ms)

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rounds do on each database: tests that a case with ``settings``, ``offset_store`` and ``fill_history`` inherits.
+
+Seen red: a chunk that saves its place in a transaction of its own (transitions are lost or made twice), `progress.hold`
+without its comparison, the outbox cleared before it is published, and a chunk that ignores what was set by hand.
+"""
+
+import json
+from collections import namedtuple
+from contextlib import suppress
+from dataclasses import replace
+
+import fixtures
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monasca_common.alarms.database import AlarmsDatabase, new_id
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import AlarmDefinition
+from monasca_common.alarms.evaluation import AlarmState
+from monasca_common.alarms.expression import parse
+from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
+from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.models import alarm as alarm_model
+from monasca_common.models.readings import Reading
+from monasca_common.pipeline.errors import EvaluatorFenced
+from monasca_common.pipeline.evaluate import chunk, progress
+from monasca_common.pipeline.evaluate.horizon import BUCKET_MS, Look
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
+from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
+from monasca_common.tests.unit.alarms.test_against_reference import END_MS, expressions, in_batches, measurements
+
+TENANT = "t"
+MAXIMUM = "max(m) > 1"
+DAY_MS = 86_400_000
+POINTS = ("evaluate.inside_chunk", "evaluate.between_chunks", "evaluate.after_commit")
+few = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+Told = namedtuple("Told", "old new time_ms reason")
+
+
+class StoredAlarms:
+    """Alarms of one definition, whose measurements are merged by SQL as a batch does."""
+
+    def __init__(self, database, offset_store, text, count=1):
+        self.offset_store = offset_store
+        self.definitions = AlarmDefinitions(database)
+        self.definition = self.definitions.create(TENANT, AlarmDefinition(new_id(), text), 0)
+        self.expression = parse(text)
+        self.job = self.definition.id
+        self.ids = [f"{number}-{self.definition.id}" for number in range(count)]
+        self.offset = 0
+        with offset_store.writing() as connection:
+            self.subs = chunk._sub_expressions(connection, [self.definition.id])[self.definition.id]
+            progress.save(connection, self.job, StoredProgress(0))
+            for alarm_id in self.ids:
+                self._insert(connection, alarm_id)
+
+    def _insert(self, connection, alarm_id):
+        state, key = AlarmState.new(self.expression), self.key(alarm_id)
+        times = dict.fromkeys(("state_updated", "updated", "created", "version"), 0)
+        connection.execute(
+            tables.alarm.insert().values(
+                id=alarm_id,
+                tenant=TENANT,
+                definition_id=self.definition.id,
+                match_key=key,
+                match_values=[],
+                state=state.state,
+                **times,
+            )
+        )
+        metric = {"alarm_id": alarm_id, "series_id": key, "tenant": TENANT, "name": "m", "dimensions": {"a": "b"}}
+        connection.execute(tables.alarm_metric.insert().values(metric))
+        for sub, sub_alarm in zip(self.subs, state.sub_alarms, strict=True):
+            of = {"alarm_id": alarm_id, "sub_expression_id": sub.id}
+            connection.execute(tables.alarm_part.insert().values(**of, match_key=key))
+            row = {"state": sub_alarm.state, "current_values": [], "windows": 0, "empty_evaluations": 0}
+            connection.execute(tables.sub_alarm.insert().values(**of, **row))
+
+    def key(self, alarm_id):
+        return alarm_id.encode()[:16]
+
+    def arrive(self, alarm_id, measured):
+        """(time, value, position of the sub-alarm)."""
+        with self.offset_store.writing() as connection:
+            for time_ms, value, position in measured:
+                self._arrive(connection, alarm_id, self.subs[position], Reading(time_ms, 0, self.offset, value))
+                self.offset += 1
+            changed = sa.select(tables.alarm_changed).where(tables.alarm_changed.c.alarm_id == alarm_id)
+            if connection.execute(changed).first() is None:
+                connection.execute(tables.alarm_changed.insert().values(alarm_id=alarm_id))
+
+    def _arrive(self, connection, alarm_id, stored, reading):
+        sub, table = stored.expression, tables.alarm_window
+        is_last = sub.function == "last"
+        start_ms = 0 if is_last else window_start_ms(sub, reading.timestamp_ms)
+        partial = WindowPartial.of(sub, [reading])
+        readings = [reading] if is_last else partial.decisive
+        of = {"sub_expression_id": stored.id, "match_key": self.key(alarm_id), "window_start": start_ms}
+        where = [table.c[name] == value for name, value in of.items()]
+        row = connection.execute(sa.select(table).where(*where)).one_or_none()
+        if row is not None:
+            connection.execute(table.delete().where(*where))
+            known = WindowPartial(row.record_count, sums_of(row.sums), row.least, row.greatest, row.newest)
+            partial = partial.merge(known, sub)
+            readings = [*readings, *readings_of(row.readings)]
+            readings = runs(sub, readings) if is_last else readings
+        values = of | {
+            "windows": stored.windows,
+            "record_count": partial.count,
+            "sums": sums_text(partial.sums),
+            "least": partial.least,
+            "greatest": partial.greatest,
+            "newest": partial.newest_ms,
+            "readings": readings_text(readings),
+        }
+        connection.execute(table.insert().values(values))
+
+    def delete(self):
+        self.definitions.delete(TENANT, self.definition.id)
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_outbox.delete())
+
+
+def look(after_ms, horizon_ms):
+    """The broker was there all the time."""
+    return Look(horizon_ms, {0}, {}, set(range(after_ms // BUCKET_MS * BUCKET_MS, horizon_ms, BUCKET_MS)))
+
+
+class RoundsContract:
+    def open_alarms(self):
+        self.alarms_database = AlarmsDatabase(self.settings)
+        self.addCleanup(self.alarms_database.close)
+
+    def alarms(self, text=MAXIMUM, count=1):
+        return StoredAlarms(self.alarms_database, self.offset_store, text, count)
+
+    def rounds(self, alarms, chunk_alarms=2, **changes):
+        changes = {"delay_ms": DELAY_MS, "grace_ms": 0, "writes_history": True} | changes
+        return Rounds(self.offset_store, alarms.job, chunk_alarms=chunk_alarms, **changes)
+
+    def rows(self, table):
+        with self.offset_store.reading() as connection:
+            return connection.execute(sa.select(table).order_by(*table.primary_key.columns)).all()
+
+    def told(self, alarm_id):
+        """What the outbox tells of the alarm, in order."""
+        messages = [json.loads(row.value)["alarm-transitioned"] for row in self.rows(tables.alarm_outbox)]
+        names = ("oldState", "newState", "timestamp", "stateChangeReason")
+        return [Told(*(each[name] for name in names)) for each in messages if each["alarmId"] == alarm_id]
+
+    def expected(self, evaluator):
+        return [Told(each.old_state, each.new_state, each.timestamp_ms, each.reason) for each in evaluator.transitions]
+
+    def stored(self, alarms):
+        with self.offset_store.reading() as connection:
+            return progress.load(connection, alarms.job)
+
+    @few
+    @given(expressions, st.data())
+    def test_whatever_the_chunks_and_wherever_it_crashes_it_is_what_pure_evaluation_says(self, expression, data):
+        measured = data.draw(measurements(len(expression.sub_expressions)))
+        alarms = self.alarms(expression.text, data.draw(st.integers(1, 4)))
+        evaluators = {alarm_id: Evaluator(alarms.expression) for alarm_id in alarms.ids}
+        try:
+            horizon_ms = 0
+            for arrived, next_ms in in_batches(data.draw, measured):
+                for number, (alarm_id, evaluator) in enumerate(evaluators.items(), 1):
+                    own = [one for one in arrived if one.time_ms % number == 0]
+                    if own:
+                        alarms.arrive(alarm_id, own)
+                    evaluator.batch(own, next_ms)
+                self.run_perhaps_crashing(alarms, data.draw, look(horizon_ms, next_ms))
+                horizon_ms = next_ms
+            for alarm_id, evaluator in evaluators.items():
+                self.assertEqual(self.expected(evaluator), self.told(alarm_id))
+            states = {row.id: row.state for row in self.rows(tables.alarm)}
+            self.assertEqual({key: each.alarm.state for key, each in evaluators.items()}, states)
+            self.assertEqual(END_MS, self.stored(alarms).evaluated_to_ms)
+        finally:
+            alarms.delete()
+
+    def run_perhaps_crashing(self, alarms, draw, looked):
+        rounds = self.rounds(alarms, draw(st.integers(1, 3)))
+        crash = draw(st.none() | st.tuples(st.sampled_from(POINTS), st.integers(1, 3)))
+        if crash:
+            with failpoints.armed(crash[0], f"raise@{crash[1]}"), suppress(FailPointReached):
+                rounds.run(looked)
+            rounds = self.rounds(alarms, draw(st.integers(1, 3)))
+            rounds.finish()
+        rounds.run(looked)
+        rounds.forget(looked.look_ms)
+
+    def test_history_has_the_row_that_the_persister_makes_of_the_message(self):
+        self.fill_history()
+        alarms = self.alarms()
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        (message,), (row,) = self.rows(tables.alarm_outbox), self.rows(tables.alarm_history)
+        (expected,) = alarm_model.decode_all([message.value]).rows
+        texts = {name: json.loads(getattr(expected, name)) for name in ("metrics", "sub_alarms")}
+        self.assertEqual(expected._replace(**texts)[1:], tuple(row[2:]))
+        self.assertEqual((1000, message.message_id), (row.time, bytes(row.message_id)))
+
+    def test_a_row_that_the_persister_wrote_first_stays(self):
+        self.fill_history()
+        alarms = self.alarms()
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        with failpoints.armed("evaluate.after_commit", "raise"), suppress(FailPointReached):
+            self.rounds(alarms).run(look(0, 2000))
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm.update().values(state="UNDETERMINED", state_updated=0))
+            connection.execute(tables.sub_alarm.update().values(state="UNDETERMINED", decided=0))
+            connection.execute(tables.alarm_changed.insert().values(alarm_id=alarms.ids[0]))
+        self.rounds(alarms).run(look(2000, 3000))
+        self.assertEqual(1, len(self.rows(tables.alarm_history)))
+
+    def test_two_evaluators_by_mistake_change_nothing_twice(self):
+        alarms = self.alarms(count=3)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        first, second = self.rounds(alarms, 1), self.rounds(alarms, 1)
+        with failpoints.armed("evaluate.between_chunks", "raise"), suppress(FailPointReached):
+            first.run(look(0, 2000))
+        stale = self.stored(alarms)
+        second.finish()
+        self.assertRaises(EvaluatorFenced, first._chunks, stale)
+        self.assertRaises(EvaluatorFenced, first._open, stale, look(0, 2000))
+        self.assertEqual([1, 1, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
+
+    def test_a_state_set_by_hand_during_an_evaluation_stays(self):
+        alarms = self.alarms(count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        load = chunk.load
+
+        def set_meanwhile(connection, ids, span):
+            loaded = load(connection, ids, span)
+            own = tables.alarm.update().where(tables.alarm.c.id == alarms.ids[0])
+            connection.execute(own.values(state="OK", state_updated=5, version=1))
+            return loaded
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.chunk.load", set_meanwhile))
+        self.rounds(alarms).run(look(0, 2000))
+        self.assertEqual(["OK", "ALARM"], [row.state for row in self.rows(tables.alarm)])
+        self.assertEqual(["ALARM", "ALARM"], [row.state for row in self.rows(tables.sub_alarm)])
+        self.assertEqual([0, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
+
+    def test_another_threshold_decides_the_windows_anew_and_another_period_begins_them_anew(self):
+        alarms = self.alarms()
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        (sub,) = self.rows(tables.sub_alarm)
+        self.assertEqual(60_000, sub.decided)
+        alarms.definitions.change(
+            TENANT, alarms.definition.id, lambda before: replace(before, expression="max(m) > 5"), 1
+        )
+        self.assertEqual(0, self.rows(tables.sub_alarm)[0].decided)
+        self.rounds(alarms).run(look(2000, 90_000))
+        self.assertEqual("OK", self.rows(tables.alarm)[0].state)
+        alarms.definitions.change(
+            TENANT, alarms.definition.id, lambda before: replace(before, expression="max(m, 120) > 5"), 1
+        )
+        self.rounds(alarms).run(look(90_000, 150_000))
+        self.assertEqual(
+            ("UNDETERMINED", 1), (self.rows(tables.sub_alarm)[0].state, self.rows(tables.sub_alarm)[0].windows)
+        )
+
+    def test_before_the_first_batch_nothing_is_evaluated(self):
+        alarms = self.alarms()
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_evaluator.delete())
+        self.assertEqual(0, self.rounds(alarms).run(look(0, 1000)).alarms)
+
+    def test_without_anything_due_only_time_goes_on(self):
+        alarms = self.alarms("last(m) > 1")
+        report = self.rounds(alarms).run(look(0, DAY_MS))
+        self.assertEqual((0, DAY_MS), (report.alarms, self.stored(alarms).evaluated_to_ms))
+
+    def test_windows_and_series_that_nobody_asks_for_are_forgotten(self):
+        alarms = self.alarms("max(m) > 1 times 2")
+        alarms.arrive(alarms.ids[0], [(1000, 0.0, 0), (61_000, 0.0, 0), (121_000, 0.0, 0)])
+        sub = {"sub_expression_id": alarms.subs[0].id, "match_values": [], "dimensions": {}}
+        with self.offset_store.writing() as connection:
+            for series, key, seen in ((b"1", alarms.key(alarms.ids[0]), 0), (b"2", b"x", 0), (b"3", b"y", DAY_MS)):
+                row = sub | {"series_id": series * 16, "match_key": key, "seen": seen}
+                connection.execute(tables.alarm_series.insert().values(row))
+        rounds = self.rounds(alarms)
+        rounds.run(look(0, 150_000))
+        rounds.forget(DAY_MS + 1)
+        self.assertEqual([60_000, 120_000], sorted(row.window_start for row in self.rows(tables.alarm_window)))
+        self.assertEqual({b"1" * 16, b"3" * 16}, {bytes(row.series_id) for row in self.rows(tables.alarm_series)})
+
+    def test_who_crashes_before_clearing_publishes_again_with_the_same_ids(self):
+        alarms = self.alarms(count=3)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        producer = RecordingProducer()
+        publisher = TransitionPublisher(self.offset_store, producer, "transitions")
+        with failpoints.armed("evaluate.before_clearing", "raise"):
+            self.assertRaises(FailPointReached, publisher.publish)
+        self.assertEqual(3, len(self.rows(tables.alarm_outbox)))
+        self.assertEqual(3, publisher.publish())
+        self.assertEqual(([], 0), (self.rows(tables.alarm_outbox), publisher.publish()))
+        first, again = producer.bulks
+        self.assertEqual(first, again)
+
+    def test_what_kafka_does_not_take_stays(self):
+        alarms = self.alarms(count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        self.assertEqual(1, TransitionPublisher(self.offset_store, RecordingProducer([1]), "transitions").publish())
+        self.assertEqual([alarms.ids[1]], [row.key for row in self.rows(tables.alarm_outbox)])
+
+
+Left = namedtuple("Left", "index error")
+Taken = namedtuple("Taken", "failed unknown")
+
+
+class RecordingProducer:
+    def __init__(self, failing=()):
+        self.bulks = []
+        self.failing = failing
+
+    def publish(self, topic, records):
+        self.bulks.append([(topic, each.key, each.message_id, each.value) for each in records])
+        return Taken([Left(index, OSError("away")) for index in self.failing], [])

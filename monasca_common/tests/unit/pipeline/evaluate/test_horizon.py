@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.alarms.evaluation import Standstill
+from monasca_common.pipeline.evaluate.horizon import Look, after, least_ms
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+
+DAY_MS = 86_400_000
+GRACE_MS = 30_000
+
+
+def looked(stored, *looks):
+    for each in looks:
+        stored = after(stored, each, GRACE_MS)
+    return stored
+
+
+class HorizonTest(base.BaseTestCase):
+    stored = StoredProgress(100_000, seen_ms=100_000, horizons_ms={0: 100_000, 1: 100_000})
+
+    def test_a_partition_that_was_read_to_its_end_is_known_up_to_the_look(self):
+        found = looked(self.stored, Look(110_000, {0, 1}))
+        self.assertEqual(({0: 110_000, 1: 110_000}, 110_000), (found.horizons_ms, least_ms(found)))
+
+    def test_else_up_to_its_last_record_and_the_least_counts(self):
+        found = looked(self.stored, Look(130_000, {1}, {0: 105_000}))
+        self.assertEqual((105_000, 130_000), (least_ms(found), found.seen_ms))
+
+    def test_a_partition_of_which_nothing_was_read_holds_all_back(self):
+        self.assertEqual(100_000, least_ms(looked(self.stored, Look(130_000, {1}))))
+
+    def test_a_clock_that_is_a_day_ahead_moves_no_horizon_beyond_the_look(self):
+        found = looked(self.stored, Look(110_000, (), {0: 110_000 + DAY_MS, 1: 105_000}))
+        self.assertEqual((105_000, 110_000), (least_ms(found), found.seen_ms))
+
+    def test_no_horizon_goes_back(self):
+        found = looked(self.stored, Look(90_000, {0}, {1: 50_000}))
+        self.assertEqual(self.stored, found)
+
+    def test_a_minute_without_look_and_without_arrivals_is_no_standstill_and_more_is_one(self):
+        self.assertEqual((), looked(self.stored, Look(160_000, {0, 1})).standstills)
+        standstill = Standstill(100_000, 160_001, 190_001)
+        self.assertEqual((standstill,), looked(self.stored, Look(160_001, {0, 1})).standstills)
+
+    def test_a_gap_among_arrivals_of_one_batch_is_a_standstill(self):
+        arrivals = {*range(100_000, 200_000, 10_000), *range(700_000, 800_000, 10_000)}
+        found = looked(self.stored, Look(800_000, {0, 1}, {}, arrivals))
+        self.assertEqual((Standstill(190_000, 700_000, 730_000),), found.standstills)
+
+    def test_a_pause_in_which_metrics_went_on_is_caught_up_without_a_standstill(self):
+        arrivals = set(range(100_000, 7_300_000, 10_000))
+        self.assertEqual((), looked(self.stored, Look(7_300_000, {0, 1}, {}, arrivals)).standstills)
+
+    def test_the_same_look_again_changes_nothing(self):
+        look = Look(800_000, {0}, {1: 750_000}, {300_000})
+        self.assertEqual(looked(self.stored, look), looked(self.stored, look, look))
+
+    def test_a_standstill_is_forgotten_when_no_evaluation_asks_for_it(self):
+        old, late = Standstill(1, 2, 100_000), Standstill(1, 2, 100_001)
+        stored = StoredProgress(100_000, None, "", 100_000, {0: 100_000}, (old, late))
+        self.assertEqual((late,), looked(stored, Look(101_000, {0})).standstills)
+
+    def test_before_the_first_look_time_is_where_evaluation_begins(self):
+        self.assertEqual(5, least_ms(StoredProgress(5)))
