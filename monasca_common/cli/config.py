@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from oslo_config import cfg
 
+from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.api.settings import list_opts as api_options
 from monasca_common.cli import configuration, services
 from monasca_common.cli.command import MonascaCommand
@@ -27,6 +28,7 @@ from monasca_common.notification.settings import (
     webhook_settings,
 )
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
+from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, replay_settings
 from monasca_common.pipeline.settings import aggregate_settings, aggregate_stream, backfill_settings, spark_settings
 from monasca_common.storage import StorageSettings, load_storage, open_storage
@@ -153,6 +155,15 @@ def _archive(conf: cfg.ConfigOpts) -> None:
         replay_settings(conf)
 
 
+def _evaluate(conf: cfg.ConfigOpts) -> None:
+    """Without a database of alarms nobody evaluates them, unless its options say that somebody wants to."""
+    try:
+        evaluate_settings(conf)
+    except NoAlarmsDatabase:
+        if EVALUATE_GROUP in conf.list_all_sections():
+            raise
+
+
 def _groups(conf: cfg.ConfigOpts) -> None:
     """A group that no service reads is allowed, because another program may read it, as each consumer has its own."""
     known = {group for group, _ in configuration.own_options()} | _FOREIGN
@@ -169,7 +180,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
         "api": (_authentication, _api),
         "notification": (notification_settings, http_settings, webhook_settings, email_settings),
         "persister": (_persister,),
-        "pipeline": (_aggregate, backfill_settings, spark_settings, _archive),
+        "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate),
     }
 )
 

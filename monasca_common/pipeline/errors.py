@@ -18,6 +18,8 @@
     ├── SparkUnavailable        Java, pyspark or what it needs is missing, or Spark does not start
     ├── SparkFailed             Spark failed in a job that does not retry
     ├── BackfillStopped         the backfill was asked to stop before it was done
+    ├── DefinitionsChanged      definitions of alarms changed while a batch was computed: compute it again
+    ├── NotEvaluated            a record that no alarm looks at; its dead letter says why
     └── NotAggregated           a record that counts nowhere; its dead letter says why
 """
 
@@ -119,3 +121,11 @@ class BackfillStopped(PipelineError):
 
 class NotAggregated(PipelineError):
     """A record that is in no aggregate; the text says why, and quotes no value."""
+
+
+class DefinitionsChanged(PipelineError):
+    """Definitions of alarms changed while a batch was computed with them; nothing of it was stored."""
+
+
+class NotEvaluated(PipelineError):
+    """A record that no alarm looks at; the text says why, and quotes no value."""

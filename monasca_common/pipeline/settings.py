@@ -313,8 +313,9 @@ class StreamGroup:
         consumer = with_defaults(group_of(self.own.name).options, self.defaults)
         return OptionGroup(self.own.name, (*self.own.options, *consumer)).listed()
 
-    def settings(self, conf: cfg.ConfigOpts) -> tuple[GroupReader, StreamSettings]:
-        """The reader of the group, and the settings of its topic and its state. Raises `ConfigurationError`."""
+    def settings(self, conf: cfg.ConfigOpts, connection: str | None = None) -> tuple[GroupReader, StreamSettings]:
+        """The reader of the group, and the settings of its topic and its state. ``connection``: of a group without this
+        option. Raises `ConfigurationError`."""
         self.own.register(conf)
         register(conf, self.own.name)
         for name, default in self.defaults.items():
@@ -326,7 +327,7 @@ class StreamGroup:
             consumer=consumer,
             # Publishing and accounting are not one transaction: ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
-            connection=read["connection"] or storage_settings(conf).connection,
+            connection=connection or read["connection"] or storage_settings(conf).connection,
         )
         return read, stream
 

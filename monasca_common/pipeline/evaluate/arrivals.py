@@ -56,7 +56,7 @@ class Arrivals:
 
     @property
     def buckets(self) -> frozenset[int]:
-        """In which buckets of `frames.ARRIVAL_MS` a record came."""
+        """The starts of the buckets of `frames.ARRIVAL_MS` in which a record came."""
         return frozenset(self._buckets.value)
 
     def adder(self) -> ArrivalsAdder:

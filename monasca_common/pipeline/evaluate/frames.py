@@ -21,7 +21,7 @@ from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate.folding import FoldedRow, Folding, merged_rows
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, MatchTarget, SubExpressionIndex
-from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, TOO_OLD, Rejection
+from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.spark.arrow import (
     ArrowFunction,
     OnRejected,
@@ -32,14 +32,13 @@ from monasca_common.pipeline.spark.arrow import (
     numbers,
     row_batches,
 )
-from monasca_common.pipeline.windows import TimeBounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
 ARRIVAL_MS = 10_000
-"""Of Kafka's times no more is kept than in which buckets of this length a record came."""
+"""Of Kafka's times no more is kept than the starts of the buckets of this length in which a record came."""
 #: The columns of `FoldedRow`.
 FOLDED = (
     *(("sub_expression_id", "string"), ("windows", "long"), ("match_key", "binary"), ("match_values", "string")),
@@ -52,7 +51,8 @@ _MOST_REMEMBERED = 200_000
 
 #: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
 OnCounts = Callable[[int, int, Mapping[int, float]], None]
-#: Called with the newest of Kafka's times of each partition, and the buckets of `ARRIVAL_MS` in which a record came.
+#: Called with the newest of Kafka's times of each partition, and the starts of the buckets of `ARRIVAL_MS` in which a
+#: record came.
 OnArrivals = Callable[[Mapping[int, int], AbstractSet[int]], None]
 
 
@@ -75,10 +75,11 @@ class _Matcher:
 
 @dataclass(frozen=True, slots=True)
 class RecordFolding:
-    """What executors need to fold records. ``definitions``: made by `portable_definitions`."""
+    """What executors need to fold records. ``definitions``: made by `portable_definitions`. ``latest_ms``: the latest
+    event time that is accepted."""
 
     definitions: bytes = field(repr=False)
-    bounds: TimeBounds
+    latest_ms: int
     on_rejected: OnRejected
     on_counts: OnCounts
     on_arrivals: OnArrivals
@@ -98,7 +99,7 @@ class RecordFolding:
             targets = matcher.targets(row.series)
             if not targets:
                 continue
-            refused = self._out_of_bounds(row)
+            refused = self._too_new(row)
             if refused:
                 rejected[index] = refused
                 continue
@@ -112,13 +113,11 @@ class RecordFolding:
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
         self.on_counts(taken, len(rejected), newest_ms)
-        self.on_arrivals(_newest(partitions, kafka_ms), {each // ARRIVAL_MS for each in kafka_ms})
+        self.on_arrivals(_newest(partitions, kafka_ms), {each // ARRIVAL_MS * ARRIVAL_MS for each in kafka_ms})
 
-    def _out_of_bounds(self, row: Measurement) -> Rejection | None:
-        if row.time_ms > self.bounds.latest_ms:
+    def _too_new(self, row: Measurement) -> Rejection | None:
+        if row.time_ms > self.latest_ms:
             return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
-        if row.time_ms < self.bounds.oldest_ms:
-            return Rejection(TOO_OLD, "metric.timestamp is before all that is kept: is it in milliseconds?")
         return None
 
 

@@ -31,6 +31,7 @@ from monasca_common.notification.settings import (
 )
 from monasca_common.persister.settings import GroupSettings, GroupSwitch, PersisterSettings
 from monasca_common.pipeline.archive.settings import ArchiveSettings
+from monasca_common.pipeline.evaluate.settings import EvaluateSettings
 from monasca_common.pipeline.replay.settings import ReplaySettings
 from monasca_common.pipeline.settings import (
     AggregateSettings,
@@ -66,6 +67,7 @@ DECLARING = (
     ArchiveSettings,
     ReplaySettings,
     AggregateSettings,
+    EvaluateSettings,
     BackfillSettings,
     SparkSettings,
     SpecificationSource,
@@ -168,7 +170,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(9, len({each.value for each in entries}))
+        self.assertEqual(10, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

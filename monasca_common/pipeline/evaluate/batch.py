@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates alarms, batch by batch: measurements are merged into windows, then what is due is evaluated.
+
+Every transaction holds the evaluator's row, so merges and rounds are in one order: an alarm that a merge makes is in
+the next round, and a round sees all measurements that were read before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.pipeline.errors import DefinitionsChanged, EvaluatorFenced, NotEvaluated
+from monasca_common.pipeline.evaluate import active, alarm_making, frames, horizon, progress, window_table
+from monasca_common.pipeline.evaluate.active import ActiveDefinitions
+from monasca_common.pipeline.evaluate.arrivals import Arrivals
+from monasca_common.pipeline.evaluate.horizon import Look
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
+from monasca_common.pipeline.evaluate.rounds import RoundReport, Rounds
+from monasca_common.pipeline.evaluate.settings import EvaluateSettings
+from monasca_common.pipeline.jobs.fenced_batch import BatchResult, FencedBatches, PlannedBatch
+from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark import staging
+from monasca_common.pipeline.spark.counts import TaskCounts
+from monasca_common.pipeline.spark.rejected import RejectedPublisher
+from monasca_common.pipeline.spark.staging import StagedAttempts, StagingTable
+from monasca_common.pipeline.windows import FUTURE_MS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST_TRIES = 3
+"""A batch is computed so often while definitions change; then what still fits is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateReport:
+    """The result of one step. See `BatchResult`; ``behind``: how many offsets are left; ``made``: new alarms."""
+
+    batch: BatchResult = field(default_factory=BatchResult)
+    behind: int = 0
+    round: RoundReport = field(default_factory=RoundReport)
+    published: int = 0
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> int:
+        return self.batch.offsets
+
+    @property
+    def lags(self) -> tuple[PartitionLag, ...]:
+        return self.batch.lags
+
+    def results(self) -> dict[str, int]:
+        return {
+            "records": self.batch.records,
+            "rejected": self.batch.rejected,
+            "duplicates": self.batch.duplicates,
+            "new_alarms": self.batch.groups,
+            "evaluated_alarms": self.round.alarms,
+            "transitions": self.round.transitions,
+            "published_transitions": self.published,
+        }
+
+
+class Evaluation:
+    """One driver of the job. Its caller repeats `step`. What a `step` that raises has committed, the next goes on
+    from."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: EvaluateSettings,
+        topic: SourceTopic,
+        offset_store: OffsetStore,
+        publisher: TransitionPublisher,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._offset_store = offset_store
+        stream, lookback = settings.stream, settings.duplicates_lookback
+        self._batches = FencedBatches(spark, "evaluate", stream, lookback, topic, offset_store, self._clock)
+        grace_ms = settings.outage_grace_seconds * 1000
+        self._merging = Merging(stream.name, grace_ms, offset_store, self._clock)
+        self._folding = FoldingStage(spark, settings, offset_store, self._clock)
+        self._rounds = Rounds(
+            offset_store,
+            stream.name,
+            settings.delay_seconds * 1000,
+            grace_ms,
+            self._clock,
+            writes_history=settings.writes_history,
+        )
+        self._publisher = publisher
+
+    def step(self) -> EvaluateReport:
+        """Merge one batch, if there is one, evaluate what is due, and publish what has changed.
+
+        Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
+        """
+        timing = StageSeconds(self._clock)
+        self._rounds.finish()
+        with timing.stage("plan"):
+            planned = self._batches.plan()
+        look, batch = self._batch(planned, timing)
+        with timing.stage("evaluate"):
+            done = self._rounds.run(look)
+        with timing.stage("publish"):
+            published = self._publisher.publish()
+        self._rounds.forget(self._clock.time_ms())
+        seconds = timing.seconds if batch.offsets or done.alarms else {}
+        return EvaluateReport(batch, planned.behind, done, published, seconds)
+
+    def _batch(self, planned: PlannedBatch, timing: StageSeconds) -> tuple[Look, BatchResult]:
+        for tries in range(1, MOST_TRIES + 1):
+            attempt = _Attempt(self._folding, self._merging, planned, is_last=tries == MOST_TRIES)
+            try:
+                result = self._batches.run(planned, timing, attempt.stage, attempt.merge)
+            except DefinitionsChanged:
+                continue
+            return attempt.look, result
+        raise AssertionError("the last attempt takes what there is")
+
+
+class _Attempt:
+    """One computation of a batch, with the definitions that there were when it began."""
+
+    def __init__(self, folding: FoldingStage, merging: Merging, planned: PlannedBatch, *, is_last: bool) -> None:
+        self._folding = folding
+        self._merging = merging
+        self._is_last = is_last
+        self._planned = planned
+        self._definitions: ActiveDefinitions | None = None
+        self.look = Look(planned.look_ms, planned.range_plan.ended)
+
+    def stage(self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int) -> StagedAttempts:
+        definitions, staged, arrivals = self._folding.stage(records, batch, counts, offsets)
+        self._definitions = definitions
+        ended = self._planned.range_plan.ended
+        self.look = Look(self._planned.look_ms, ended, arrivals.newest_ms, arrivals.buckets)
+        return staged
+
+    def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
+        assert self._definitions is not None
+        return self._merging.merge(
+            connection, batch, staged, self._definitions, self.look, takes_what_fits=self._is_last
+        )
+
+
+class FoldingStage:
+    """Folds the records of a batch on executors, and stages the result."""
+
+    def __init__(
+        self, spark: SparkSession, settings: EvaluateSettings, offset_store: OffsetStore, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._offset_store = offset_store
+        self._clock = clock
+        self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
+        self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self._known: ActiveDefinitions | None = None
+
+    def stage(
+        self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int
+    ) -> tuple[ActiveDefinitions, StagedAttempts, Arrivals]:
+        with self._offset_store.reading() as connection:
+            known = self._known = active.current(connection, self._known)
+        portable = frames.portable_definitions(known.sub_expressions)
+        arrivals = Arrivals(self._spark)
+        latest_ms = self._clock.time_ms() + FUTURE_MS
+        folding = frames.RecordFolding(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
+        if offsets <= self._settings.one_task_offsets:
+            to_rows = frames.in_one_task(records, folding)
+        else:
+            to_rows = frames.folded(records, folding, self._tasks)
+        table = StagingTable("alarm_staging", frames.FOLDED, frames.MergedRows(portable), window_table.insert)
+        staged = staging.stage(to_rows, table, self._offset_store, self._settings.stream.connection, batch)
+        return known, staged, arrivals
+
+
+class Merging:
+    """Merges what is staged, in the transaction that accounts for it."""
+
+    def __init__(self, job: str, grace_ms: int, offset_store: OffsetStore, clock: Clock) -> None:
+        self._job = job
+        self._grace_ms = grace_ms
+        self._offset_store = offset_store
+        self._clock = clock
+
+    def merge(
+        self,
+        connection: sa.Connection,
+        batch: str,
+        staged: StagedAttempts,
+        known: ActiveDefinitions,
+        look: Look,
+        *,
+        takes_what_fits: bool,
+    ) -> int:
+        """The number of new alarms.
+
+        Raises `EvaluatorFenced`, `StagingLost`, and `DefinitionsChanged` if a definition is another than the one of
+        ``known``, unless it ``takes_what_fits``.
+        """
+        window_table.check(connection, batch, staged)
+        is_same = active.hold_version(connection) == known.version
+        stored = self._hold_progress(connection, look)
+        if not is_same:
+            versions = window_table.definition_versions(connection, batch, staged)
+            if not takes_what_fits and any(known.versions[each] != version for each, version in versions.items()):
+                raise DefinitionsChanged("definitions of alarms changed while a batch was computed")
+            window_table.leave_out_changed(connection, batch, staged)
+        now_ms = self._clock.time_ms()
+        window_table.merge(connection, batch, staged, {each.id: each for each in known.sub_expressions})
+        made = alarm_making.make_alarms(connection, batch, staged, now_ms)
+        alarm_making.note_changed(connection, batch, staged)
+        progress.save(connection, self._job, horizon.after(stored, look, self._grace_ms))
+        window_table.clear(connection, batch, now_ms)
+        return made
+
+    def _hold_progress(self, connection: sa.Connection, look: Look) -> StoredProgress:
+        """As it is, because the offsets that are held keep other merges away; no round may be open."""
+        stored = progress.load(connection, self._job)
+        progress.hold(connection, self._job, stored)
+        if stored is None:
+            return StoredProgress(min(look.arrivals, default=look.look_ms))
+        if stored.round_to_ms is not None:
+            raise EvaluatorFenced(self._job)
+        return stored

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job ``evaluate``, wired together from its configuration."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from oslo_config import cfg
+
+from monasca_common.kafka import open_producer
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.pipeline.evaluate.batch import Evaluation
+from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
+from monasca_common.pipeline.evaluate.settings import evaluate_settings
+from monasca_common.pipeline.jobs import loop
+from monasca_common.pipeline.jobs.activity import Heartbeat
+from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
+from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.settings import spark_settings
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.spark.rejected import dead_letter_topic
+from monasca_common.pipeline.spark.session import close_session, open_session
+
+
+class EvaluateJob(Job):
+    summary = "evaluates the thresholds of alarm definitions, and publishes how alarms change"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._settings = evaluate_settings(conf)
+        self._spark = spark_settings(conf)
+
+    def facts(self) -> Mapping[str, object]:
+        settings = self._settings
+        return {**settings.stream.facts(), "writes": settings.alarm_transitions_topic, "spark": self._spark.master}
+
+    def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
+        if request.from_ms is not None or request.to_ms is not None:
+            raise ConfigurationError(
+                "evaluate goes on from where it stands, and takes neither --from nor --to: what was decided is not "
+                "decided again"
+            )
+        settings, stream = self._settings, self._settings.stream
+        offset_store = OffsetStore(stream.connection)
+        offset_store.check()
+        with contextlib.ExitStack() as stack:
+            topic = stack.enter_context(SourceTopic(stream.consumer))
+            topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
+            producer = stack.enter_context(open_producer(stream.producer))
+            told = stack.enter_context(served("evaluate", stream.status_host, stream.status_port, watcher))
+            stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
+            spark = open_session(self._spark, "monasca-evaluate")
+            stack.callback(close_session, spark)
+            stack.enter_context(loop.spark_told())
+            publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
+            evaluation = Evaluation(spark, settings, topic, offset_store, publisher)
+            return loop.run(evaluation.step, spark, stream.trigger_seconds, request, told)

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the job ``evaluate``: frozen, declared here as the options of ``[pipeline_evaluate]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from oslo_config import cfg
+
+from monasca_common.alarms.settings import SQL_DRIVERS, database_settings
+from monasca_common.kafka.config import OptionGroup, declared, option, options_of, with_defaults
+from monasca_common.pipeline.settings import StreamGroup, StreamSettings
+from monasca_common.storage.settings import has_database, storage_settings
+
+EVALUATE_GROUP = "pipeline_evaluate"
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluateSettings:
+    """The settings of the job. ``stream.connection``: the database of alarms. ``writes_history``: it is the storage's
+    too. ``duplicates_lookback``, ``one_task_offsets``: see `AggregateSettings`."""
+
+    stream: StreamSettings
+    writes_history: bool
+    alarm_transitions_topic: str = field(
+        metadata=declared(default="alarm-state-transitions", help="The topic to which changes of alarms are published.")
+    )
+    delay_seconds: int = option(
+        30,
+        minimum=0,
+        maximum=3_600,
+        unit="seconds",
+        help="How long after its end a window is evaluated. Too small: measurements that come later do not count. "
+        "Larger: alarms change later, except where a measurement decides at once.",
+    )
+    outage_grace_seconds: int = option(
+        300,
+        minimum=0,
+        maximum=86_400,
+        unit="seconds",
+        help="How long after an outage of Kafka windows within it are not taken for empty, because agents send again "
+        "what they could not send. Too small: alarms become UNDETERMINED by an outage. Larger: an agent that stopped "
+        "meanwhile is noticed later.",
+    )
+    duplicates_lookback: int = option(
+        10_000,
+        minimum=0,
+        maximum=1_000_000_000,
+        unit="offsets",
+        help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
+        "if an earlier record, in the batch or in these offsets, has the same id: otherwise count and sum have it "
+        "twice. Too small: a later copy counts again. Larger: each batch reads more. 0: all copies count.",
+    )
+    one_task_offsets: int = option(
+        10_000,
+        minimum=0,
+        maximum=1_000_000,
+        unit="offsets",
+        help="Up to how many offsets a batch is computed by one task, without a shuffle. Too small: batches of few "
+        "records cost as much as large ones. Too large: one core computes what all could share. 0: never.",
+    )
+
+
+_STREAM = tuple(each for each in options_of(StreamSettings) if each.name != "connection")
+_EVALUATE = StreamGroup(
+    OptionGroup(EVALUATE_GROUP, (*with_defaults(_STREAM, {"trigger_seconds": 1.0}), *options_of(EvaluateSettings))),
+    MappingProxyType({"topic": ["metrics"], "group_id": "spark-evaluate"}),
+)
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """The group with its options, for oslo.config's generator of sample files."""
+    return [_EVALUATE.listed()]
+
+
+def evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings:
+    """The settings of the job ``evaluate``. Raises `ConfigurationError`, `NoAlarmsDatabase`."""
+    connection = database_settings(conf).connection
+    read, stream = _EVALUATE.settings(conf, connection)
+    if len(stream.consumer.topics) > 1:
+        raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one")
+    return read.settings(EvaluateSettings, stream=stream, writes_history=_has_history(conf, connection))
+
+
+def _has_history(conf: cfg.ConfigOpts, connection: str) -> bool:
+    if not has_database(conf):
+        return False
+    storage = storage_settings(conf)
+    return storage.driver in SQL_DRIVERS and storage.connection == connection

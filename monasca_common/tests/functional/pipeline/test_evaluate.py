@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job evaluate on a real Kafka, Spark and database: from metrics to transitions, each once, whatever crashes."""
+
+import json
+import time
+from unittest import mock
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import AlarmDefinition
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.pipeline.evaluate.batch import Evaluation
+from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
+from monasca_common.pipeline.evaluate.settings import EvaluateSettings
+from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.storage import StorageSettings
+from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark
+from monasca_common.tests.unit.pipeline.pipeline_case import envelope
+
+MINUTE_MS = 60_000
+
+
+class EvaluateCase(KafkaPipelineCase):
+    """What is posted is of the minute that has just begun by the clock, which moves when the test says so. It is ahead
+    of Kafka's, which is the real one."""
+
+    def setUp(self):
+        super().setUp()
+        self.transitions_topic = self.fixture.topic(1)
+        database = AlarmsDatabase(StorageSettings(self.database, self.url))
+        self.addCleanup(database.close)
+        self.definitions = AlarmDefinitions(database)
+        self.created_ms = time.time_ns() // 1_000_000
+        self.event_ms = (self.created_ms // MINUTE_MS + 2) * MINUTE_MS
+        self.clock = SetClock(self.event_ms + 1000)
+
+    def define(self, expression, *match_by, name="d"):
+        definition = AlarmDefinition(name, expression, match_by=match_by)
+        return self.definitions.create("t", definition, self.created_ms).id
+
+    def evaluation(self, **changes):
+        own = {"duplicates_lookback": 0, "delay_seconds": 0, "outage_grace_seconds": 0}
+        own |= {name: changes.pop(name) for name in ("duplicates_lookback", "one_task_offsets") if name in changes}
+        stream = self.stream(**changes)
+        settings = EvaluateSettings(stream, writes_history=True, alarm_transitions_topic=self.transitions_topic, **own)
+        topic = SourceTopic(stream.consumer)
+        self.addCleanup(topic.close)
+        publisher = TransitionPublisher(self.offset_store, self.producer, self.transitions_topic)
+        spark = self.useFixture(SharedSpark()).session
+        return Evaluation(spark, settings, topic, self.offset_store, publisher, self.clock)
+
+    def measure(self, value, name="cpu", host="a", tenant="t", message_id=None, partition=None):
+        meta = {"tenantId": tenant, "region": "r"}
+        text = envelope(name, self.event_ms, value, dimensions={"hostname": host}, meta=meta)
+        self.publish([Record(text, message_id=message_id, partition=partition)])
+
+    def transitions(self):
+        """(message id, old state, new state, value of hostname) of all that was published."""
+        found = []
+        for message in self.read(self.transitions_topic, 1):
+            told = json.loads(message.value())["alarm-transitioned"]
+            host = told["metrics"][0]["dimensions"]["hostname"]
+            found.append((dict(message.headers())[MESSAGE_ID_HEADER], told["oldState"], told["newState"], host))
+        return found
+
+    def changes(self):
+        return [each[1:] for each in self.transitions()]
+
+
+class StepTest(EvaluateCase):
+    def test_a_measurement_that_decides_makes_an_alarm_and_its_transition_in_one_step(self):
+        self.define("max(cpu) > 5", "hostname")
+        job = self.evaluation()
+        self.measure(9.0)
+        self.measure(1.0, host="b")
+        report = job.step()
+        self.assertEqual((2, 2, 1), (report.offsets, report.batch.groups, report.round.transitions))
+        self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
+        job.step()
+        self.assertEqual(1, len(self.transitions()))
+
+    def test_a_window_that_ends_is_evaluated_without_traffic(self):
+        self.define("avg(cpu) > 5", "hostname")
+        job = self.evaluation(one_task_offsets=0)
+        self.measure(4.0)
+        self.measure(8.0)
+        self.measure(1.0, host="b")
+        self.assertEqual([], job.step() and self.changes())
+        self.clock.now_ms += 2 * MINUTE_MS
+        job.step()
+        self.assertEqual({("UNDETERMINED", "ALARM", "a"), ("UNDETERMINED", "OK", "b")}, set(self.changes()))
+
+    def test_what_is_no_metric_or_too_far_ahead_is_a_dead_letter(self):
+        self.define("max(cpu) > 5")
+        self.publish([b"{", envelope("cpu", self.event_ms + 86_400_000, 9.0, meta={"tenantId": "t", "region": "r"})])
+        self.assertEqual(2, self.evaluation().step().batch.rejected)
+        self.assertEqual(2, len(self.read(self.dlq, 1)))
+        self.assertEqual([], self.changes())
+
+    def test_a_tenant_does_not_see_what_another_measures(self):
+        self.define("max(cpu) > 5")
+        self.measure(9.0, tenant="other")
+        self.evaluation().step()
+        self.assertEqual([], self.scalars("SELECT id FROM alarm"))
+
+    def test_copies_of_a_message_count_once(self):
+        self.define("count(cpu) > 2", "hostname")
+        job = self.evaluation(duplicates_lookback=100)
+        for partition in (0, 0, 1):
+            self.measure(1.0, message_id=b"a", partition=partition)
+        self.measure(1.0, message_id=b"b", partition=1)
+        self.assertEqual(2, job.step().batch.duplicates)
+        self.measure(1.0, message_id=b"a", partition=0)
+        job.step()
+        self.assertEqual([], self.changes())
+        self.measure(1.0, message_id=b"c", partition=0)
+        job.step()
+        self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
+
+    def test_a_definition_that_changes_while_a_batch_is_computed_is_the_one_that_counts(self):
+        definition = self.define("max(cpu) > 5", "hostname")
+        job = self.evaluation()
+        self.measure(9.0)
+        stage, computed = job._folding.stage, []
+
+        def overtaken(*arguments):
+            staged = stage(*arguments)
+            if not computed:
+                changed = AlarmDefinition("d", "min(cpu) > 100", match_by=("hostname",))
+                self.definitions.change("t", definition, lambda _: changed, self.created_ms + 1)
+            computed.append(staged)
+            return staged
+
+        with mock.patch.object(job._folding, "stage", overtaken):
+            job.step()
+        self.assertEqual(2, len(computed))
+        self.assertEqual([("UNDETERMINED", "OK", "a")], self.changes())
+
+
+class CrashTest(EvaluateCase):
+    POINTS = (
+        *("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction", "pipeline.after_commit"),
+        *("evaluate.inside_chunk", "evaluate.between_chunks", "evaluate.after_commit", "evaluate.before_clearing"),
+    )
+
+    def test_whoever_goes_on_tells_each_transition_once(self):
+        self.define("max(cpu) > 5", "hostname")
+        self.evaluation().step()
+        for number, point in enumerate(self.POINTS):
+            self.measure(9.0, host=f"h{number}")
+            with failpoints.armed(point, "raise"):
+                self.assertRaises(failpoints.FailPointReached, self.evaluation().step)
+            self.evaluation().step()
+        found = set(self.transitions())
+        hosts = [f"h{number}" for number in range(len(self.POINTS))]
+        self.assertEqual([("UNDETERMINED", "ALARM", host) for host in hosts], sorted(each[1:] for each in found))
+        self.assertEqual(len(hosts), len({each[0] for each in found}))
+        # On PostgreSQL the persister makes the partitions of history, and so the first rows of a day.
+        stored = len(hosts) if self.database == "sqlite" else 0
+        self.assertEqual([stored], self.scalars("SELECT count(*) FROM alarm_history"))
+        self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_outbox"))
+
+
+class PostgresqlStepTest(StepTest):
+    database = "postgresql"
+
+
+class PostgresqlCrashTest(CrashTest):
+    database = "postgresql"
