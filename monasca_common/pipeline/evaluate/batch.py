@@ -231,7 +231,7 @@ class Merging:
         stored = progress.load(connection, self._job)
         progress.hold(connection, self._job, stored)
         if stored is None:
-            return StoredProgress(min(look.arrivals, default=look.look_ms))
+            return horizon.begun(look)
         if stored.round_to_ms is not None:
             raise EvaluatorFenced(self._job)
         return stored

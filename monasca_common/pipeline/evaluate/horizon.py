@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from monasca_common.alarms.evaluation import Standstill
 from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.storage.retention import DAY_MS
 
 BUCKET_MS = 10_000
 """Arrivals are noted by the start of the bucket of Kafka's time in which they were."""
@@ -29,6 +30,13 @@ class Look:
     ended: Set[int] = frozenset()
     newest_kafka_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     arrivals: Set[int] = frozenset()
+
+
+def begun(look: Look) -> StoredProgress:
+    """Before the first batch, of which ``look`` is. A producer whose clock stands in the past moves it a day at most:
+    every minute since then is evaluated."""
+    first_ms = min(look.arrivals, default=look.look_ms)
+    return StoredProgress(min(max(first_ms, look.look_ms - DAY_MS), look.look_ms))
 
 
 def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:

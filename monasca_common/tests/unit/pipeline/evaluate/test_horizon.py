@@ -2,7 +2,7 @@
 from oslotest import base
 
 from monasca_common.alarms.evaluation import Standstill
-from monasca_common.pipeline.evaluate.horizon import Look, after, least_ms
+from monasca_common.pipeline.evaluate.horizon import Look, after, begun, least_ms
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 
 DAY_MS = 86_400_000
@@ -25,6 +25,12 @@ class HorizonTest(base.BaseTestCase):
     def test_else_up_to_its_last_record_and_the_least_counts(self):
         found = looked(self.stored, Look(130_000, {1}, {0: 105_000}))
         self.assertEqual((105_000, 130_000), (least_ms(found), found.seen_ms))
+
+    def test_the_first_evaluation_goes_back_to_the_first_arrival_and_a_day_at_most(self):
+        now_ms = 10 * DAY_MS
+        firsts = [begun(Look(now_ms, arrivals=found)).evaluated_to_ms for found in ({now_ms - 70_000, now_ms}, {0}, ())]
+        self.assertEqual([now_ms - 70_000, now_ms - DAY_MS, now_ms], firsts)
+        self.assertEqual(now_ms, begun(Look(now_ms, arrivals={now_ms + 50_000})).evaluated_to_ms)
 
     def test_a_partition_of_which_nothing_was_read_holds_all_back(self):
         self.assertEqual(100_000, least_ms(looked(self.stored, Look(130_000, {1}))))
