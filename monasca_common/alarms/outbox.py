@@ -56,6 +56,11 @@ def waiting(connection: sa.Connection, kind: str, limit: int) -> list[Unpublishe
     return [_unpublished(row) for row in connection.execute(statement)]
 
 
+def count(connection: sa.Connection, kind: str) -> int:
+    """How many wait."""
+    return int(connection.execute(sa.select(sa.func.count()).where(_OUTBOX.c.kind == kind)).scalar_one())
+
+
 def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpublished) -> list[Unpublished]:
     """What is to be published now, in order: whatever of the kind of ``due`` has its key, up to ``due`` itself, because
     what is told of one alarm keeps its order; and as far as ``limit`` allows, what has been due since before that time.

@@ -20,6 +20,8 @@ def status_lines(status: JobStatus, now_ms: int) -> Iterator[str]:
     if batch is not None:
         counts = f"{batch.offsets:,} offsets, {batch.records:,} records, {batch.seconds:,.1f} s"
         yield f"  last batch at {times.shown(batch.ended_ms)}: {counts}"
+    if status.evaluated_to_ms is not None:
+        yield f"  alarms are evaluated up to {times.shown(status.evaluated_to_ms)}"
     yield f"  lag {_seconds(status.lag_seconds)}"
     for each in status.partitions:
         where = f"stored below {each.next_offset:,} of {each.end:,}"

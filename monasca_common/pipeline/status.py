@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
+from monasca_common.alarms import outbox
+from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.aggregate import periods
 from monasca_common.pipeline.aggregate.periods import Closing
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
+from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
 from monasca_common.pipeline.settings import AggregateSettings, StreamSettings, aggregate_settings
@@ -39,6 +43,7 @@ class JobStatus:
 
     ``lag_seconds``: that of the partition that is furthest behind. ``state``, ``seen_ms`` and ``last_batch``: see
     `monasca_common.pipeline.jobs.activity`; ``started_ms`` and ``seen_ms`` are ``None`` if no job has written there.
+    ``evaluated_to_ms``: up to when alarms are evaluated, of the job that does.
     """
 
     job: str
@@ -54,10 +59,12 @@ class JobStatus:
     started_ms: int | None = None
     seen_ms: int | None = None
     last_batch: LastBatch | None = None
+    evaluated_to_ms: int | None = None
 
 
 def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobStatus]:
-    """The progress of every job that follows a topic; of the archive only if its location is configured.
+    """The progress of every job that follows a topic; of the archive only if its location is configured, of the
+    evaluation only if it has begun or its group is configured.
 
     Raises `ConfigurationError`, and the errors of Kafka and of storage.
     """
@@ -66,7 +73,7 @@ def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobSt
     found = [_aggregate_status(aggregate, now_ms)]
     if has_archive(conf):
         found += [_archive_status(stream, now_ms) for stream in archive_settings(conf).streams]
-    return found
+    return found + _evaluate_statuses(conf, now_ms)
 
 
 def _aggregate_status(settings: AggregateSettings, now_ms: int) -> JobStatus:
@@ -82,6 +89,24 @@ def _archive_status(stream: StreamSettings, now_ms: int) -> JobStatus:
     with offset_store.reading() as connection:
         committed = manifest.find(connection, source, manifest.FileState.COMMITTED)
     return replace(status, due=len(committed), waiting="files to put in place")
+
+
+def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
+    try:
+        stream = evaluate_settings(conf).stream
+    except NoAlarmsDatabase:
+        return []
+    offset_store = OffsetStore(stream.connection)
+    offset_store.check()
+    with offset_store.reading() as connection:
+        evaluated = progress.load(connection, stream.name)
+    if evaluated is None and EVALUATE_GROUP not in conf.list_all_sections():
+        return []
+    _, _, status = _job_status("evaluate", stream, now_ms)
+    with offset_store.reading() as connection:
+        waiting = outbox.count(connection, outbox.TRANSITION)
+    evaluated_to_ms = None if evaluated is None else evaluated.evaluated_to_ms
+    return [replace(status, due=waiting, waiting="transitions to publish", evaluated_to_ms=evaluated_to_ms)]
 
 
 def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetStore, Source, JobStatus]:

@@ -19,6 +19,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipeline
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope
 
 MINUTE_MS = 60_000
+OWN = {"duplicates_lookback", "one_task_offsets", "delay_seconds"}
 
 
 class EvaluateCase(KafkaPipelineCase):
@@ -41,7 +42,11 @@ class EvaluateCase(KafkaPipelineCase):
 
     def evaluation(self, **changes):
         own = {"duplicates_lookback": 0, "delay_seconds": 0, "outage_grace_seconds": 0}
-        own |= {name: changes.pop(name) for name in ("duplicates_lookback", "one_task_offsets") if name in changes}
+        own |= {
+            name: changes.pop(name)
+            for name in ("duplicates_lookback", "one_task_offsets", "delay_seconds")
+            if name in changes
+        }
         stream = self.stream(**changes)
         settings = EvaluateSettings(stream, writes_history=True, alarm_transitions_topic=self.transitions_topic, **own)
         topic = SourceTopic(stream.consumer)

@@ -7,9 +7,13 @@ from pathlib import Path
 
 from oslo_config import cfg
 
+from monasca_common.alarms import outbox
+from monasca_common.cli.pipeline_status import status_lines
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
+from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import Heartbeat, JobState, LastBatch
 from monasca_common.pipeline.settings import aggregate_settings
@@ -106,6 +110,22 @@ class UnpublishedPeriodsTest(JobStatusCase):
     def test_a_period_of_a_specification_that_is_gone_is_told_until_retention_removes_it(self):
         self.touch(NOON_MS, "gone")
         self.assertEqual((2, 1), self.waiting(emit="final"))
+
+
+class EvaluationTest(JobStatusCase):
+    def test_a_job_that_evaluates_says_up_to_when_and_what_is_to_be_published(self):
+        job = "spark-evaluate/metrics"
+        with self.offset_store.writing() as connection:
+            progress.save(connection, job, StoredProgress(NOON_MS))
+            outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
+        _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
+        self.assertEqual(("evaluate", NOON_MS, 1), (status.job, status.evaluated_to_ms, status.due))
+        lines = list(status_lines(status, NOON_MS))
+        self.assertIn("1 transitions to publish", lines[0])
+        self.assertIn("  alarms are evaluated up to 2026-01-01", "\n".join(lines))
+
+    def test_where_nobody_evaluates_nothing_is_said_of_it(self):
+        self.assertEqual(["aggregate"], [each.job for each in job_statuses(self.configuration())])
 
 
 class ActivityTest(JobStatusCase):

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random definitions and measurements through Kafka, Spark and the database, in random batches: the transitions are
+those of the plain reference."""
+
+import json
+from random import Random
+from unittest import mock
+
+from monasca_common.alarms.expression import And, Expression, Or, SubExpression
+from monasca_common.alarms.grammar import FUNCTIONS
+from monasca_common.kafka.message import Record
+from monasca_common.pipeline.evaluate import horizon
+from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
+from monasca_common.tests.unit.alarms import reference
+from monasca_common.tests.unit.alarms.reference import Change, Measurement
+from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
+from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
+
+DEFINITIONS = 40
+BATCHES = 6
+END_MS = 24 * MINUTE_MS
+DELAY_MS = 5_000
+
+
+class RandomEvaluationTest(EvaluateCase):
+    def test_the_transitions_are_those_of_the_plain_reference(self):
+        random = Random(20)
+        self.base_ms = (self.created_ms // HOUR_MS + 2) * HOUR_MS
+        horizons = [*sorted(random.sample(range(1000, 16 * MINUTE_MS), BATCHES - 1)), END_MS]
+        expressions = [_expression(random, f"m{number}") for number in range(DEFINITIONS)]
+        for number, expression in enumerate(expressions):
+            self.define(expression.text, name=f"d{number}")
+        batches = [_batches(random, expression, horizons) for expression in expressions]
+        job = self.evaluation(one_task_offsets=0, min_partitions=3, delay_seconds=DELAY_MS // 1000)
+        # The clock jumps from batch to batch.
+        with mock.patch.object(horizon, "LONGEST_SILENCE_MS", 2**52):
+            for position, horizon_ms in enumerate(horizons):
+                self.clock.now_ms = self.base_ms + horizon_ms
+                texts = [self.text(number, one) for number, own in enumerate(batches) for one in own[position][0]]
+                random.shuffle(texts)
+                self.publish(list(map(Record, texts)))
+                job.step()
+        found = self.found()
+        told = 0
+        for number, (expression, own) in enumerate(zip(expressions, batches, strict=True)):
+            expected = in_order_of_history(reference.changes(expression, own, DELAY_MS))
+            self.assertEqual(expected, found.get(f"d{number}", []), (expression.text, own))
+            told += len(expected)
+        self.assertGreater(told, 2 * DEFINITIONS)
+
+    def text(self, number, one):
+        meta = {"tenantId": "t", "region": "r"}
+        dimensions = {"position": str(one.sub)}
+        return envelope(f"m{number}", self.base_ms + one.time_ms, one.value, dimensions=dimensions, meta=meta)
+
+    def found(self):
+        changes = {}
+        for message in self.read(self.transitions_topic, 1):
+            told = json.loads(message.value())["alarm-transitioned"]
+            changes.setdefault(told["alarmName"], []).append(
+                Change(
+                    told["oldState"],
+                    told["newState"],
+                    told["timestamp"] - self.base_ms,
+                    tuple(sub["subAlarmState"] for sub in told["subAlarms"]),
+                    tuple(tuple(sub["currentValues"]) for sub in told["subAlarms"]),
+                )
+            )
+        return changes
+
+
+def _expression(random, name):
+    """Of one sub-expression, or of two."""
+    subs = [
+        SubExpression(
+            random.choice(FUNCTIONS),
+            name,
+            (("position", str(position)),),
+            random.random() < 0.3,
+            random.choice(["LT", "LTE", "GT", "GTE"]),
+            random.choice([-1.5, 0.0, 1.0, 2.0, 2.5]),
+            random.choice([60, 60, 120, 180]),
+            random.choice([1, 1, 2, 3]),
+        )
+        for position in range(random.choice([1, 1, 2]))
+    ]
+    return Expression(subs[0] if len(subs) == 1 else random.choice([And, Or])(tuple(subs)))
+
+
+def _batches(random, expression, horizons):
+    """(measurements, horizon) of each batch; with the first, every sub-expression has a series. Those of a single one
+    may come late."""
+    positions = len(expression.sub_expressions)
+    values = [-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 0.1]
+    batches = [([Measurement(each, random.choice(values), each) for each in range(positions)], horizons[0])]
+    batches += [([], each) for each in horizons[1:]]
+    for time_ms in sorted(random.sample(range(10, 16 * MINUTE_MS), random.randrange(40))):
+        one = Measurement(time_ms, random.choice(values), random.randrange(positions))
+        first = next(number for number, each in enumerate(horizons) if each >= time_ms)
+        late = random.randrange(2) if positions == 1 else 0
+        batches[min(first + late, len(horizons) - 1)][0].append(one)
+    return batches
+
+
+class PostgresqlRandomEvaluationTest(RandomEvaluationTest):
+    database = "postgresql"
