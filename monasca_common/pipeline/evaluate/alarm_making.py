@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import new_id
 from monasca_common.alarms.definition_tables import sub_expression
 from monasca_common.alarms.definitions import StoredSubExpression
@@ -28,7 +29,7 @@ SEEN_MS = 3_600_000
 _STAGING, _SERIES, _PART = tables.alarm_staging, tables.alarm_series, tables.alarm_part
 _ALARM, _METRIC, _CHANGED = tables.alarm, tables.alarm_metric, tables.alarm_changed
 _DEFINITION, _SUB = tables.alarm_definition, tables.alarm_sub_expression
-_SUB_EXPRESSIONS_AT_ONCE = 500
+_IDS_AT_ONCE = 500
 
 #: Values by sub-expression.
 _BySub = dict[str, set[Values]]
@@ -59,7 +60,9 @@ def make_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, n
         _store(connection, definition, joined, alarms, now_ms)
         made += len(joined.alarms)
     if is_any_new:
-        _add_metrics(connection, series)
+        names = ("sub_expression_id", "series_id")
+        same = (_STAGING.c[name] == _SERIES.c[name] for name in names)
+        _add_metrics(connection, sa.exists().where(*same, *series))
     return made
 
 
@@ -160,9 +163,8 @@ def _store(
     ]
     if parts:
         connection.execute(_PART.insert(), parts)
-        connection.execute(
-            _metrics_of_part(connection), [{f"of_{name}": part[name] for name in part} for part in parts]
-        )
+        for some in _portions(sorted({ids[part.alarm_values] for part in joined.parts})):
+            _add_metrics(connection, _PART.c.alarm_id.in_(some))
 
 
 def _insert_alarms(
@@ -192,40 +194,18 @@ def _insert_alarms(
     connection.execute(_CHANGED.insert(), [{"alarm_id": alarm_id} for alarm_id in ids.values()])
 
 
-def _metrics_of_part(connection: sa.Connection) -> Any:
-    """Adds all series of a part to its alarm; parameters ``of_*``: the part's columns."""
-    alarm_id, sub_id = sa.bindparam("of_alarm_id", type_=sa.Text), sa.bindparam("of_sub_expression_id", type_=sa.Text)
-    key = sa.bindparam("of_match_key", type_=sa.LargeBinary)
-    columns = (alarm_id, _SERIES.c.series_id, _DEFINITION.c.tenant, _SUB.c.metric_name, _SERIES.c.dimensions)
-    joined = _SERIES.join(_SUB, _SUB.c.id == _SERIES.c.sub_expression_id).join(
-        _DEFINITION, _DEFINITION.c.id == _SUB.c.definition_id
-    )
-    query = sa.select(*columns).select_from(joined)
-    return _adding_metrics(connection, query.where(_SERIES.c.sub_expression_id == sub_id, _SERIES.c.match_key == key))
-
-
-def _add_metrics(connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]) -> None:
-    """Add the batch's series to the alarms that they are part of."""
-    row = _STAGING.c
+def _add_metrics(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> None:
+    """Add the series of the parts ``which`` to their alarms, as far as these have them not."""
     joined = (
-        _STAGING.join(
-            _SERIES,
-            sa.and_(_SERIES.c.sub_expression_id == row.sub_expression_id, _SERIES.c.series_id == row.series_id),
-        )
-        .join(_PART, sa.and_(_PART.c.sub_expression_id == row.sub_expression_id, _PART.c.match_key == row.match_key))
-        .join(_SUB, _SUB.c.id == row.sub_expression_id)
-        .join(_DEFINITION, _DEFINITION.c.id == _SUB.c.definition_id)
+        _PART.join(_SERIES, sa.and_(*(_PART.c[name] == _SERIES.c[name] for name in ("sub_expression_id", "match_key"))))
+        .join(_SUB, _SUB.c.id == _PART.c.sub_expression_id)
+        .join(_ALARM, _ALARM.c.id == _PART.c.alarm_id)
     )
-    columns = (
-        *(_PART.c.alarm_id, _SERIES.c.series_id, _DEFINITION.c.tenant, _SUB.c.metric_name, _SERIES.c.dimensions),
-    )
-    connection.execute(_adding_metrics(connection, sa.select(*columns).select_from(joined).where(*series)))
-
-
-def _adding_metrics(connection: sa.Connection, query: Any) -> Any:
-    names = ["alarm_id", "series_id", "tenant", "name", "dimensions"]
-    return conflict_insert(connection, _METRIC).from_select(names, query).on_conflict_do_nothing()
+    columns = (_ALARM.c.id, _SERIES.c.series_id, _ALARM.c.tenant, _SUB.c.metric_name, _SERIES.c.dimensions)
+    is_there = sa.exists().where(_METRIC.c.alarm_id == _ALARM.c.id, _METRIC.c.series_id == _SERIES.c.series_id)
+    rows = connection.execute(sa.select(*columns).select_from(joined).where(*which, ~is_there))
+    add_metrics(connection, [AlarmSeries(*row) for row in rows])
 
 
 def _portions(ids: list[str]) -> Iterable[list[str]]:
-    return (ids[start : start + _SUB_EXPRESSIONS_AT_ONCE] for start in range(0, len(ids), _SUB_EXPRESSIONS_AT_ONCE))
+    return (ids[start : start + _IDS_AT_ONCE] for start in range(0, len(ids), _IDS_AT_ONCE))

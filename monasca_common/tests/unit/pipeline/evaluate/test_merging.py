@@ -82,6 +82,14 @@ class AlarmsTest(MergingCase):
         metrics = self.rows(tables.alarm_metric, "dimensions")
         self.assertEqual(["0", "1"], sorted(dimensions["core"] for (dimensions,) in metrics))
 
+    def test_alarms_are_found_by_the_dimensions_of_all_their_series(self):
+        self.define("max(cpu) > 5", "host")
+        self.batch(("cpu", {"host": "a", "core": "0"}, 1, 1.0))
+        self.batch(("cpu", {"host": "a", "core": "1"}, 2, 1.0))
+        found = self.rows(tables.alarm_dimension, "tenant", "metric_name", "name", "value")
+        pairs = [("core", "0"), ("core", "1"), ("host", "a"), ("host", "a")]
+        self.assertEqual([("t", "cpu", *pair) for pair in pairs], sorted(found))
+
     def test_an_alarm_of_two_sub_expressions_waits_for_both_and_has_the_windows_before_it(self):
         self.define("max(cpu) > 5 and max(mem) > 5", "host")
         self.assertEqual(0, self.batch(("cpu", {"host": "a"}, 1, 9.0)))
