@@ -20,7 +20,7 @@ from monasca_common.alarms.database import Row
 from monasca_common.alarms.evaluation import Evaluated, SubAlarm, Transition
 from monasca_common.alarms.partial_text import readings_text
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
-from monasca_common.pipeline.evaluate.chunk import LoadedAlarm
+from monasca_common.pipeline.evaluate.chunk import LoadedAlarm, among
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
@@ -93,7 +93,7 @@ def _unchanged_by_hand(
     if not outcomes:
         return []
     ids = [each.alarm.row.id for each in outcomes]
-    statement = sa.select(_ALARM).where(_ALARM.c.id.in_(ids)).order_by(_ALARM.c.id).with_for_update()
+    statement = sa.select(_ALARM).where(among(connection, _ALARM.c.id, ids)).order_by(_ALARM.c.id).with_for_update()
     current = {row.id: row for row in connection.execute(statement)}
     pairs = [(each, current.get(each.alarm.row.id)) for each in outcomes]
     return [(each, row) for each, row in pairs if row is not None and _is_as_read(each.alarm.row, row)]
@@ -124,7 +124,7 @@ def _write_alarms(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAl
 def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> list[AlarmChange]:
     metrics: dict[str, list[AlarmedMetric]] = defaultdict(list)
     columns = (_METRIC.c.alarm_id, _METRIC.c.name, _METRIC.c.dimensions)
-    of_alarms = _METRIC.c.alarm_id.in_([row.id for _, row in changed])
+    of_alarms = among(connection, _METRIC.c.alarm_id, [row.id for _, row in changed])
     for alarm_id, name, dimensions in connection.execute(
         sa.select(*columns).where(of_alarms).order_by(_METRIC.c.alarm_id, _METRIC.c.series_id)
     ):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rounds do on each database: tests that a case with ``settings``, ``offset_store`` and ``fill_history`` inherits.
 
-Seen red: a chunk that saves its place in a transaction of its own (transitions are lost or made twice), `progress.hold`
-without its comparison, the outbox cleared before it is published, and a chunk that ignores what was set by hand.
+Seen red: a chunk that saves its place in a transaction of its own (empty windows count twice), `progress.hold` without
+its comparison, the outbox cleared before it is published, and a chunk that ignores what was set by hand.
 """
 
 import json
@@ -273,6 +273,19 @@ class RoundsContract:
         self.assertEqual(
             ("UNDETERMINED", 1), (self.rows(tables.sub_alarm)[0].state, self.rows(tables.sub_alarm)[0].windows)
         )
+
+    def test_who_crashes_inside_a_chunk_counts_no_empty_window_twice(self):
+        alarms = self.alarms("avg(m) > 1", count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 0.0, 0)])
+        for minute in (1, 2, 3):
+            looked = look(minute * 60_000 - DELAY_MS, minute * 60_000 + DELAY_MS)
+            for number in (1, 2):
+                with failpoints.armed("evaluate.inside_chunk", f"raise@{number}"), suppress(FailPointReached):
+                    self.rounds(alarms, 1).run(looked)
+            self.rounds(alarms, 1).finish()
+            empty = {row.empty_evaluations for row in self.rows(tables.sub_alarm)}
+            self.assertEqual({minute - 1}, empty)
 
     def test_before_the_first_batch_nothing_is_evaluated(self):
         alarms = self.alarms()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a round takes with 1,000, 10,000 and 100,000 alarms that are due in the same minute, of which 1 % or all
+change: ``python -m benchmarks.rounds_growth``. Each has its own process, whose memory is that of the round.
+
+Alarms are those of 100 definitions; each has one series and one window that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.databases import Databases
+from monasca_common.alarms.database import AlarmsDatabase, new_id
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import AlarmDefinition
+from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate.horizon import Look
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.storage import StorageSettings
+from monasca_common.storage.postgresql.partitions import partition_name
+from monasca_common.storage.retention import DAY_MS
+from monasca_common.storage.sql import tables
+
+COUNTS = (1_000, 10_000, 100_000)
+PERCENTS = (1, 100)
+_JOB = "benchmark"
+_DEFINITIONS = 100
+_ROWS_AT_ONCE = 20_000
+_PERIOD_MS, _DELAY_MS = 60_000, 30_000
+
+
+def main() -> int:
+    if len(sys.argv) > 1:
+        url, percent, now_ms = sys.argv[1:]
+        print(json.dumps(_measure(url, int(percent), int(now_ms))))
+        return 0
+    print("| database | alarms | changing | s | alarms/s | chunk, s | MB |")
+    with Databases() as databases:
+        for driver in ("postgresql", "sqlite"):
+            for count in COUNTS:
+                for percent in PERCENTS:
+                    with databases.new(driver) as url:
+                        _report(driver, url, count, percent)
+    return 0
+
+
+def _report(driver: str, url: str, count: int, percent: int) -> None:
+    now_ms = time.time_ns() // 1_000_000 // _PERIOD_MS * _PERIOD_MS
+    _fill(driver, url, count, percent, now_ms)
+    command = [sys.executable, "-m", "benchmarks.rounds_growth", url, str(percent), str(now_ms)]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    if found["alarms"] != count or found["transitions"] != count * percent // 100:
+        raise RuntimeError(f"{count} alarms were to be evaluated, {percent} % were to change: {found}")
+    rate, chunk = count / found["seconds"], found["seconds"] / -(-count // 2000)
+    print(
+        f"| {driver} | {count:,} | {percent} % | {found['seconds']:.1f} | {rate:,.0f} | {chunk:.2f} | {found['mb']} |"
+    )
+
+
+def _measure(url: str, percent: int, now_ms: int) -> dict[str, Any]:
+    rounds = Rounds(OffsetStore(url), _JOB, _DELAY_MS, 0, writes_history=True)
+    began = time.perf_counter()
+    report = rounds.run(Look(now_ms + _DELAY_MS, {0}))
+    seconds = time.perf_counter() - began
+    memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return {"alarms": report.alarms, "transitions": report.transitions, "seconds": seconds, "mb": memory_mb}
+
+
+def _fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
+    database = AlarmsDatabase(StorageSettings(driver, url))
+    definitions = AlarmDefinitions(database)
+    made = [
+        definitions.create("t", AlarmDefinition(f"d{number}", "avg(cpu.user_perc{service=nova}) > 85"), now_ms)
+        for number in range(_DEFINITIONS)
+    ]
+    store = OffsetStore(url)
+    with store.writing() as connection:
+        if driver == "postgresql":
+            connection.execute(sa.text(_partition(now_ms)))
+        subs = dict(
+            connection.execute(
+                sa.select(tables.alarm_sub_expression.c.definition_id, tables.alarm_sub_expression.c.id)
+            ).all()
+        )
+        rows = ((number, made[number % _DEFINITIONS].id) for number in range(count))
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            _insert(connection, some, subs, count * percent // 100, now_ms)
+        progress.save(connection, _JOB, StoredProgress(now_ms - _PERIOD_MS + _DELAY_MS, seen_ms=now_ms))
+    with store.writing() as connection:
+        connection.execute(sa.text("ANALYZE"))
+    database.close()
+
+
+def _partition(now_ms: int) -> str:
+    day = now_ms // DAY_MS
+    name = partition_name("alarm_history", day)
+    return f"CREATE TABLE {name} PARTITION OF alarm_history FOR VALUES FROM ({day * DAY_MS}) TO ({(day + 1) * DAY_MS})"
+
+
+def _insert(
+    connection: sa.Connection, some: list[tuple[int, str]], subs: dict[str, str], changing: int, now_ms: int
+) -> None:
+    each: dict[sa.Table, list[dict[str, Any]]] = {}
+    for number, definition_id in some:
+        for table, row in _rows(number, definition_id, subs[definition_id], number < changing, now_ms):
+            each.setdefault(table, []).append(row)
+    for table, rows in each.items():
+        connection.execute(table.insert(), rows)
+
+
+def _rows(
+    number: int, definition_id: str, sub_id: str, changes: bool, now_ms: int
+) -> Iterator[tuple[sa.Table, dict[str, Any]]]:
+    alarm_id, key = new_id(), number.to_bytes(16, "big")
+    host = {"hostname": f"host-{number}", "service": "nova"}
+    times = dict.fromkeys(("state_updated", "updated", "created"), now_ms - 3_600_000)
+    of_alarm = {"id": alarm_id, "definition_id": definition_id, "match_key": key, "match_values": [host["hostname"]]}
+    yield tables.alarm, {**of_alarm, "tenant": "t", "state": "OK", "version": 0, **times}
+    yield (
+        tables.alarm_metric,
+        {
+            "alarm_id": alarm_id,
+            "series_id": key,
+            "tenant": "t",
+            "name": "cpu.user_perc",
+            "dimensions": host,
+        },
+    )
+    state = {"state": "OK", "current_values": [50.0], "windows": 0, "empty_evaluations": 0, "decided": 0}
+    yield tables.sub_alarm, {"alarm_id": alarm_id, "sub_expression_id": sub_id, **state}
+    yield tables.alarm_part, {"alarm_id": alarm_id, "sub_expression_id": sub_id, "match_key": key}
+    value = 90.0 if changes else 51.0
+    partial = {"record_count": 1, "sums": repr(value * 2.0**-64), "least": value, "greatest": value, "readings": ""}
+    window = {"window_start": now_ms - _PERIOD_MS, "windows": 0, "newest": now_ms - 1000.0}
+    yield tables.alarm_window, {"sub_expression_id": sub_id, "match_key": key, **window, **partial}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
