@@ -15,6 +15,7 @@ SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
 
 _NOTIFICATION = tables.notification
 _MOST_REASON = 500
+ROWS_A_PORTION = 1000
 
 
 class NextStep(enum.Enum):
@@ -53,6 +54,14 @@ class NoticeLedger:
         values = {"state": state, "updated": now_ms, "reason": reason and reason[:_MOST_REASON]}
         statement = _NOTIFICATION.update().where(_of(notice.id)).values(values)
         self._database.write(lambda connection: connection.execute(statement))
+
+    def prune(self, before_ms: int) -> int:
+        """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``. Returns how many."""
+        is_old = _NOTIFICATION.c.updated < before_ms
+        portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
+        # The age is asked for twice, because an attempt may begin between the choice of a row and its removal.
+        statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
+        return self._database.write(lambda connection: connection.execute(statement).rowcount)
 
 
 def _step(row: Row, attempt: int) -> NextStep:

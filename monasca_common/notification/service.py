@@ -26,6 +26,7 @@ from monasca_common.notification.ledger import NoticeLedger
 from monasca_common.notification.member import NotificationMember
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import NotificationSettings, notification_settings
 
 LOG = logging.getLogger(__name__)
@@ -34,14 +35,15 @@ _CLOSE_SECONDS = 5
 
 
 class NotificationWork:
-    """Both members, over one database. Create it after the fork."""
+    """Both members and the retention, over one database. Create it after the fork."""
 
     def __init__(self, settings: NotificationSettings, notifiers: dict[str, Notifier]) -> None:
         clock = SystemClock()
         self._database = AlarmsDatabase(settings.database)
         methods = NotificationMethods(self._database)
+        ledger = NoticeLedger(self._database)
         self._delivery = NoticeDelivery(
-            NoticeLedger(self._database),
+            ledger,
             notifiers,
             settings.retry.policy(),
             clock,
@@ -56,7 +58,9 @@ class NotificationWork:
             NotificationMember(settings.changes, changes, settings.processing.number, clock),
             NotificationMember(settings.retries, retries, settings.retry.number, clock),
         )
-        self._threads = [threading.Thread(target=member.run, daemon=True) for member in self._members]
+        self._retention = LedgerRetention(ledger, clock, settings.processing.kept_ms)
+        runs = [*(member.run for member in self._members), self._retention.run]
+        self._threads = [threading.Thread(target=run, daemon=True) for run in runs]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -64,6 +68,7 @@ class NotificationWork:
 
     def stop(self) -> dict[str, int]:
         """What became of the notifications of this process."""
+        self._retention.stop()
         stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
         for thread in stoppers:
             thread.start()

@@ -27,6 +27,7 @@ from monasca_common.storage.settings import StorageSettings
 
 NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
+_DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
     "hangs keeps a thread."
@@ -158,6 +159,19 @@ class ProcessorSettings:
         help="How many notifications are sent to one method at once; further ones are sent by way of the retry topic. "
         "Too small: a method with many alarms is told late. Too large: one that hangs delays others.",
     )
+    retention_days: int = option(
+        30,
+        minimum=1,
+        maximum=3650,
+        unit="days",
+        help="How long the table notification keeps a notification after its last attempt; at least ttl. Too small: "
+        "what Kafka delivers again after that is sent again. Too large: the table fills the database.",
+    )
+
+    @property
+    def kept_ms(self) -> int:
+        """How long the ledger keeps a row: at least as long as its change may be told, so that none is told twice."""
+        return max(self.retention_days * _DAY_SECONDS, self.ttl) * 1000
 
 
 @dataclass(frozen=True, slots=True)

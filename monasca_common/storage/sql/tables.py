@@ -520,6 +520,7 @@ notification = sa.Table(
     sa.Column("reason", sa.Text),
     sa.Column("created", _BIG, nullable=False),
     sa.Column("updated", _BIG, nullable=False),
+    sa.Index("notification_by_age", "updated"),
 )
 
 # One row: programs of an older revision than this one refuse to run on the database.

@@ -5,6 +5,7 @@
 guarantee away.
 """
 
+import collections
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import cotyledon
 
 from monasca_common.cli import main as cli
 from monasca_common.kafka import failpoints
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.notification.handlers import ChangesHandler
 from monasca_common.notification.service import NotificationWorker
 
@@ -25,13 +27,20 @@ _BREATH_SECONDS = 0.05
 
 
 def commits_before_it_sends():
-    handle = ChangesHandler.__call__
+    handle, committed = ChangesHandler.__call__, OffsetTracker.committed
+    unsent = collections.deque()
 
     def handled(handler, message):
-        threading.Timer(0.5, handle, (handler, message)).start()
+        unsent.append((handler, message))
         return []
 
+    def sends_then(tracker, progress):
+        committed(tracker, progress)
+        while progress and unsent:
+            handle(*unsent.popleft())
+
     mock.patch.object(ChangesHandler, "__call__", handled).start()
+    mock.patch.object(OffsetTracker, "committed", sends_then).start()
 
 
 def arms_the_first_workers(fail_points, deaths, starts):

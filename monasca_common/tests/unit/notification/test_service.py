@@ -39,6 +39,7 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.notification_case import TENANT, NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 
+DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
 CHANGES, RETRIES = "alarm-state-transitions", "retry-notifications"
 
@@ -279,6 +280,53 @@ class CrashTest(ServiceCase):
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state", "repeats") == [("sent", 0)], "the end")
         self.assertEqual(1, len(receiver.requests))
+
+
+class LedgerRetentionTest(ServiceCase):
+    def row_of(self, number, updated_ms):
+        """The ledger has a notification that was sent then."""
+        ledger, notice = NoticeLedger(self.alarms_database), notice_of(self.alarm(number), "m1")
+        ledger.begin(notice, "m1", 1, updated_ms)
+        ledger.finish(notice, "sent", updated_ms)
+
+    def test_a_running_service_removes_what_is_older_portion_by_portion_and_keeps_the_rest(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.retention.ROWS_A_PORTION", 2))
+        for number in range(5):
+            self.row_of(number, self.now_ms - 2 * DAY_MS)
+        self.row_of(5, self.now_ms - DAY_MS // 2)
+        self.start(processing={"retention_days": 1})
+        self.until(lambda: self.ledger("alarm_id") == [("a5",)], "the removal")
+
+    def test_a_portion_is_bounded_and_begins_with_the_oldest(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
+        for number in range(4):
+            self.row_of(number, 1000 - number)
+        ledger = NoticeLedger(self.alarms_database)
+        self.assertEqual(2, ledger.prune(1000))
+        self.assertEqual([("a0",), ("a1",)], self.ledger("alarm_id"))
+        self.assertEqual([1, 0], [ledger.prune(1000), ledger.prune(1000)])
+        self.assertEqual([("a0",)], self.ledger("alarm_id"))
+
+    def test_nothing_is_removed_that_may_still_be_told(self):
+        self.assertEqual(3 * DAY_MS, ProcessorSettings(ttl=3 * DAY_MS // 1000, retention_days=1).kept_ms)
+        self.assertEqual(2 * DAY_MS, ProcessorSettings(ttl=5, retention_days=2).kept_ms)
+
+    def test_an_unavailable_database_ends_nothing(self):
+        failed = threading.Event()
+
+        def fails(_ledger, _before_ms):
+            failed.set()
+            raise StorageUnavailable("the database is away")
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.NoticeLedger.prune", fails))
+        receiver = self.receiver()
+        self.method(receiver.url())
+        stop = self.start()
+        self.until(failed.is_set, "a failure")
+        self.publish(self.alarm().message)
+        self.until(lambda: self.committed(CHANGES) == 1, "the commit")
+        self.assertEqual({"sent": 1}, stop())
 
 
 class MessagesTest(base.BaseTestCase):
