@@ -10,6 +10,7 @@ from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
+from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
@@ -141,6 +142,64 @@ class StepTest(EvaluateCase):
             job.step()
         self.assertEqual(2, len(computed))
         self.assertEqual([("UNDETERMINED", "OK", "a")], self.changes())
+
+    def test_a_definition_that_changes_all_the_time_does_not_stop_the_others(self):
+        definition = self.define("max(cpu) > 5", "hostname")
+        self.define("max(mem) > 5", "hostname", name="other")
+        job = self.evaluation()
+        self.measure(9.0)
+        self.measure(9.0, name="mem", host="b")
+        stage, computed = job._folding.stage, []
+
+        def overtaken(*arguments):
+            staged = stage(*arguments)
+            computed.append(staged)
+            expression = ("min(cpu) < 5", "max(cpu) > 5")[len(computed) % 2]
+            changed = AlarmDefinition("d", expression, match_by=("hostname",))
+            self.definitions.change("t", definition, lambda _: changed, self.created_ms + len(computed))
+            return staged
+
+        with mock.patch.object(job._folding, "stage", overtaken):
+            job.step()
+        self.assertEqual(3, len(computed))
+        self.assertEqual([("UNDETERMINED", "ALARM", "b")], self.changes())
+
+    def test_a_definition_that_is_deleted_while_a_batch_is_computed_leaves_nothing(self):
+        definition = self.define("max(cpu) > 5", "hostname")
+        job = self.evaluation()
+        self.measure(9.0)
+        stage = job._folding.stage
+
+        def overtaken(*arguments):
+            staged = stage(*arguments)
+            self.definitions.delete("t", definition)
+            return staged
+
+        with mock.patch.object(job._folding, "stage", overtaken):
+            job.step()
+        for table in ("alarm", "alarm_series", "alarm_window", "alarm_part", "alarm_changed", "alarm_staging"):
+            self.assertEqual([0], self.scalars(f"SELECT count(*) FROM {table}"), table)
+        self.assertEqual([], self.changes())
+
+    def test_of_two_evaluators_one_is_fenced_and_each_transition_is_told_once(self):
+        self.define("count(cpu) > 1", "hostname")
+        first, second = self.evaluation(), self.evaluation()
+        self.measure(1.0)
+        stage = first._folding.stage
+
+        def overtaken(*arguments):
+            staged = stage(*arguments)
+            second.step()
+            return staged
+
+        with mock.patch.object(first._folding, "stage", overtaken):
+            self.assertRaises(Fenced, first.step)
+        first.step()
+        self.assertEqual([1], self.scalars("SELECT record_count FROM alarm_window"))
+        self.measure(1.0)
+        second.step()
+        first.step()
+        self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
 
 
 class CrashTest(EvaluateCase):
