@@ -70,7 +70,7 @@ class AlarmState:
 
     state: str
     sub_alarms: tuple[SubAlarm, ...]
-    last_transition_ms: int = 0
+    last_transition_ms: int = -1
 
     @classmethod
     def new(cls, expression: Expression) -> AlarmState:
@@ -139,8 +139,9 @@ def evaluate(expression: Expression, alarm: AlarmState, measured: Sequence[Measu
             sub_alarms[occasion.position] = occasion.apply(sub_alarms[occasion.position])
         new_state = state_of(expression, sub_alarms)
         if new_state != state:
-            # A crossing that comes late is dated no earlier than the change before it: history is read in order.
-            last_ms = max(int(timestamp_ms), last_ms)
+            # A crossing that comes late is dated after the change before it: history is read in order, and a change
+            # back to the same state has a time, and so an id, of its own.
+            last_ms = max(int(timestamp_ms), last_ms + 1)
             reason = _reason(new_state, sub_alarms)
             transitions.append(Transition(state, new_state, last_ms, reason, tuple(sub_alarms)))
             state = new_state

@@ -137,7 +137,7 @@ def _sub_expressions(
 
 def _state(row: Row, subs: Sequence[StoredSubExpression], stored: Mapping[str, Row]) -> AlarmState:
     sub_alarms = tuple(_sub_alarm(each, stored.get(each.id)) for each in subs)
-    return AlarmState(row.state, sub_alarms, 0 if row.state_updated == row.created else row.state_updated)
+    return AlarmState(row.state, sub_alarms, -1 if row.state_updated == row.created else row.state_updated)
 
 
 def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:

@@ -73,10 +73,10 @@ def evaluated(expression, batches, delay_ms):
 
 
 def in_order_of_history(changes):
-    """A change that came late is dated no earlier than the one before it."""
-    found, last_ms = [], 0
+    """A change that came late is dated after the one before it."""
+    found, last_ms = [], -1
     for each in changes:
-        last_ms = max(last_ms, each.timestamp_ms)
+        last_ms = max(last_ms + 1, each.timestamp_ms)
         found.append(each._replace(timestamp_ms=last_ms))
     return found
 
@@ -86,7 +86,7 @@ class AgainstReferenceTest(base.BaseTestCase):
     @given(expressions, delays_ms, st.data())
     def test_wherever_batches_are_cut(self, expression, delay_ms, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
-        expected = reference.changes(expression, [(measured, END_MS)], delay_ms)
+        expected = in_order_of_history(reference.changes(expression, [(measured, END_MS)], delay_ms))
 
         self.assertEqual(expected, evaluated(expression, in_batches(data.draw, measured), delay_ms))
 

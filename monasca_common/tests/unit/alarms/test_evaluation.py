@@ -347,7 +347,7 @@ class LateTest(EvaluationCase):
         evaluator.batch([at(0, 5, 0.0)], due_ms(1))
         [transition] = evaluator.batch([at(1, 5, 2.0)], due_ms(1) + 1_000)
 
-        self.assertEqual(("ALARM", due_ms(1)), (transition.new_state, transition.timestamp_ms))
+        self.assertEqual(("ALARM", due_ms(1) + 1), (transition.new_state, transition.timestamp_ms))
 
     def test_the_order_of_arrival_and_the_borders_of_batches_are_nothing_to_it(self):
         measured = [at(minute, second, float(second)) for minute in range(3) for second in (10, 20, 30)]
@@ -359,6 +359,13 @@ class LateTest(EvaluationCase):
         for each in reversed(measured):
             evaluator.batch([each], 0)
         evaluator.batch([], due_ms(3))
+        self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
+
+    def test_changes_that_come_after_a_later_one_have_times_of_their_own(self):
+        evaluator = self.evaluator("last(m) > 5")
+        evaluator.alarm = replace(evaluator.alarm, state="OK", last_transition_ms=5_000)  # by hand
+        evaluator.batch([at(0, 1, 10.0), at(0, 2, 1.0), at(0, 3, 10.0)], 6_000)
+        expected = [("ALARM", 5_001), ("OK", 5_002), ("ALARM", 5_003)]
         self.assertEqual(expected, [(each.new_state, each.timestamp_ms) for each in evaluator.transitions])
 
     def test_old_windows_are_not_asked_for(self):
