@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run the public monasca-tempest-plugin, unmodified, against our API and persister, and print a table.
+"""Run the public monasca-tempest-plugin, unmodified, against our services, and print a table.
 
 Keystone, tempest and the plugin come from PyPI, each into an environment of its own that is kept for the next run.
 Kafka is the development broker, the database SQLite or PostgreSQL; all of it runs in a temporary folder on free

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the public plugin is run against: Keystone, Kafka, our API and our persister, and the files that they read."""
+"""What the public plugin is run against: Keystone, Kafka, our services, and the files that they read."""
 
 import configparser
 import io
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 
 DATABASES = ("sqlite", "postgresql")
 REGION = "RegionOne"
+_SERVICES = ("api", "persister", "pipeline run evaluate")
 _ROLES = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring-delegate")
 _AHEAD_SECONDS = 12 * 24 * 3600  # the plugin posts metrics up to 11 days ahead
 
@@ -36,20 +37,19 @@ def running(keystone_python: Path, database: str, folder: Path, say: Say) -> Ite
             url = opened.enter_context(PostgresqlServer()).url("monasca")
         supervisor = Supervisor()
         opened.callback(supervisor.close)
-        api_port, persister_port = ports.free_ports(2)
+        listening = ports.free_ports(3)
         say("starting Keystone")
         keystone = _keystone(keystone_python, folder, supervisor)
         path = folder / "monasca.conf"
-        path.write_text(service_configuration(servers, database, url, keystone.url, api_port, persister_port))
+        path.write_text(service_configuration(servers, database, url, keystone.url, listening))
         run_command("init", "--execute", configuration=path)
-        say("starting the API and the persister")
-        # What evaluates alarms belongs here: "pipeline run evaluate" with its [pipeline_evaluate] status_port.
-        for command, port in (("api", api_port), ("persister", persister_port)):
+        say("starting the API, the persister and the evaluator")
+        for command, port in zip(_SERVICES, listening, strict=True):
             service = ServiceProcess(supervisor, command, path)
             opened.callback(service.stop)
             service.wait_until_answers(f"http://{ports.HOST}:{port}/healthcheck")
         search_port = opened.enter_context(tempest_search.serving(url))
-        _fill_catalog(keystone, api_port, search_port)
+        _fill_catalog(keystone, listening[0], search_port)
         yield tempest_configuration(keystone.url, PASSWORD, folder)
 
 
@@ -81,10 +81,9 @@ def _fill_catalog(keystone: KeystoneServer, api_port: int, search_port: int) -> 
         keystone.service(kind, url, REGION)
 
 
-def service_configuration(
-    servers: str, driver: str, database: str, keystone: str, api_port: int, status_port: int
-) -> str:
-    """The one file of API and persister."""
+def service_configuration(servers: str, driver: str, database: str, keystone: str, listening: Sequence[int]) -> str:
+    """The one file of all services. ``listening``: the ports of the API, the persister and the evaluator."""
+    api_port, persister_port, evaluator_port = listening
     return _ini(
         {
             "api": {"port": api_port, "region": REGION, "access_log": "off"},
@@ -104,9 +103,11 @@ def service_configuration(
             "kafka": {"bootstrap_servers": servers, "linger_ms": 5},
             "database": {"connection": database},
             "storage": {"driver": driver, "future_tolerance_seconds": _AHEAD_SECONDS},
-            "persister": {"status_port": status_port},
+            "persister": {"status_port": persister_port},
             "kafka_metrics": {"topic": "metrics", "group_id": "metrics", "max_wait_time_seconds": 0.05},
             "kafka_alarm_history": {"topic": "alarm-state-transitions", "group_id": "alarms"},
+            "spark": {"master": "local[1]", "shuffle_partitions": 1},
+            "pipeline_evaluate": {"status_port": evaluator_port, "trigger_seconds": 1},
             "kafka_logs": {"enabled": True, "topic": "log", "group_id": "logs", "max_wait_time_seconds": 0.05},
             "kafka_events": {
                 "enabled": True,

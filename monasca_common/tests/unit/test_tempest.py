@@ -14,6 +14,7 @@ from oslotest import base
 
 from monasca_common.api.settings import api_settings, read_configuration
 from monasca_common.persister.settings import persister_settings
+from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import storage_settings
 from monasca_common.storage.sql.tables import events, logs, metadata
@@ -158,7 +159,10 @@ class ConfigurationTest(TempestCase):
     def test_our_services_read_theirs_and_take_metrics_11_days_ahead(self):
         path = Path(self.useFixture(fixtures.TempDir()).path, "monasca.conf")
         url = "postgresql://monasca@127.0.0.1/monasca"
-        path.write_text(self.stack.service_configuration("127.0.0.1:9", "postgresql", url, "http://127.0.0.1:5", 7, 8))
+        listening = (7, 8, 9)
+        path.write_text(
+            self.stack.service_configuration("127.0.0.1:9", "postgresql", url, "http://127.0.0.1:5", listening)
+        )
         conf = read_configuration([str(path)])
         self.assertEqual((7, "keystone"), (api_settings(conf).port, api_settings(conf).auth_strategy))
         storage = storage_settings(conf)
@@ -168,6 +172,9 @@ class ConfigurationTest(TempestCase):
         self.assertEqual((8, set(Kind)), (persister.status_port, {group.kind for group in persister.groups}))
         topics = {topic for group in persister.groups for topic in group.consumer.topics}
         self.assertLessEqual({"metrics", "log", "monevents"}, topics)
+        evaluator = evaluate_settings(conf)
+        self.assertEqual((9, url), (evaluator.stream.status_port, evaluator.stream.connection))
+        self.assertIn(evaluator.alarm_transitions_topic, topics)
 
     def test_tempest_makes_users_of_its_own_in_keystone_alone(self):
         read = configparser.ConfigParser()
