@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The retention of the ledger in a real PostgreSQL."""
+
+import dataclasses
+import threading
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.notice import notice_of
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.unit.notification.notification_case import NotificationCase
+from monasca_common.tests.unit.notification.receivers import change
+
+_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
+class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
+    def setUp(self):
+        super().setUp()
+        settings = dataclasses.replace(self.database.settings, read_timeout_seconds=2 * PATIENCE_SECONDS)
+        self.alarms_database = AlarmsDatabase(settings)
+        self.addCleanup(self.alarms_database.close)
+        self.notices = NoticeLedger(self.alarms_database)
+        for number in range(3):
+            self.notices.begin(notice_of(change(alarm_id=f"a{number}"), "m1"), "m1", 1, number)
+
+    def test_what_is_older_is_removed(self):
+        self.assertEqual(2, self.notices.prune(2))
+        self.assertEqual([("a2",)], self.ledger("alarm_id"))
+
+    def test_an_attempt_that_begins_meanwhile_keeps_its_row(self):
+        attempt, seen = self.session(), self.session()
+        removed = []
+        pruning = threading.Thread(target=lambda: removed.append(self.notices.prune(2)), daemon=True)
+        with attempt.transaction():
+            attempt.execute("UPDATE notification SET updated = 9 WHERE alarm_id = 'a0'")
+            pruning.start()
+            self.wait_until(lambda: seen.execute(_WAITING).fetchone() == (1,), "a removal that waits")
+        pruning.join(PATIENCE_SECONDS)
+        self.assertEqual([1], removed)
+        self.assertEqual([("a0",), ("a2",)], self.ledger("alarm_id"))
