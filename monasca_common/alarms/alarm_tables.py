@@ -29,7 +29,7 @@ _WHAT = "alarm"
 _ALARMS_A_STEP = 50
 _ALARM, _SUB_ALARM, _DEFINITION = tables.alarm, tables.sub_alarm, tables.alarm_definition
 _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
-_PART, _SERIES = tables.alarm_part, tables.alarm_series
+_PART, _SERIES, _WINDOW = tables.alarm_part, tables.alarm_series, tables.alarm_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +131,16 @@ class Alarms:
 
 
 def _forget_series(connection: sa.Connection, alarm_id: str) -> None:
-    """Those that are in no other alarm: if they still come they are new, and make the alarm again."""
+    """Those that are in no other alarm, with their windows: if they still come they are new, and make the alarm again.
+    That begins without what was measured before: ``last`` would tell all of it once more."""
     own, other = _PART.alias(), _PART.alias()
-    same = [
-        column == table.c[column.name]
-        for table in (own, other)
-        for column in (_SERIES.c.sub_expression_id, _SERIES.c.match_key)
-    ]
-    its_own: Select = sa.select(own.c.alarm_id).where(own.c.alarm_id == alarm_id, *same[:2])
-    others: Select = sa.select(other.c.alarm_id).where(other.c.alarm_id != alarm_id, *same[2:])
-    connection.execute(_SERIES.delete().where(its_own.exists(), ~others.exists()))
+    names = ("sub_expression_id", "match_key")
+    same = (own.c[name] == other.c[name] for name in names)
+    others = sa.exists().where(other.c.alarm_id != alarm_id, *same)
+    its_own: Select = sa.select(*(own.c[name] for name in names)).where(own.c.alarm_id == alarm_id, ~others)
+    for table in (_SERIES, _WINDOW):
+        key = sa.tuple_(*(table.c[name] for name in names))
+        connection.execute(table.delete().where(key.in_(its_own)))
 
 
 def _check(alarm: StoredAlarm) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staged windows and series become stored windows and alarms; on SQLite."""
 
+from monasca_common.alarms.alarm_tables import Alarms
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
@@ -25,7 +26,7 @@ class MergingCase(DatabaseCase):
         super().setUp()
         database = AlarmsDatabase(StorageSettings("sqlite", self.url))
         self.addCleanup(database.close)
-        self.definitions = AlarmDefinitions(database)
+        self.definitions, self.alarms = AlarmDefinitions(database), Alarms(database)
         self.offset = 0
 
     def define(self, expression, *match_by, name="d"):
@@ -89,6 +90,15 @@ class AlarmsTest(MergingCase):
         found = self.rows(tables.alarm_dimension, "tenant", "metric_name", "name", "value")
         pairs = [("core", "0"), ("core", "1"), ("host", "a"), ("host", "a")]
         self.assertEqual([("t", "cpu", *pair) for pair in pairs], sorted(found))
+
+    def test_an_alarm_that_is_made_again_knows_nothing_from_before_it_was_deleted(self):
+        self.define("last(cpu) > 5", "host")
+        self.batch(("cpu", {"host": "a"}, 1, 9.0), ("cpu", {"host": "b"}, 1, 9.0))
+        alarms = {host: alarm_id for alarm_id, (host,) in self.rows(tables.alarm, "id", "match_values")}
+        self.alarms.delete("t", alarms["a"])
+        self.assertEqual(1, self.batch(("cpu", {"host": "a"}, 2, 1.0), ("cpu", {"host": "b"}, 2, 1.0)))
+        found = [readings_of(readings) for (readings,) in self.rows(tables.alarm_window, "readings")]
+        self.assertEqual([[1.0], [9.0, 1.0]], sorted([each.quantity for each in some] for some in found))
 
     def test_an_alarm_of_two_sub_expressions_waits_for_both_and_has_the_windows_before_it(self):
         self.define("max(cpu) > 5 and max(mem) > 5", "host")
