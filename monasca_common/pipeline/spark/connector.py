@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # Spark takes the records of a poll one by one, and a poll costs as much as hundreds of records.
-_FETCHING = {"max.poll.records": "5000", "max.partition.fetch.bytes": str(4 * 1024 * 1024)}
+# Past the end of a range nothing is awaited: a fetch there keeps the broker from answering where the partition ends,
+# which Spark asks next, for as long as it may wait, in each partition.
+_FETCHING = {
+    "max.poll.records": "5000",
+    "max.partition.fetch.bytes": str(4 * 1024 * 1024),
+    "fetch.max.wait.ms": "10",
+}
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",

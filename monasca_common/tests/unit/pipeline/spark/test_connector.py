@@ -95,6 +95,7 @@ class SecurityTest(base.BaseTestCase):
                 "kafka.isolation.level": "read_committed",
                 "kafka.max.poll.records": "5000",
                 "kafka.max.partition.fetch.bytes": "4194304",
+                "kafka.fetch.max.wait.ms": "10",
                 "kafka.security.protocol": "PLAINTEXT",
             },
             client_options(settings),
