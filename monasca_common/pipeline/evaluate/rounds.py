@@ -88,6 +88,8 @@ class Rounds:
         if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
             return
         with self._offset_store.writing() as connection:
+            # Who deletes a definition or an alarm locks the same rows, in another order.
+            connection.execute(sa.select(_VERSION.c.version).with_for_update(read=True))
             stored = progress.load(connection, self._job)
             if stored is not None:
                 progress.hold(connection, self._job, stored)
@@ -150,12 +152,20 @@ class Rounds:
         return DueSpan(stored.evaluated_to_ms, round_to_ms, self._delay_ms)
 
     def _forget(self, connection: sa.Connection, stored: StoredProgress, now_ms: int) -> None:
-        needed = sa.or_(_SUB.c.function == "last", _WINDOW.c.window_start >= self._needed_from(stored))
-        own = sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows, needed)
-        connection.execute(_WINDOW.delete().where(~sa.exists().where(own)))
-        parts = [_PART.c[name] == _SERIES.c[name] for name in ("sub_expression_id", "match_key")]
         unseen = _SERIES.c.seen < now_ms - DAY_MS
-        connection.execute(_SERIES.delete().where(unseen, ~sa.exists().where(*parts)))
+        connection.execute(_SERIES.delete().where(unseen, ~_has_same_key(_PART, _SERIES)))
+        is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
+        needed = sa.or_(
+            sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= self._needed_from(stored)
+        )
+        own = sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows)
+        connection.execute(_WINDOW.delete().where(~sa.exists().where(own, needed)))
 
     def _needed_from(self, stored: StoredProgress) -> sa.ColumnElement[int]:
         return chunk.needed_from(self._delay_ms, stored.evaluated_to_ms)
+
+
+def _has_same_key(table: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
+    """Whether ``table`` has a row of the sub-expression and match of a row of ``other``."""
+    same = (table.c[name] == other.c[name] for name in ("sub_expression_id", "match_key"))
+    return sa.select(table.c.sub_expression_id).where(*same).correlate(other).exists()

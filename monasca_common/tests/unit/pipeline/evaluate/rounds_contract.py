@@ -312,6 +312,21 @@ class RoundsContract:
         self.assertEqual([60_000, 120_000], sorted(row.window_start for row in self.rows(tables.alarm_window)))
         self.assertEqual({b"1" * 16, b"3" * 16}, {bytes(row.series_id) for row in self.rows(tables.alarm_series)})
 
+    def test_what_last_knows_is_forgotten_with_the_last_of_its_series(self):
+        alarms = self.alarms("last(m) > 1")
+        sub = {"sub_expression_id": alarms.subs[0].id, "match_values": [], "dimensions": {}}
+        with self.offset_store.writing() as connection:
+            for key, seen in (("gone", 0), ("seen", DAY_MS)):
+                alarms._arrive(connection, key, alarms.subs[0], Reading(1000, 0, 0, 2.0))
+                row = sub | {"series_id": alarms.key(key) * 4, "match_key": alarms.key(key), "seen": seen}
+                connection.execute(tables.alarm_series.insert().values(row))
+            alarms._arrive(connection, alarms.ids[0], alarms.subs[0], Reading(1000, 0, 1, 2.0))
+        rounds = self.rounds(alarms)
+        rounds.run(look(0, DAY_MS))
+        rounds.forget(DAY_MS + 1)
+        kept = {bytes(row.match_key) for row in self.rows(tables.alarm_window)}
+        self.assertEqual({b"seen", alarms.key(alarms.ids[0])}, kept)
+
     def test_who_crashes_before_clearing_publishes_again_with_the_same_ids(self):
         alarms = self.alarms(count=3)
         for alarm_id in alarms.ids:
