@@ -42,7 +42,8 @@ def running(keystone_python: Path, database: str, folder: Path, say: Say) -> Ite
         keystone = _keystone(keystone_python, folder, supervisor)
         path = folder / "monasca.conf"
         path.write_text(service_configuration(servers, database, url, keystone.url, listening))
-        run_command("init", "--execute", configuration=path)
+        # The plugin waits 10 s for an alarm, and each partition costs the one core of Spark its part of a second.
+        run_command("init", "--execute", "--partitions", "1", configuration=path)
         say("starting the API, the persister and the evaluator")
         for command, port in zip(_SERVICES, listening, strict=True):
             service = ServiceProcess(supervisor, command, path)
