@@ -133,7 +133,7 @@ class TableTest(TempestCase):
         self.assertIn("Suite                 Tests  Passed  Failed  Skipped", lines)
         self.assertIn("metrics               1      1       0       0", lines)
         self.assertIn("names                 1      0       1       0", lines)
-        self.assertIn("alarms                1      needs the evaluator", lines)
+        self.assertIn("alarms                1      not seen to pass whole", lines)
         self.assertIn("all that ran          2      1       1       0", lines)
         self.assertEqual(f"* names failed: {NAME}: b: c", lines[-1])
 
@@ -152,7 +152,7 @@ class TableTest(TempestCase):
         fragment = self.table.fragment(self.measured((METRIC, "passed"), (NAME, "passed")), "the plugin 2.7.0")
         self.assertIn("the plugin 2.7.0.\n", fragment)
         self.assertIn("   * - metrics\n     - 1\n     - 1\n     - 0\n     - 0\n", fragment)
-        self.assertIn("   * - alarms\n     - 1\n     - needs the evaluator\n     -\n     -\n", fragment)
+        self.assertIn("   * - alarms\n     - 1\n     - not seen to pass whole\n     -\n     -\n", fragment)
 
 
 class ConfigurationTest(TempestCase):
