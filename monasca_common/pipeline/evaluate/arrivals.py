@@ -22,11 +22,11 @@ MOST_BUCKETS = 100_000
 class ArrivalsAdder:
     """The part of `Arrivals` that is pickled for the executors."""
 
-    newest_ms: Accumulator[Mapping[int, float]]
+    last: Accumulator[Mapping[int, tuple[int, int]]]
     buckets: Accumulator[AbstractSet[int]]
 
-    def __call__(self, newest_ms: Mapping[int, int], buckets: AbstractSet[int]) -> None:
-        self.newest_ms.add(newest_ms)
+    def __call__(self, last: Mapping[int, tuple[int, int]], buckets: AbstractSet[int]) -> None:
+        self.last.add(last)
         self.buckets.add(buckets)
 
 
@@ -46,13 +46,13 @@ class Arrivals:
 
     def __init__(self, spark: SparkSession) -> None:
         context = spark.sparkContext
-        self._newest_ms: Accumulator[Mapping[int, float]] = context.accumulator({}, Greatest())  # type: ignore[arg-type]
+        self._last: Accumulator[Mapping[int, tuple[int, int]]] = context.accumulator({}, Greatest())  # type: ignore[arg-type]
         self._buckets: Accumulator[AbstractSet[int]] = context.accumulator(frozenset(), Union())  # type: ignore[arg-type]
 
     @property
-    def newest_ms(self) -> dict[int, int]:
-        """The newest of Kafka's times of each partition."""
-        return {partition: int(time_ms) for partition, time_ms in self._newest_ms.value.items()}
+    def last_ms(self) -> dict[int, int]:
+        """Kafka's time of the last record of each partition."""
+        return {partition: int(time_ms) for partition, (_, time_ms) in self._last.value.items()}
 
     @property
     def buckets(self) -> frozenset[int]:
@@ -61,4 +61,4 @@ class Arrivals:
 
     def adder(self) -> ArrivalsAdder:
         """The function that executors call."""
-        return ArrivalsAdder(self._newest_ms, self._buckets)
+        return ArrivalsAdder(self._last, self._buckets)

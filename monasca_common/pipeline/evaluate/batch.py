@@ -144,7 +144,7 @@ class _Attempt:
         definitions, staged, arrivals = self._folding.stage(records, batch, counts, offsets)
         self._definitions = definitions
         ended = self._planned.range_plan.ended
-        self.look = Look(self._planned.look_ms, ended, arrivals.newest_ms, arrivals.buckets)
+        self.look = Look(self._planned.look_ms, ended, arrivals.last_ms, arrivals.buckets)
         return staged
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:

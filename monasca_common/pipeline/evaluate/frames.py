@@ -51,9 +51,9 @@ _MOST_REMEMBERED = 200_000
 
 #: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
 OnCounts = Callable[[int, int, Mapping[int, float]], None]
-#: Called with the newest of Kafka's times of each partition, and the starts of the buckets of `ARRIVAL_MS` in which a
-#: record came.
-OnArrivals = Callable[[Mapping[int, int], AbstractSet[int]], None]
+#: Called with the offset and Kafka's time of the last record of each partition, and the starts of the buckets of
+#: `ARRIVAL_MS` in which a record came.
+OnArrivals = Callable[[Mapping[int, tuple[int, int]], AbstractSet[int]], None]
 
 
 class _Matcher:
@@ -113,7 +113,7 @@ class RecordFolding:
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
         self.on_counts(taken, len(rejected), newest_ms)
-        self.on_arrivals(_newest(partitions, kafka_ms), {each // ARRIVAL_MS * ARRIVAL_MS for each in kafka_ms})
+        self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // ARRIVAL_MS * ARRIVAL_MS for each in kafka_ms})
 
     def _too_new(self, row: Measurement) -> Rejection | None:
         if row.time_ms > self.latest_ms:
@@ -173,12 +173,12 @@ def _matcher(definitions: bytes) -> _Matcher:
     return _Matcher(pickle.loads(definitions))
 
 
-def _newest(partitions: Sequence[int], times_ms: Sequence[int]) -> dict[int, int]:
-    newest: dict[int, int] = {}
-    for partition, time_ms in zip(partitions, times_ms, strict=True):
-        if time_ms > newest.get(partition, -1):
-            newest[partition] = time_ms
-    return newest
+def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """By offset, not by time: a producer's clock may be a day ahead."""
+    last: dict[int, tuple[int, int]] = {}
+    for partition, found in zip(partitions, zip(offsets, times_ms, strict=True), strict=True):
+        last[partition] = max(found, last.get(partition, found))
+    return last
 
 
 def _malformed(error: InvalidEnvelope) -> Rejection:

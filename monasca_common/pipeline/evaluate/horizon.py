@@ -23,12 +23,12 @@ LONGEST_SILENCE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At the topic at ``look_ms``. ``ended``: partitions that were read to their end of then. ``newest_kafka_ms``: the
+    """At the topic at ``look_ms``. ``ended``: partitions that were read to their end of then. ``last_kafka_ms``: the
     Kafka timestamp of the last record that was read, by partition. ``arrivals``: buckets."""
 
     look_ms: int
     ended: Set[int] = frozenset()
-    newest_kafka_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
+    last_kafka_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     arrivals: Set[int] = frozenset()
 
 
@@ -42,7 +42,7 @@ def begun(look: Look) -> StoredProgress:
 def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
     """The same look again changes nothing."""
     horizons = dict(stored.horizons_ms)
-    for partition, time_ms in look.newest_kafka_ms.items():
+    for partition, time_ms in look.last_kafka_ms.items():
         horizons[partition] = max(horizons.get(partition, 0), min(time_ms, look.look_ms))
     for partition in look.ended:
         horizons[partition] = max(horizons.get(partition, 0), look.look_ms)

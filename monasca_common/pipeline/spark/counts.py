@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -27,12 +27,12 @@ class Adder:
 
 
 class Greatest:
-    """How Spark adds up times by partition: the greatest stays (an ``AccumulatorParam``)."""
+    """How Spark adds up values by partition: the greatest stays (an ``AccumulatorParam``)."""
 
-    def zero(self, _value: Mapping[int, float]) -> Mapping[int, float]:
+    def zero(self, _value: Mapping[int, Any]) -> Mapping[int, Any]:
         return {}
 
-    def addInPlace(self, one: Mapping[int, float], other: Mapping[int, float]) -> Mapping[int, float]:  # noqa: N802
+    def addInPlace(self, one: Mapping[int, Any], other: Mapping[int, Any]) -> Mapping[int, Any]:  # noqa: N802
         return {each: max(found[each] for found in (one, other) if each in found) for each in {**one, **other}}
 
 
