@@ -27,7 +27,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.evaluate import chunk, progress
+from monasca_common.pipeline.evaluate import chunk, horizon, progress
 from monasca_common.pipeline.evaluate.horizon import BUCKET_MS, Look
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
@@ -235,6 +235,17 @@ class RoundsContract:
         self.assertRaises(EvaluatorFenced, first._chunks, stale)
         self.assertRaises(EvaluatorFenced, first._open, stale, look(0, 2000))
         self.assertEqual([1, 1, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
+
+    def test_a_stale_evaluator_takes_no_standstill_away_that_another_saved(self):
+        alarms = self.alarms("last(m) > 1")
+        self.rounds(alarms).run(Look(1000, {0, 1}))
+        stale = self.stored(alarms)
+        merged = horizon.after(stale, Look(1_000_000, {1}, {0: 1000}), 0)
+        self.assertEqual(1, len(merged.standstills))
+        with self.offset_store.writing() as connection:
+            progress.save(connection, alarms.job, merged)
+        self.assertRaises(EvaluatorFenced, self.rounds(alarms)._open, stale, Look(1500, {1}))
+        self.assertEqual(merged, self.stored(alarms))
 
     def test_a_state_set_by_hand_during_an_evaluation_stays(self):
         alarms = self.alarms(count=2)
