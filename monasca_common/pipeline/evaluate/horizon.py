@@ -6,7 +6,7 @@ A producer may choose the timestamps that Kafka stores: so none moves a horizon 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -51,7 +51,7 @@ def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
         stored,
         horizons_ms=horizons,
         seen_ms=max(stored.seen_ms, seen_ms),
-        standstills=(*_lasting(stored), *_standstills(stored, look, seen_ms, grace_ms)),
+        standstills=(*_lasting(stored, look, grace_ms), *_new(stored, look, seen_ms, grace_ms)),
     )
 
 
@@ -60,15 +60,23 @@ def least_ms(progress: StoredProgress) -> int:
     return max(progress.evaluated_to_ms, min(progress.horizons_ms.values(), default=0))
 
 
-def _lasting(stored: StoredProgress) -> list[Standstill]:
-    return [each for each in stored.standstills if each.known_from_ms > stored.evaluated_to_ms]
+def _lasting(stored: StoredProgress, look: Look, grace_ms: int) -> Iterator[Standstill]:
+    """Beyond the least horizon a standstill is a guess, and no evaluation has asked for it: the backlog of a partition
+    may have arrivals within."""
+    least = least_ms(stored)
+    for each in stored.standstills:
+        if each.end_ms > least:
+            yield from _silences(each.start_ms, each.end_ms, look.arrivals, grace_ms)
+        elif each.known_from_ms > stored.evaluated_to_ms:
+            yield each
 
 
-def _standstills(stored: StoredProgress, look: Look, seen_ms: int, grace_ms: int) -> list[Standstill]:
-    known_ms = stored.seen_ms or stored.evaluated_to_ms
-    arrived = sorted(bucket for bucket in look.arrivals if known_ms < bucket < seen_ms)
-    return [
-        Standstill(start_ms, end_ms, end_ms + grace_ms)
-        for start_ms, end_ms in pairwise((known_ms, *arrived, seen_ms))
-        if end_ms - start_ms > LONGEST_SILENCE_MS
-    ]
+def _new(stored: StoredProgress, look: Look, seen_ms: int, grace_ms: int) -> Iterator[Standstill]:
+    return _silences(stored.seen_ms or stored.evaluated_to_ms, seen_ms, look.arrivals, grace_ms)
+
+
+def _silences(known_ms: int, seen_ms: int, arrivals: Set[int], grace_ms: int) -> Iterator[Standstill]:
+    arrived = sorted(bucket for bucket in arrivals if known_ms < bucket < seen_ms)
+    for start_ms, end_ms in pairwise((known_ms, *arrived, seen_ms)):
+        if end_ms - start_ms > LONGEST_SILENCE_MS:
+            yield Standstill(start_ms, end_ms, end_ms + grace_ms)

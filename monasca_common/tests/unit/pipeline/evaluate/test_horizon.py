@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from hypothesis import given
+from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.alarms.evaluation import Standstill
@@ -7,6 +9,7 @@ from monasca_common.pipeline.evaluate.progress import StoredProgress
 
 DAY_MS = 86_400_000
 GRACE_MS = 30_000
+TIMES = st.sets(st.integers(11, 199).map(lambda number: number * 10_000), max_size=40)
 
 
 def looked(stored, *looks):
@@ -56,6 +59,38 @@ class HorizonTest(base.BaseTestCase):
     def test_a_pause_in_which_metrics_went_on_is_caught_up_without_a_standstill(self):
         arrivals = set(range(100_000, 7_300_000, 10_000))
         self.assertEqual((), looked(self.stored, Look(7_300_000, {0, 1}, {}, arrivals)).standstills)
+
+    def test_the_backlog_of_one_partition_is_no_standstill_although_another_was_read_to_its_end(self):
+        looks = [
+            Look(7_300_000 + batch, {1}, {0: end_ms}, set(range(end_ms - 1_200_000, end_ms, 10_000)))
+            for batch, end_ms in enumerate(range(1_300_000, 7_300_000, 1_200_000))
+        ]
+        ended = Look(7_300_010, {0, 1}, {}, set(range(6_100_000, 7_300_000, 10_000)))
+        self.assertEqual((), looked(self.stored, *looks, ended).standstills)
+
+    def test_what_is_read_later_does_not_change_what_all_partitions_were_read_beyond(self):
+        standstill = Standstill(100_000, 700_000, 730_000)
+        stored = looked(self.stored, Look(700_000, {0, 1}))
+        self.assertEqual((standstill,), looked(stored, Look(701_000, {0, 1}, {}, {650_000})).standstills)
+
+    @given(TIMES, TIMES, st.data())
+    def test_however_batches_cut_a_backlog_its_standstills_are_those_of_one_batch(self, first, second, data):
+        left, stored, look_ms = {0: sorted(first), 1: sorted(second)}, self.stored, 2_000_000
+        whole = looked(stored, Look(look_ms, {0, 1}, {}, first | second))
+        while any(left.values()):
+            read = {}
+            for partition, times in left.items():
+                count = data.draw(st.integers(min(1, len(times)), len(times)))
+                read[partition], left[partition] = times[:count], times[count:]
+            last = {partition: times[-1] for partition, times in read.items() if times}
+            ended = {partition for partition, times in left.items() if not times}
+            look = Look(look_ms, ended, last, {time for times in read.values() for time in times})
+            stored = looked(stored, look, look)
+            guesses = [each for each in stored.standstills if each.end_ms > least_ms(stored)]
+            # No evaluation that can be done now asks for them.
+            self.assertEqual([], [each for each in guesses if each.start_ms < least_ms(stored)])
+        stored = looked(stored, Look(look_ms, {0, 1}))
+        self.assertEqual(whole.standstills, tuple(sorted(stored.standstills, key=lambda each: each.start_ms)))
 
     def test_the_same_look_again_changes_nothing(self):
         look = Look(800_000, {0}, {1: 750_000}, {300_000})
