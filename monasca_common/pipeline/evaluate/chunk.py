@@ -108,6 +108,14 @@ def load(connection: sa.Connection, ids: Sequence[str], span: DueSpan) -> list[L
     ]
 
 
+def forget_changed(connection: sa.Connection, seen_ms: int) -> None:
+    """But the alarms that have readings of a clock that is ahead: those windows begin after ``seen_ms``, and wait."""
+    same = (_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key"))
+    is_ahead = sa.and_(_WINDOW.c.window_start > seen_ms, _WINDOW.c.readings != "")
+    waiting = sa.exists().where(_PART.c.alarm_id == _CHANGED.c.alarm_id, *same, is_ahead)
+    connection.execute(_CHANGED.delete().where(~waiting))
+
+
 def needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:
     """`needed_from_ms` of a row of sub-expressions."""
     length_ms = _SUB.c.period * sa.literal(1000, sa.BigInteger())

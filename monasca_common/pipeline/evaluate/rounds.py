@@ -132,7 +132,7 @@ class Rounds:
             changed = outcome.write(connection, outcomes, now_ms, writes_history=self._writes_history)
             fail_point("evaluate.inside_chunk")
             if len(ids) < self._chunk_alarms:
-                connection.execute(tables.alarm_changed.delete())
+                chunk.forget_changed(connection, stored.seen_ms)
                 new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
             else:
                 new = replace(stored, cursor=ids[-1])

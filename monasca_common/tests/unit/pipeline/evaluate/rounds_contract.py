@@ -309,6 +309,18 @@ class RoundsContract:
         report = self.rounds(alarms).run(look(0, DAY_MS))
         self.assertEqual((0, DAY_MS), (report.alarms, self.stored(alarms).evaluated_to_ms))
 
+    def test_what_a_clock_that_is_ahead_crosses_is_decided_as_soon_as_its_window_has_begun(self):
+        alarms = self.alarms(count=2)
+        alarms.arrive(alarms.ids[0], [(61_000, 2.0, 0)])
+        alarms.arrive(alarms.ids[1], [(1000, 2.0, 0)])
+        rounds = self.rounds(alarms)
+        states = []
+        for after_ms, until_ms in ((0, 58_000), (58_000, 59_000), (59_000, 62_000), (62_000, 63_000)):
+            report = rounds.run(look(after_ms, until_ms))
+            states.append((self.rows(tables.alarm)[0].state, report.alarms))
+        self.assertEqual([("UNDETERMINED", 2), ("UNDETERMINED", 1), ("ALARM", 1), ("ALARM", 0)], states)
+        self.assertEqual(61_000, self.told(alarms.ids[0])[0].time_ms)
+
     def test_windows_and_series_that_nobody_asks_for_are_forgotten(self):
         alarms = self.alarms("max(m) > 1 times 2")
         alarms.arrive(alarms.ids[0], [(1000, 0.0, 0), (61_000, 0.0, 0), (121_000, 0.0, 0)])
