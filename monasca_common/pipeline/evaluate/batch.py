@@ -106,12 +106,13 @@ class Evaluation:
         Raises `Fenced`, `RecordsLost`, and the errors of Kafka, storage and Spark.
         """
         timing = StageSeconds(self._clock)
-        self._rounds.finish()
+        with timing.stage("evaluate"):
+            finished = self._rounds.finish()
         with timing.stage("plan"):
             planned = self._batches.plan()
         look, batch = self._batch(planned, timing)
         with timing.stage("evaluate"):
-            done = self._rounds.run(look)
+            done = self._rounds.run(look).following(finished)
         with timing.stage("publish"):
             published = self._publisher.publish()
         self._rounds.forget(self._clock.time_ms())

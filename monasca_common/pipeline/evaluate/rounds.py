@@ -45,6 +45,10 @@ class RoundReport:
     transitions: int = 0
     delay_ms: int = 0
 
+    def following(self, earlier: RoundReport) -> RoundReport:
+        """The report of both."""
+        return replace(self, alarms=earlier.alarms + self.alarms, transitions=earlier.transitions + self.transitions)
+
 
 class Rounds:
     """Every call raises `EvaluatorFenced` where another process evaluates the alarms of ``job`` too."""
