@@ -20,7 +20,8 @@ from monasca_common.alarms.definitions import (
     refused_changes,
 )
 from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
-from monasca_common.alarms.expression import SubExpression
+from monasca_common.alarms.evaluation import RESTRUCTURED
+from monasca_common.alarms.expression import SubExpression, parse
 from monasca_common.models.errors import Violation
 from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.sql import tables
@@ -31,7 +32,7 @@ _WHAT = "alarm definition"
 _DEFINITIONS_A_STEP = 50
 _DEFINITION, _SUB, _ACTION = tables.alarm_definition, tables.alarm_sub_expression, tables.alarm_action
 _VERSION, _METHOD = tables.alarm_definitions_version, tables.notification_method
-_ALARM, _SUB_ALARM = tables.alarm, tables.sub_alarm
+_ALARM, _SUB_ALARM, _CHANGED = tables.alarm, tables.sub_alarm, tables.alarm_changed
 _OF_ALARMS = (tables.alarm_metric, tables.alarm_dimension, _SUB_ALARM, tables.alarm_part)
 _OF_SUB_EXPRESSIONS = (tables.alarm_series, tables.alarm_window)
 _OWN = ("name", "description", "expression", "severity", "actions_enabled", "deterministic")
@@ -109,6 +110,10 @@ class AlarmDefinitions:
             _check_actions(connection, tenant, made)
             subs = paired(stored, parsed)
             _undecide(connection, stored, subs)
+            if before.expression != made.expression:
+                if _is_restructured(before, made, stored, subs):
+                    _restructure(connection, subs)
+                _evaluate_soon(connection, definition_id)
             statement = _DEFINITION.update().where(*_of(tenant, definition_id))
             connection.execute(statement.values(_row(made) | {"updated": now_ms, "version": version}))
             _delete_parts(connection, definition_id)
@@ -203,6 +208,30 @@ def _undecide(
     if others:
         decided = _SUB_ALARM.c.sub_expression_id.in_(others), _SUB_ALARM.c.decided != 0
         connection.execute(_SUB_ALARM.update().where(*decided).values(decided=0))
+
+
+def _is_restructured(
+    before: AlarmDefinition,
+    made: AlarmDefinition,
+    stored: Sequence[StoredSubExpression],
+    changed: Sequence[StoredSubExpression],
+) -> bool:
+    is_same_order = [each.id for each in stored] == [each.id for each in changed]
+    return not is_same_order or parse(before.expression).structure != parse(made.expression).structure
+
+
+def _restructure(connection: sa.Connection, changed: Sequence[StoredSubExpression]) -> None:
+    own = _SUB_ALARM.c.sub_expression_id.in_([each.id for each in changed])
+    connection.execute(_SUB_ALARM.update().where(own).values(decided=RESTRUCTURED))
+
+
+def _evaluate_soon(connection: sa.Connection, definition_id: str) -> None:
+    """In the next round: of ``last`` nothing is ever due."""
+    noted: Select = sa.select(_CHANGED.c.alarm_id)
+    of_definition: Select = sa.select(_ALARM.c.id).where(
+        _ALARM.c.definition_id == definition_id, _ALARM.c.id.not_in(noted)
+    )
+    connection.execute(_CHANGED.insert().from_select(["alarm_id"], of_definition))
 
 
 def _insert_parts(connection: sa.Connection, definition: AlarmDefinition, subs: Sequence[StoredSubExpression]) -> None:

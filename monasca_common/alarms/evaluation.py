@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from math import inf
 from typing import NamedTuple
 
 from monasca_common.alarms.expression import Expression, SubExpression, decimal_text
@@ -34,12 +35,16 @@ from monasca_common.alarms.partials import (
 )
 from monasca_common.models.readings import Reading
 
+RESTRUCTURED = -1
+"""``SubAlarm.decided_ms`` until the next evaluation: it computes the alarm's state although nothing was measured."""
+
 
 @dataclass(frozen=True, slots=True)
 class SubAlarm:
     """``current_values``: of the windows that decided last, oldest first. ``empty_evaluations``: how many in a row saw
     no measurement. ``decided_ms``: the end of the latest window that a crossing has decided; 0 again when the threshold
-    or the operator changes. ``newest``: the reading that decided last, of ``last``."""
+    or the operator changes, `RESTRUCTURED` when the structure of the expression does. ``newest``: the reading that
+    decided last, of ``last``."""
 
     sub_expression: SubExpression
     state: str
@@ -168,7 +173,7 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
 
 def _occasions(sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], progress: Progress) -> Iterator[_Occasion]:
     """In order; of equal times in the order of the expression."""
-    each: list[Iterable[_Occasion]] = []
+    each: list[Iterable[_Occasion]] = [_redecisions(sub_alarms, progress)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
             each.append(_readings(index, sub_alarm, found.readings, progress))
@@ -181,6 +186,25 @@ def _occasions(sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], pro
 
 def _order(occasion: _Occasion) -> tuple[float, bool, float, int]:
     return occasion[:4]
+
+
+def _redecisions(sub_alarms: Sequence[SubAlarm], progress: Progress) -> list[_Occasion]:
+    """What another threshold, operator or structure decides without a new measurement. All at once, before anything
+    else: one after the other would tell states that the alarm never had."""
+    return [
+        _Occasion(-inf, False, progress.evaluated_to_ms, index, _redecided)
+        for index, each in enumerate(sub_alarms)
+        if each.decided_ms == RESTRUCTURED or (each.newest and each.state != _state_by(each, each.newest))
+    ]
+
+
+def _redecided(sub_alarm: SubAlarm) -> SubAlarm:
+    state = _state_by(sub_alarm, sub_alarm.newest) if sub_alarm.newest else sub_alarm.state
+    return replace(sub_alarm, state=state, decided_ms=max(sub_alarm.decided_ms, 0))
+
+
+def _state_by(sub_alarm: SubAlarm, reading: Reading) -> str:
+    return ALARM if meets(sub_alarm.sub_expression, reading.quantity) else OK
 
 
 def _readings(index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], progress: Progress) -> list[_Occasion]:
@@ -200,7 +224,7 @@ def _readings(index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], prog
 
 def _taking(reading: Reading) -> Callable[[SubAlarm], SubAlarm]:
     def apply(sub_alarm: SubAlarm) -> SubAlarm:
-        state = ALARM if meets(sub_alarm.sub_expression, reading.quantity) else OK
+        state = _state_by(sub_alarm, reading)
         return replace(sub_alarm, state=state, current_values=(reading.quantity,), newest=reading)
 
     return apply

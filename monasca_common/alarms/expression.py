@@ -92,6 +92,14 @@ class Expression:
         found = tuple(node for node in _operands_first(self.root) if isinstance(node, SubExpression))
         object.__setattr__(self, "sub_expressions", found)
 
+    @property
+    def structure(self) -> tuple[tuple[str, int], ...]:
+        """How ``and`` and ``or`` join `sub_expressions`, whatever these are."""
+        return tuple(
+            (type(node).__name__, 0 if isinstance(node, SubExpression) else len(node.operands))
+            for node in _operands_first(self.root)
+        )
+
     def holds(self, alarm_states: Sequence[bool]) -> bool:
         """Whether it is true, given for each of ``sub_expressions`` whether that one is."""
         left = iter(alarm_states)

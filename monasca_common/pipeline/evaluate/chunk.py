@@ -108,12 +108,17 @@ def load(connection: sa.Connection, ids: Sequence[str], span: DueSpan) -> list[L
     ]
 
 
-def forget_changed(connection: sa.Connection, seen_ms: int) -> None:
-    """But the alarms that have readings of a clock that is ahead: those windows begin after ``seen_ms``, and wait."""
+def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
+    """Those of a chunk; ``until_id``: None for the last one. What a definition that changed during the round notes of
+    alarms that are done stays for the next round. So do alarms that have readings of a clock that is ahead: those
+    windows begin after ``seen_ms``, and wait."""
+    of_chunk = [_CHANGED.c.alarm_id > after_id]
+    if until_id is not None:
+        of_chunk.append(_CHANGED.c.alarm_id <= until_id)
     same = (_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key"))
     is_ahead = sa.and_(_WINDOW.c.window_start > seen_ms, _WINDOW.c.readings != "")
     waiting = sa.exists().where(_PART.c.alarm_id == _CHANGED.c.alarm_id, *same, is_ahead)
-    connection.execute(_CHANGED.delete().where(~waiting))
+    connection.execute(_CHANGED.delete().where(*of_chunk, ~waiting))
 
 
 def needed_from(delay_ms: int, evaluated_to_ms: int) -> sa.ColumnElement[int]:

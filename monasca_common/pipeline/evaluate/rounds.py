@@ -135,8 +135,9 @@ class Rounds:
             now_ms = self._clock.time_ms()
             changed = outcome.write(connection, outcomes, now_ms, writes_history=self._writes_history)
             fail_point("evaluate.inside_chunk")
-            if len(ids) < self._chunk_alarms:
-                chunk.forget_changed(connection, stored.seen_ms)
+            is_last = len(ids) < self._chunk_alarms
+            chunk.clear_changed(connection, stored.seen_ms, stored.cursor, None if is_last else ids[-1])
+            if is_last:
                 new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
             else:
                 new = replace(stored, cursor=ids[-1])

@@ -285,6 +285,54 @@ class RoundsContract:
             ("UNDETERMINED", 1), (self.rows(tables.sub_alarm)[0].state, self.rows(tables.sub_alarm)[0].windows)
         )
 
+    def test_another_threshold_or_structure_decides_last_without_a_new_reading(self):
+        alarms = self.alarms("last(m) > 1 or last(n) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
+        self.rounds(alarms).run(look(0, 2000))
+        for time_ms, text in ((3000, "last(m) > 1 and last(n) > 1"), (4000, "last(m) > 1 and last(n) < 1")):
+            self.change(alarms, text)
+            self.rounds(alarms).run(look(time_ms - 1000, time_ms))
+        told = [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
+        self.assertEqual([("ALARM", 1000), ("OK", 2000), ("ALARM", 3000)], told)
+
+    def test_two_thresholds_at_once_tell_no_state_in_between(self):
+        alarms = self.alarms("last(m) > 1 or last(n) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
+        self.rounds(alarms).run(look(0, 2000))
+        self.change(alarms, "last(m) > 5 or last(n) > -1")
+        self.rounds(alarms).run(look(2000, 3000))
+        self.assertEqual(["ALARM"], [each.new for each in self.told(alarms.ids[0])])
+        self.assertEqual(["ALARM", "OK"], sorted(row.state for row in self.rows(tables.sub_alarm)))
+
+    def test_a_state_set_by_hand_is_computed_once_after_another_structure_and_then_stays(self):
+        alarms = self.alarms("last(m) > 1 and last(n) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
+        self.rounds(alarms).run(look(0, 2000))
+        self.change(alarms, "last(m) > 1 or last(n) > 1")
+        self.rounds(alarms).run(look(2000, 3000))
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm.update().values(state="OK", state_updated=3500))
+            connection.execute(tables.alarm_changed.insert().values(alarm_id=alarms.ids[0]))
+        self.rounds(alarms).run(look(3000, 4000))
+        self.change(alarms, "last(m) > 1.5 or last(n) > 1")
+        self.rounds(alarms).run(look(4000, 5000))
+        self.assertEqual("OK", self.rows(tables.alarm)[0].state)
+
+    def test_a_definition_that_changes_during_a_round_reaches_alarms_that_are_done(self):
+        alarms = self.alarms("last(m) > 1", count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        with failpoints.armed("evaluate.between_chunks", "raise"), suppress(FailPointReached):
+            self.rounds(alarms, 1).run(look(0, 2000))
+        self.change(alarms, "last(m) > 5")
+        self.rounds(alarms, 1).finish()
+        self.rounds(alarms, 1).run(look(2000, 3000))
+        self.assertEqual(["OK", "OK"], [row.state for row in self.rows(tables.alarm)])
+        self.assertEqual([], self.rows(tables.alarm_changed))
+
+    def change(self, alarms, text):
+        alarms.definitions.change(TENANT, alarms.definition.id, lambda before: replace(before, expression=text), 1)
+
     def test_who_crashes_inside_a_chunk_counts_no_empty_window_twice(self):
         alarms = self.alarms("avg(m) > 1", count=2)
         for alarm_id in alarms.ids:
