@@ -88,7 +88,8 @@ class Rounds:
         return self._chunks(self._open(stored, look))
 
     def forget(self, now_ms: int) -> None:
-        """Remove windows that no evaluation asks for, and series that were not seen for a day and have no alarm."""
+        """Remove windows that no evaluation asks for, and series that were not seen for a day, unless they are all that
+        an alarm has: they keep their values known."""
         if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
             return
         with self._offset_store.writing() as connection:
@@ -157,8 +158,11 @@ class Rounds:
         return DueSpan(stored.evaluated_to_ms, round_to_ms, self._delay_ms)
 
     def _forget(self, connection: sa.Connection, stored: StoredProgress, now_ms: int) -> None:
-        unseen = _SERIES.c.seen < now_ms - DAY_MS
-        connection.execute(_SERIES.delete().where(unseen, ~_has_same_key(_PART, _SERIES)))
+        since_ms = now_ms - DAY_MS
+        seen = _SERIES.alias()
+        # Two statements: joined by OR, the database would look for each row alone.
+        for is_over in (~_has_same_key(_PART, _SERIES), _has_same_key(seen, _SERIES, seen.c.seen >= since_ms)):
+            connection.execute(_SERIES.delete().where(_SERIES.c.seen < since_ms, is_over))
         is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
         needed = sa.or_(
             sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= self._needed_from(stored)
@@ -170,7 +174,7 @@ class Rounds:
         return chunk.needed_from(self._delay_ms, stored.evaluated_to_ms)
 
 
-def _has_same_key(table: sa.Table, other: sa.Table) -> sa.ColumnElement[bool]:
-    """Whether ``table`` has a row of the sub-expression and match of a row of ``other``."""
+def _has_same_key(table: sa.FromClause, other: sa.Table, *which: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    """Whether ``table`` has a row, of those ``which``, of the sub-expression and match of a row of ``other``."""
     same = (table.c[name] == other.c[name] for name in ("sub_expression_id", "match_key"))
-    return sa.select(table.c.sub_expression_id).where(*same).correlate(other).exists()
+    return sa.select(table.c.sub_expression_id).where(*same, *which).correlate(other).exists()

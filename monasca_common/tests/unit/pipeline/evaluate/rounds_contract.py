@@ -383,6 +383,20 @@ class RoundsContract:
         self.assertEqual([60_000, 120_000], sorted(row.window_start for row in self.rows(tables.alarm_window)))
         self.assertEqual({b"1" * 16, b"3" * 16}, {bytes(row.series_id) for row in self.rows(tables.alarm_series)})
 
+    def test_series_of_an_alarm_that_ended_are_forgotten_once_another_is_seen(self):
+        alarms = self.alarms()
+        sub = {"sub_expression_id": alarms.subs[0].id, "match_values": [], "dimensions": {}}
+        sub |= {"match_key": alarms.key(alarms.ids[0])}
+        kept = []
+        for now_ms, new in ((DAY_MS + 2, (b"1", b"2")), (2 * DAY_MS, (b"3",))):
+            with self.offset_store.writing() as connection:
+                for series in new:
+                    row = sub | {"series_id": series * 16, "seen": now_ms - DAY_MS - 1 if series < b"3" else now_ms}
+                    connection.execute(tables.alarm_series.insert().values(row))
+            self.rounds(alarms).forget(now_ms)
+            kept.append({bytes(row.series_id) for row in self.rows(tables.alarm_series)})
+        self.assertEqual([{b"1" * 16, b"2" * 16}, {b"3" * 16}], kept)
+
     def test_what_last_knows_is_forgotten_with_the_last_of_its_series(self):
         alarms = self.alarms("last(m) > 1")
         sub = {"sub_expression_id": alarms.subs[0].id, "match_values": [], "dimensions": {}}
