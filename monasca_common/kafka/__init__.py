@@ -63,6 +63,7 @@ from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.outputs import Output
 from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.processor.restarts import failures_in_a_row, restart_delay_seconds, run_with_restarts
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
 from monasca_common.kafka.producer.health import ProducerHealth
@@ -138,6 +139,7 @@ __all__ = [
     "WrongType",
     "dead_letters",
     "entry_point",
+    "failures_in_a_row",
     "load_admin",
     "load_consumer",
     "load_hooks",
@@ -146,6 +148,8 @@ __all__ = [
     "open_consumer",
     "open_producer",
     "portions",
+    "restart_delay_seconds",
+    "run_with_restarts",
 ]
 
 

@@ -16,6 +16,7 @@ from monasca_common.kafka import (
     RetryPolicy,
     open_consumer,
     open_producer,
+    run_with_restarts,
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message
@@ -25,8 +26,6 @@ LOG = logging.getLogger(__name__)
 
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
-_RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2)
-_HEALTHY_SECONDS = 60.0
 _CLOSE_SECONDS = 1.0
 
 
@@ -45,20 +44,8 @@ class NotificationMember:
 
     def run(self) -> None:
         """After a failure it restarts with a back-off. Raises nothing."""
-        failures = 0
-        while not self._stopping.is_set():
-            began = self._clock.monotonic()
-            try:
-                self._serve()
-            except Exception as error:
-                failures = 1 if self._clock.monotonic() - began > _HEALTHY_SECONDS else failures + 1
-                delay = _RESTARTS.delay(failures, 0.0)
-                topics = ", ".join(self._stream.consumer.topics)
-                unexpected = not isinstance(error, MessagingError)
-                LOG.error(
-                    "the consumer of %s failed and tries again in %.1f s: %s", topics, delay, error, exc_info=unexpected
-                )
-                self._stopping.wait(delay)
+        topics = ", ".join(self._stream.consumer.topics)
+        run_with_restarts(self._serve, topics, self._stopping, self._clock, expected=(MessagingError,))
 
     def stop(self) -> None:
         """Finish what is being sent, commit, and leave the group; returns when that is done, in bounded time."""

@@ -18,9 +18,10 @@ from monasca_common.kafka import (
     RetryPolicy,
     open_consumer,
     open_producer,
+    run_with_restarts,
 )
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.errors import DeadLetterLimit, MessagingError
+from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
@@ -38,9 +39,6 @@ LOG = logging.getLogger(__name__)
 
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
-# Back-off for a member that failed; it begins anew after the member ran for HEALTHY_SECONDS.
-RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2)
-HEALTHY_SECONDS = 60.0
 _CLOSE_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _LAG_PATIENCE_SECONDS = 1.0
@@ -76,14 +74,15 @@ class Member:
         """Read and store until `stop`; after a failure, restart with a back-off. Raises nothing."""
         teller = threading.Thread(target=self._tell, name=f"{self._group.kind}-status", daemon=True)
         teller.start()
-        failures = 0
-        while not self._stopping.is_set():
-            began = self._clock.monotonic()
-            try:
-                self._serve()
-            except Exception as error:
-                failures = 1 if self._clock.monotonic() - began > HEALTHY_SECONDS else failures + 1
-                self._failed(error, failures)
+        run_with_restarts(
+            self._serve,
+            f"[{self._group.name}]",
+            self._stopping,
+            self._clock,
+            expected=(MessagingError, StorageError),
+            failed=lambda error: self._status.enter(MemberState.FAILED, str(error)),
+            restarted=self._status.restarted,
+        )
         self._status.enter(MemberState.STOPPED)
         self._over.set()
         teller.join(_TELL_SECONDS)
@@ -95,16 +94,6 @@ class Member:
         self._stopping.set()
         if self._processor is not None:
             self._processor.stop()
-
-    def _failed(self, error: Exception, failures: int) -> None:
-        final = isinstance(error, DeadLetterLimit)
-        delay = None if final else RESTARTS.delay(failures, 0.0)
-        then = "stays so until a restart" if delay is None else f"tries again in {delay:.1f} s"
-        LOG.error("the consumer of [%s] failed and %s: %s", self._group.name, then, error, exc_info=_unexpected(error))
-        self._status.enter(MemberState.FAILED, str(error))
-        self._stopping.wait(delay)
-        if not self._stopping.is_set():
-            self._status.restarted()
 
     def _serve(self) -> None:
         """One consumer, from its first poll to its close."""
@@ -236,8 +225,3 @@ def _opened_consumer(group: GroupSettings, starts: StartOffsets, storage: Storag
         yield consumer
     finally:
         consumer.close(_CLOSE_SECONDS)
-
-
-def _unexpected(error: Exception) -> bool:
-    """Whether a log of the error needs a traceback, because its text may not show the cause."""
-    return not isinstance(error, MessagingError | StorageError)

@@ -23,11 +23,11 @@ from cotyledon.types import WorkerId
 from msgspec import structs
 from oslo_config import cfg
 
-from monasca_common.kafka import DeadLetters, config
+from monasca_common.kafka import DeadLetters, config, failures_in_a_row, restart_delay_seconds
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.persister.member import HEALTHY_SECONDS, RESTARTS, Member
+from monasca_common.persister.member import Member
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
@@ -149,13 +149,13 @@ class Respawns:
         """Status 0 is not a death: it was asked to end, by a reload."""
         now = self._clock.monotonic()
         lived = now - self._started.get(name, now)
-        self._deaths[name] = 0 if exit_code == 0 else 1 if lived > HEALTHY_SECONDS else self._deaths.get(name, 0) + 1
+        self._deaths[name] = 0 if exit_code == 0 else failures_in_a_row(self._deaths.get(name, 0), lived)
         self._started[name] = now + self.rest_seconds(name)
 
     def rest_seconds(self, name: str) -> float:
         """The wait before the next start; 0 after the first death, because its cause may be gone."""
         deaths = self._deaths.get(name, 0)
-        return RESTARTS.delay(deaths - 1, 0.0) if deaths > 1 else 0.0
+        return restart_delay_seconds(deaths - 1) if deaths > 1 else 0.0
 
 
 class PersisterWorker(cotyledon.Service):
