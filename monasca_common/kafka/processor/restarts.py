@@ -13,7 +13,7 @@ from monasca_common.kafka.processor.retry import RetryPolicy
 
 LOG = logging.getLogger(__name__)
 
-# The back-off begins anew after `HEALTHY_SECONDS` without a failure.
+# The back-off begins anew after HEALTHY_SECONDS without a failure.
 _RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2)
 HEALTHY_SECONDS = 60.0
 
