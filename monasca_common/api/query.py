@@ -135,7 +135,7 @@ class Query:
             name=name,
             span=Span(start, which.end_ms),
             limit=self.limit(),
-            merge=self._flag("merge_metrics"),
+            merge=self.flag("merge_metrics"),
             group_by=self._group_by(),
             cursor=self._cursor(),
         )
@@ -242,7 +242,7 @@ class Query:
     def _list(self, name: str) -> list[str]:
         return [item for value in self._values.get(name, []) for part in value.split(",") if (item := part.strip())]
 
-    def _flag(self, name: str) -> bool:
+    def flag(self, name: str) -> bool:
         return (self._first(name) or "").lower() == "true"
 
     def _number(self, name: str, default: int) -> int:

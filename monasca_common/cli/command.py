@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 from typing import ClassVar
 
 from cliff.command import Command
@@ -38,3 +39,14 @@ def positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a count: write a number, 1 or greater")
     return int(text)
+
+
+def moment_ms(text: str) -> int:
+    """The type of an argument that is a time, in UTC where it names no zone."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write one such as 2026-01-31T06:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

@@ -8,14 +8,13 @@ instead of guessing, and this is how a person decides.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, kept_offsets, offset_plan
-from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.command import MonascaCommand, moment_ms
 from monasca_common.cli.kept_offsets import KeptOffsets
 from monasca_common.cli.offset_plan import LogSpan, Move, Standing
 from monasca_common.kafka import Admin, plugins
@@ -112,7 +111,7 @@ class OffsetsReset(_OffsetsCommand):
         target.add_argument("--to-latest", action="store_true", help="the end: skip everything that is there now")
         target.add_argument(
             "--to-datetime",
-            type=_moment_ms,
+            type=moment_ms,
             metavar="TIME",
             help="the first message of this time or later, such as 2026-01-31T06:00:00Z (UTC if it names no zone); the "
             "end where there is none",
@@ -248,13 +247,3 @@ def _offset(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not an offset: write a number, 0 or greater")
     return int(text)
-
-
-def _moment_ms(text: str) -> int:
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: write one such as 2026-01-31T06:00:00Z") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)

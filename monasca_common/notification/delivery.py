@@ -15,7 +15,7 @@ from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.errors import NotificationError, SendFailed, SendRefused
-from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.retries import Retry
@@ -62,6 +62,17 @@ class NoticeDelivery:
         self._ledger.finish(notice, GIVEN_UP, self._clock.time_ms(), reason)
         self._count("given up")
         LOG.error("notification %s is given up: %s", notice.id, reason)
+
+    def withhold(self, notice: Notice, method: NotificationMethod, state: str, why: str) -> bool:
+        """Record that it is not sent. ``False``: an attempt was made before a crash, so another one must follow.
+
+        Raises `StorageError`.
+        """
+        found = self._ledger.withhold(notice, method.id, state, why, self._clock.time_ms())
+        if found == state:
+            self._count(state)
+            LOG.info("notification %s is %s: %s", notice.id, state, why)
+        return found not in (SENDING, FAILED)
 
     def skip(self, why: str) -> None:
         self._count(why)

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from monasca_common.alarms.errors import UnknownId
-from monasca_common.alarms.notification_methods import NotificationMethods
+from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
+from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka import Message, Output, Poison, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.notification.calm import silencing
 from monasca_common.notification.delivery import NoticeDelivery
+from monasca_common.notification.ledger import SILENCED
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.errors import StorageError
@@ -34,6 +37,7 @@ class ChangesHandler:
     def __init__(
         self,
         methods: NotificationMethods,
+        silences: Silences,
         delivery: NoticeDelivery,
         clock: Clock,
         *,
@@ -41,6 +45,7 @@ class ChangesHandler:
         ttl_seconds: float,
     ) -> None:
         self._methods = methods
+        self._silences = silences
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
@@ -55,8 +60,19 @@ class ChangesHandler:
             return []
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
-            attempts = (self._delivery.attempt(notice_of(change, each.id), each, _FIRST) for each in methods)
-            return [Output(self._retry_topic, retry.record()) for retry in attempts if retry is not None]
+            silence = self._silence_of(change) if methods else None
+            retries = (self._tell(change, each, silence) for each in methods)
+            return [Output(self._retry_topic, retry.record()) for retry in retries if retry is not None]
+
+    def _silence_of(self, change: AlarmChange) -> Silence | None:
+        now_ms = self._clock.time_ms()
+        return silencing(self._silences.lasting(change.tenant, now_ms), change, now_ms)
+
+    def _tell(self, change: AlarmChange, method: NotificationMethod, silence: Silence | None) -> Retry | None:
+        notice = notice_of(change, method.id)
+        if silence is not None and self._delivery.withhold(notice, method, SILENCED, silence.shown):
+            return None
+        return self._delivery.attempt(notice, method, _FIRST)
 
 
 class RetriesHandler:

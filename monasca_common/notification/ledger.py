@@ -12,6 +12,7 @@ from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
+SILENCED = "silenced"
 
 _NOTIFICATION = tables.notification
 _MOST_REASON = 500
@@ -38,7 +39,8 @@ class NoticeLedger:
             columns = (_NOTIFICATION.c.state, _NOTIFICATION.c.attempts)
             row = connection.execute(sa.select(*columns).where(_of(notice.id)).with_for_update()).one_or_none()
             if row is None:
-                connection.execute(_NOTIFICATION.insert().values(_new_row(notice, method_id, attempt, now_ms)))
+                made = _new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
+                connection.execute(_NOTIFICATION.insert().values(made))
                 return NextStep.SEND
             step = _step(row, attempt)
             if step in (NextStep.SEND, NextStep.REPEAT):
@@ -46,6 +48,18 @@ class NoticeLedger:
                 values = {"state": SENDING, "attempts": attempt, "repeats": repeats, "updated": now_ms}
                 connection.execute(_NOTIFICATION.update().where(_of(notice.id)).values(values))
             return step
+
+        return self._database.write(work)
+
+    def withhold(self, notice: Notice, method_id: str, state: str, reason: str, now_ms: int) -> str:
+        """Record that it is not sent, and why, unless it has a row. Returns the state that it has then."""
+        values = _new_row(notice, method_id, now_ms, state=state, attempts=0) | {"reason": reason[:_MOST_REASON]}
+
+        def work(connection: sa.Connection) -> str:
+            found = connection.execute(sa.select(_NOTIFICATION.c.state).where(_of(notice.id))).scalar_one_or_none()
+            if found is None:
+                connection.execute(_NOTIFICATION.insert().values(values))
+            return found or state
 
         return self._database.write(work)
 
@@ -72,7 +86,7 @@ def _step(row: Row, attempt: int) -> NextStep:
     return NextStep.RETRY if row.attempts == attempt else NextStep.SEND
 
 
-def _new_row(notice: Notice, method_id: str, attempt: int, now_ms: int) -> dict[str, str | int]:
+def _new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, str | int]:
     return {
         "id": notice.id,
         "tenant": notice.change.tenant,
@@ -80,8 +94,8 @@ def _new_row(notice: Notice, method_id: str, attempt: int, now_ms: int) -> dict[
         "method_id": method_id,
         "new_state": notice.change.new_state,
         "alarm_time": notice.change.time_ms,
-        "state": SENDING,
-        "attempts": attempt,
+        "state": state,
+        "attempts": attempts,
         "repeats": 0,
         "created": now_ms,
         "updated": now_ms,

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes the rows of the ledger that are older than its retention, so that its table stays bounded."""
+"""Removes rows of the ledger and silences that are older than the retention, so that their tables stay bounded."""
 
 from __future__ import annotations
 
 import logging
 import threading
 
+from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.ledger import ROWS_A_PORTION, NoticeLedger
 from monasca_common.storage.errors import StorageError
@@ -20,8 +21,9 @@ _PAUSE_SECONDS = 0.1
 class LedgerRetention:
     """Applies the retention at the start and once an hour until `stop`. Each process does; they need not agree."""
 
-    def __init__(self, ledger: NoticeLedger, clock: Clock, kept_ms: int) -> None:
+    def __init__(self, ledger: NoticeLedger, silences: Silences, clock: Clock, kept_ms: int) -> None:
         self._ledger = ledger
+        self._silences = silences
         self._clock = clock
         self._kept_ms = kept_ms
         self._stopping = threading.Event()
@@ -47,5 +49,6 @@ class LedgerRetention:
         while portion == ROWS_A_PORTION and not self._stopping.wait(_PAUSE_SECONDS):
             portion = self._ledger.prune(before_ms)
             removed += portion
+        self._silences.prune(before_ms)
         if removed:
             LOG.info("removed %d old rows of the ledger", removed)

@@ -18,6 +18,7 @@ from oslo_config import cfg
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
+from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.notification.delivery import NoticeDelivery
@@ -50,7 +51,10 @@ class NotificationWork:
             max_at_one_method=settings.processing.max_at_one_method,
         )
         (topic,) = settings.retries.consumer.topics
-        changes = ChangesHandler(methods, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl)
+        silences = Silences(self._database)
+        changes = ChangesHandler(
+            methods, silences, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl
+        )
         retries = RetriesHandler(
             methods, self._delivery, clock, retry_topic=topic, max_attempts=settings.retry.max_attempts
         )
@@ -58,7 +62,7 @@ class NotificationWork:
             NotificationMember(settings.changes, changes, settings.processing.number, clock),
             NotificationMember(settings.retries, retries, settings.retry.number, clock),
         )
-        self._retention = LedgerRetention(ledger, clock, settings.processing.kept_ms)
+        self._retention = LedgerRetention(ledger, silences, clock, settings.processing.kept_ms)
         runs = [*(member.run for member in self._members), self._retention.run]
         self._threads = [threading.Thread(target=run, daemon=True) for run in runs]
 

@@ -523,5 +523,20 @@ notification = sa.Table(
     sa.Index("notification_by_age", "updated"),
 )
 
+# Whose alarms nobody is notified of for a while: those with a metric that has all ``dimensions``.
+silence = sa.Table(
+    "silence",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("dimensions", _JSON, nullable=False),
+    sa.Column("from_ms", _BIG, nullable=False),
+    sa.Column("until_ms", _BIG, nullable=False),
+    sa.Column("author", _NAME, nullable=False),
+    sa.Column("comment", sa.Text, nullable=False),
+    sa.Column("created_ms", _BIG, nullable=False),
+    sa.Index("silence_by_end", "tenant", "until_ms"),
+)
+
 # One row: programs of an older revision than this one refuse to run on the database.
 oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))

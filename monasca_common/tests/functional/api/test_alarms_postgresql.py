@@ -5,6 +5,7 @@ from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTe
 from monasca_common.tests.unit.api.alarm_definitions_contract import AlarmDefinitionsContract
 from monasca_common.tests.unit.api.alarms_contract import AlarmsContract
 from monasca_common.tests.unit.api.notification_methods_contract import NotificationMethodsContract
+from monasca_common.tests.unit.api.silences_contract import SilencesContract
 
 
 class TestNotificationMethodsInPostgresql(NotificationMethodsContract, PostgresqlTestCase):
@@ -16,4 +17,8 @@ class TestAlarmDefinitionsInPostgresql(AlarmDefinitionsContract, PostgresqlTestC
 
 
 class TestAlarmsInPostgresql(AlarmsContract, PostgresqlTestCase):
+    pass
+
+
+class TestSilencesInPostgresql(SilencesContract, PostgresqlTestCase):
     pass

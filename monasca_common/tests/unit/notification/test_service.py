@@ -11,7 +11,8 @@ from oslotest import base
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
-from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.alarms.silences import Silence, Silences
+from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
@@ -148,6 +149,38 @@ class DeliveryTest(ServiceCase):
         self.publish(b"{", topic=RETRIES)
         self.until(lambda: receiver.requests and len(self.letters(CHANGES)) == 2, "two letters and a request")
         self.until(lambda: len(self.letters(RETRIES)) == 1, "a letter")
+
+
+class SilencesTest(ServiceCase):
+    def silence(self, dimensions, tenant=TENANT, ends_ms=DAY_MS):
+        made = Silence(tenant, dimensions, self.now_ms - DAY_MS, self.now_ms + ends_ms, "ann", "new disks")
+        return Silences(self.alarms_database).create(made, self.now_ms - DAY_MS)
+
+    def test_what_is_silenced_is_recorded_and_not_sent(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        made = self.silence({"hostname": "h1"})
+        self.silence({"hostname": "h2"}, "t2")
+        self.silence({"hostname": "h2"}, ends_ms=-1)
+        stop = self.start()
+        other = self.alarm(2, metrics=[AlarmedMetric("cpu", {"hostname": "h2"})])
+        self.publish(self.alarm(1).message, other.message, self.alarm(1).message)
+        self.until(lambda: self.committed(CHANGES) == 3, "the commit")
+        self.assertEqual(1, stop()["sent"])
+        silenced = ("a1", "silenced", 0, f"silence {made.id} by ann: new disks")
+        self.assertEqual([silenced, ("a2", "sent", 1, None)], self.ledger("alarm_id", "state", "attempts", "reason"))
+
+    def test_an_attempt_before_a_crash_is_finished_although_it_is_silenced_since(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        notice = notice_of(self.alarm(), method)
+        ledger = NoticeLedger(self.alarms_database)
+        ledger.begin(notice, method, 1, self.now_ms)
+        ledger.finish(notice, "failed", self.now_ms, "answered 500")
+        self.silence({})
+        self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
 
 
 class RetriesTest(ServiceCase):

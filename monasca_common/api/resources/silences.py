@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``/v2.0/silences``: whose alarms nobody is notified of for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+import msgspec
+
+from monasca_common.alarms import silences
+from monasca_common.alarms.errors import BrokenRules
+from monasca_common.alarms.silences import Silence, Silences
+from monasca_common.api import openapi, paging
+from monasca_common.api.documents import AlarmsContext, one_row_more, self_link
+from monasca_common.api.openapi import (
+    ARRAY,
+    LIMIT,
+    OBJECT,
+    ROW_OFFSET,
+    STRING,
+    TIME,
+    Parameter,
+    list_of,
+    of,
+    operation,
+    sort_by,
+)
+from monasca_common.api.query import iso
+from monasca_common.models import times
+from monasca_common.models.errors import Violation
+from monasca_common.models.limits import MOST_DIMENSIONS, STORED
+
+PATH = "/v2.0/silences"
+_TIMES = {"from": TIME, "until": TIME, "created_timestamp": TIME}
+_SILENCE = of(id=STRING, links=ARRAY, dimensions=OBJECT, author=STRING, comment=STRING, **_TIMES)
+_GIVEN_TIME = {"oneOf": [TIME, {"type": "number", "description": "Milliseconds since the epoch"}]}
+_NEW = {
+    "type": "object",
+    "properties": {
+        "dimensions": {
+            "type": "object",
+            "maxProperties": MOST_DIMENSIONS,
+            "propertyNames": openapi.text(STORED.key),
+            "additionalProperties": openapi.text(STORED.value),
+        },
+        "from": _GIVEN_TIME,
+        "until": _GIVEN_TIME,
+        "author": openapi.text(silences.AUTHOR),
+        "comment": openapi.text(silences.COMMENT),
+    },
+    "required": ["dimensions", "until", "author"],
+}
+_LASTING = Parameter("lasting", "true: only those that last now", {"type": "string", "enum": ["true", "false"]})
+
+
+class NewSilence(msgspec.Struct):
+    """The body of POST. Times: ISO 8601, or milliseconds since the epoch."""
+
+    dimensions: dict[str, str]
+    until: str | int | float
+    author: str
+    begin: str | int | float | None = msgspec.field(name="from", default=None)
+    comment: str = ""
+
+    def silence(self, tenant: str, now_ms: int) -> Silence:
+        """Raises `BrokenRules`."""
+        begin_ms = now_ms if self.begin is None else _time("from", self.begin)
+        until_ms = _time("until", self.until)
+        return Silence(tenant, self.dimensions, begin_ms, until_ms, self.author, self.comment)
+
+
+def _time(place: str, given: str | float) -> int:
+    try:
+        return times.from_ms_or_iso(given)
+    except ValueError as error:
+        raise BrokenRules([Violation(place, str(error))]) from None
+
+
+def add_routes(app: falcon.App[Any, Any], context: AlarmsContext) -> None:
+    app.add_route(PATH, SilencesResource(context))
+    app.add_route(f"{PATH}/{{silence_id}}", SilenceResource(context))
+
+
+class SilencesResource:
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
+
+    @operation("Silences", _LASTING, sort_by(silences.SORTS), LIMIT, ROW_OFFSET, returns=list_of(_SILENCE))
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        query = self._context.query(request)
+        sorts, part = query.sorts(silences.SORTS), query.rows()
+        at_ms = self._context.now_ms() if query.flag("lasting") else None
+        found = _stored(self._context).found(request.context.tenant, sorts, one_row_more(part), lasting_at_ms=at_ms)
+        self._context.answer_slice(request, response, found, part, lambda silence: _element(request, silence))
+
+    @operation("Make a silence", body=_NEW, status=201, returns=_SILENCE)
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        asked, now_ms = self._context.document(request, NewSilence), self._context.now_ms()
+        made = _stored(self._context).create(asked.silence(request.context.tenant, now_ms), now_ms)
+        response.status = falcon.HTTP_201
+        paging.answer(response, _element(request, made))
+
+
+class SilenceResource:
+    def __init__(self, context: AlarmsContext) -> None:
+        self._context = context
+
+    @operation("One silence", returns=_SILENCE)
+    def on_get(self, request: falcon.Request, response: falcon.Response, silence_id: str) -> None:
+        paging.answer(response, _element(request, _stored(self._context).get(request.context.tenant, silence_id)))
+
+    @operation("End a silence", status=204)
+    def on_delete(self, request: falcon.Request, response: falcon.Response, silence_id: str) -> None:
+        _stored(self._context).delete(request.context.tenant, silence_id)
+        response.status = falcon.HTTP_204
+
+
+def _stored(context: AlarmsContext) -> Silences:
+    return Silences(context.needed_database())
+
+
+def _element(request: falcon.Request, silence: Silence) -> Mapping[str, Any]:
+    return {
+        "id": silence.id,
+        "links": [self_link(request, PATH, silence.id)],
+        "dimensions": silence.dimensions,
+        "from": iso(silence.from_ms),
+        "until": iso(silence.until_ms),
+        "author": silence.author,
+        "comment": silence.comment,
+        "created_timestamp": iso(silence.created_ms),
+    }

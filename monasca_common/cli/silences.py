@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common notification silence add | list | remove``: silences, as an operator makes them for a tenant."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from oslo_config import cfg
+
+from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand, moment_ms, positive
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.models import times
+from monasca_common.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from monasca_common.alarms.silences import Silence, Silences
+
+_MOST_LISTED = 10_000
+
+
+class _SilenceCommand(MonascaCommand):
+    """The database is that of [alarms] connection."""
+
+    extra = "notification"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument("--tenant", required=True, help="the id of the project whose alarms it is about")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: done. 1: not, and the reason on standard error."""
+        from monasca_common.alarms.errors import AlarmsError
+
+        try:
+            with _stored(parsed_args) as stored:
+                self.act(stored, parsed_args)
+        except (AlarmsError, ConfigurationError, StorageError, cfg.Error) as error:
+            return self.complain(str(error))
+        return 0
+
+    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
+        raise NotImplementedError
+
+
+class SilenceAdd(_SilenceCommand):
+    """Notify nobody for a while of a tenant's alarms that have these dimensions.
+
+    What is silenced is recorded, and not sent.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--dimension",
+            type=_dimension,
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="one that a metric of the alarm has; with several, one metric must have all (default: every alarm)",
+        )
+        parser.add_argument("--from", type=moment_ms, dest="begin_ms", metavar="TIME", help="its begin (default: now)")
+        until = parser.add_mutually_exclusive_group(required=True)
+        until.add_argument("--until", type=moment_ms, dest="until_ms", metavar="TIME", help="its end")
+        until.add_argument("--minutes", type=positive, metavar="N", help="its end, so many minutes after its begin")
+        parser.add_argument("--author", required=True, help="who makes it")
+        parser.add_argument("--comment", default="", help="why")
+        return parser
+
+    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
+        from monasca_common.alarms.silences import Silence
+
+        now_ms = time.time_ns() // 1_000_000
+        begin_ms = now_ms if parsed_args.begin_ms is None else parsed_args.begin_ms
+        until_ms = parsed_args.until_ms or begin_ms + parsed_args.minutes * 60_000
+        dimensions = dict(parsed_args.dimension)
+        asked = Silence(parsed_args.tenant, dimensions, begin_ms, until_ms, parsed_args.author, parsed_args.comment)
+        self.print(stored.create(asked, now_ms).id)
+
+
+class SilenceList(_SilenceCommand):
+    """List a tenant's silences, those that end last first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--lasting", action="store_true", help="only those that last now")
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        return parser
+
+    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
+        from monasca_common.alarms.database import Slice, Sort
+
+        at_ms = time.time_ns() // 1_000_000 if parsed_args.lasting else None
+        sorts = [Sort("until", descending=True)]
+        found = stored.found(parsed_args.tenant, sorts, Slice(_MOST_LISTED), lasting_at_ms=at_ms)
+        if parsed_args.json:
+            self.print(json.dumps([asdict(each) for each in found]))
+        else:
+            self.print(*(map(_line, found)) if found else ["There are none."])
+
+
+class SilenceRemove(_SilenceCommand):
+    """End a silence of a tenant."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", help="its id, as `monasca-common notification silence list` prints it")
+        return parser
+
+    def act(self, stored: Silences, parsed_args: argparse.Namespace) -> None:
+        stored.delete(parsed_args.tenant, parsed_args.id)
+
+
+@contextlib.contextmanager
+def _stored(parsed_args: argparse.Namespace) -> Iterator[Silences]:
+    from monasca_common.alarms.database import AlarmsDatabase
+    from monasca_common.alarms.settings import database_settings
+    from monasca_common.alarms.silences import Silences
+
+    database = AlarmsDatabase(database_settings(configuration.read(parsed_args)))
+    try:
+        yield Silences(database)
+    finally:
+        database.close()
+
+
+def _dimension(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a dimension: write key=value")
+    return key, value
+
+
+def _line(silence: Silence) -> str:
+    dimensions: Any = ", ".join(f"{key}={value}" for key, value in sorted(silence.dimensions.items())) or "every alarm"
+    span = f"{times.shown(silence.from_ms)} to {times.shown(silence.until_ms)}"
+    return f"{silence.id}  {span}  {dimensions}  {silence.author}: {silence.comment}"
