@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
@@ -17,7 +21,11 @@ from monasca_common.models.limits import TextRule
 from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.sql import tables
 
-TYPES = ("EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK")
+LOG = logging.getLogger(__name__)
+
+#: Entry points: one for each type, by its name in small letters.
+NOTIFIERS = "monasca_common.notifiers"
+BUILT_IN = ("EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK")
 NAME = TextRule(most=250)
 ADDRESS = TextRule(most=512)
 PERIODS = {"WEBHOOK": (0, 60)}  # seconds; 0: an alarm is told once
@@ -38,7 +46,7 @@ _NO_BLANK = re.compile(rf"[^{_BLANK}]+")
 
 @dataclass(frozen=True, slots=True)
 class NotificationMethod:
-    """``type``: of `TYPES`. ``period``: seconds after which a notification is repeated; 0: never. ``id``: empty until
+    """``type``: of `types`. ``period``: seconds after which a notification is repeated; 0: never. ``id``: empty until
     it is stored."""
 
     name: str
@@ -46,6 +54,33 @@ class NotificationMethod:
     address: str
     period: int = 0
     id: str = ""
+
+
+#: What is wrong with an address, or ``None``.
+AddressFault = Callable[[str], str | None]
+
+
+@cache
+def plugins() -> Mapping[str, AddressFault]:
+    """The types that other notifiers add, and the judge of the form of their addresses; once in a process.
+
+    Left out is what cannot be loaded, because what it needs is not installed here.
+    """
+    found: dict[str, AddressFault] = {}
+    for each in importlib.metadata.entry_points(group=NOTIFIERS):
+        name = each.name.upper()
+        if name in BUILT_IN:
+            continue
+        try:
+            found[name] = getattr(each.load(), "address_fault", lambda _: None)
+        except Exception as error:
+            LOG.info("no methods of type %s: its notifier cannot be loaded here: %s", name, error)
+    return MappingProxyType(found)
+
+
+def types() -> tuple[str, ...]:
+    """Those of this package, and those of the notifiers that are installed with what they need; sorted."""
+    return tuple(sorted({*BUILT_IN, *plugins()}))
 
 
 def violations(method: NotificationMethod) -> list[Violation]:
@@ -57,9 +92,11 @@ def _faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
     yield from (("name", fault) for fault in NAME.faults(method.name))
     wrong = list(ADDRESS.faults(method.address))
     yield from (("address", fault) for fault in wrong)
-    if method.type not in TYPES:
-        yield "type", f"is not one of {', '.join(TYPES)}"
+    if method.type not in types():
+        yield "type", f"is not one of {', '.join(types())}"
         return
+    if not wrong and method.type in plugins() and (fault := plugins()[method.type](method.address)) is not None:
+        yield "address", fault
     if method.type == "EMAIL" and not wrong and not _EMAIL.fullmatch(method.address):
         yield "address", "is not an address of e-mail, such as someone@example.org"
     if method.type == "WEBHOOK" and not wrong and not _is_http(method.address):

@@ -22,8 +22,10 @@ from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import remedy
 from monasca_common.notification.settings import (
+    apprise_settings,
     email_settings,
     http_settings,
+    jira_settings,
     notification_settings,
     webhook_settings,
 )
@@ -178,7 +180,10 @@ def _groups(conf: cfg.ConfigOpts) -> None:
 _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
     {
         "api": (_authentication, _api),
-        "notification": (notification_settings, http_settings, webhook_settings, email_settings),
+        "notification": (
+            *(notification_settings, http_settings, webhook_settings),
+            *(email_settings, jira_settings, apprise_settings),
+        ),
         "persister": (_persister,),
         "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate),
     }

@@ -55,7 +55,7 @@ class NotificationTest(MonascaCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         configuration.add_arguments(parser)
-        parser.add_argument("--type", required=True, help="the type of the method: webhook, email, pagerduty, slack")
+        parser.add_argument("--type", required=True, help="the type of the method: webhook, email, slack, …")
         parser.add_argument(
             "--address", required=True, help="the address of the method: a URL, an address of e-mail, a routing key"
         )

@@ -19,11 +19,13 @@ class NotificationError(Exception):
 
 
 class SendFailed(NotificationError):
-    """``after_seconds``: when the receiver wants the next attempt at the earliest, if it says so."""
+    """``after_seconds``: when the receiver wants the next attempt at the earliest, if it says so. ``status``: of its
+    answer over HTTP, if there was one."""
 
-    def __init__(self, reason: str, after_seconds: float | None = None) -> None:
+    def __init__(self, reason: str, after_seconds: float | None = None, status: int | None = None) -> None:
         super().__init__(reason)
         self.after_seconds = after_seconds
+        self.status = status
 
 
 class SendRefused(NotificationError):

@@ -38,22 +38,32 @@ class HttpSender:
         self._settings = settings
         self._resolver = resolver or Resolver(AddressRules(settings.networks()))
 
-    def post(self, url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> ReceiverAnswer:
+    def post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_seconds: float,
+        *,
+        max_answer_bytes: int | None = None,
+    ) -> ReceiverAnswer:
         """The answer, which is of success. ``timeout_seconds``: for all of it, resolution included.
+        ``max_answer_bytes``: instead of the setting, where the answer must be read.
 
         Raises `SendFailed` for another answer and for none; `AddressRefused`.
         """
         where = endpoint(url)
+        most_bytes = self._settings.max_response_bytes if max_answer_bytes is None else max_answer_bytes
         with SendDeadline(timeout_seconds) as deadline:
             addresses = self._resolver.addresses(where, deadline.left(timeout_seconds))
             try:
-                answer, after_seconds = self._exchange(where, addresses, body, headers, deadline)
+                answer, after_seconds = self._exchange(where, addresses, body, headers, deadline, most_bytes)
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
         if not 200 <= answer.status < 300:
             note = "; redirects are not followed" if 300 <= answer.status < 400 else ""
-            raise SendFailed(f"{where.shown} answered {answer.status}{note}", after_seconds)
+            raise SendFailed(f"{where.shown} answered {answer.status}{note}", after_seconds, answer.status)
         return answer
 
     def _exchange(
@@ -63,6 +73,7 @@ class HttpSender:
         body: bytes,
         headers: Mapping[str, str],
         deadline: SendDeadline,
+        most_bytes: int,
     ) -> tuple[ReceiverAnswer, float | None]:
         connection = self._connected(where, addresses, deadline)
         try:
@@ -71,18 +82,11 @@ class HttpSender:
             if connection.sock is not None:
                 connection.sock.settimeout(deadline.left(self._settings.read_timeout_seconds))
             response = connection.getresponse()
-            return ReceiverAnswer(response.status, self._beginning(response)), _after_seconds(
+            return ReceiverAnswer(response.status, _beginning(response, most_bytes)), _after_seconds(
                 response.headers.get("Retry-After")
             )
         finally:
             connection.close()
-
-    def _beginning(self, response: urllib3.response.BaseHTTPResponse) -> bytes:
-        """Of the body. The status was the answer: a body that breaks off changes nothing about what was taken."""
-        try:
-            return response.read(self._settings.max_response_bytes, decode_content=False)
-        except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
-            return b""
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> HTTPConnection:
         """To the first address that takes the connection; nothing was sent to the others."""
@@ -137,6 +141,14 @@ class WatchedConnection(_Watching, HTTPConnection):
 
 class WatchedTlsConnection(_Watching, HTTPSConnection):
     """The same with TLS."""
+
+
+def _beginning(response: urllib3.response.BaseHTTPResponse, most_bytes: int) -> bytes:
+    """Of the body. The status was the answer: a body that breaks off changes nothing about what was taken."""
+    try:
+        return response.read(most_bytes, decode_content=False)
+    except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError):
+        return b""
 
 
 def _reason(error: Exception) -> str:

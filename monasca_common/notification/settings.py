@@ -34,6 +34,16 @@ _TIMEOUT_HELP = (
 )
 
 
+# Services of Apprise that have servers of their own: their addresses hold no host.
+_FIXED_HOSTS = (
+    *("bsky", "cliq", "clicksend", "dingtalk", "discord", "feishu", "firehydrant", "flock", "gchat", "guilded"),
+    *("ifttt", "ilert", "incidentio", "lark", "line", "msgbird", "notifiarr", "onesignal", "opsgenie", "pagertree"),
+    *("pbul", "plivo", "postmark", "pover", "prowl", "push", "resend", "revolt", "sendgrid", "signl4", "simplepush"),
+    *("sinch", "slack", "sns", "spike", "splunk", "squadcast", "telnyx", "tgram", "twilio", "twist", "victorops"),
+    *("vonage", "webex", "wecombot", "wxteams", "zulip"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
     """How notifiers send over HTTP."""
@@ -106,6 +116,42 @@ class PagerdutySettings:
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
     url: str = option(
         "https://events.pagerduty.com/v2/enqueue", help="Where events are sent: an endpoint of Events API v2."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JiraSettings:
+    """``password`` and ``token``: never shown."""
+
+    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    url: str | None = option(
+        None,
+        help="The server of Jira, such as https://jira.example.org. The account is used there alone: methods whose "
+        "address is on another server are refused. Unset: methods of this type are refused.",
+    )
+    user: str | None = option(
+        None, secret=True, help="The user for HTTP basic authentication. Unset: token is used. Write $$ for each $."
+    )
+    password: str | None = option(
+        None, secret=True, help="The password of user; in Jira Cloud, an API token. Write $$ for each $."
+    )
+    token: str | None = option(
+        None,
+        secret=True,
+        help="A personal access token, which is used instead of user and password. Unset: those are used. Write $$ "
+        "for each $.",
+    )
+    issue_type: str = option("Bug", help="The type of the issues that are made.")
+
+
+@dataclass(frozen=True, slots=True)
+class AppriseSettings:
+    timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    schemes: tuple[str, ...] = option(
+        _FIXED_HOSTS,
+        help="The forms of addresses that methods of type apprise may have: what stands before :// in them. Those of "
+        "the default lead to servers that the service itself runs. Others, such as json and mailto, take a host from "
+        "the tenant: its address is judged when it is connected to.",
     )
 
 
@@ -239,12 +285,15 @@ _HTTP = OptionGroup(NOTIFICATION_GROUP, options_of(HttpSettings))
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings))
 _PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
+_JIRA = OptionGroup("jira_notifier", options_of(JiraSettings))
+_APPRISE = OptionGroup("apprise_notifier", options_of(AppriseSettings))
 _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
     """Every group with its options, for oslo.config's generator of sample files."""
-    return [group.listed() for group in (_HTTP, _PROCESSOR, _RETRY, _WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK)]
+    notifiers = (_WEBHOOK, _EMAIL, _PAGERDUTY, _SLACK, _JIRA, _APPRISE)
+    return [group.listed() for group in (_HTTP, _PROCESSOR, _RETRY, *notifiers)]
 
 
 def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
@@ -291,6 +340,18 @@ def slack_settings(conf: cfg.ConfigOpts) -> SlackSettings:
 
 def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
     return GroupReader(conf, _PAGERDUTY).settings(PagerdutySettings)
+
+
+def jira_settings(conf: cfg.ConfigOpts) -> JiraSettings:
+    settings = GroupReader(conf, _JIRA).settings(JiraSettings)
+    if settings.url is not None and not settings.url.startswith(("http://", "https://")):
+        raise ConfigurationError("url in group [jira_notifier] is not a URL: write https://jira.example.org")
+    return settings
+
+
+def apprise_settings(conf: cfg.ConfigOpts) -> AppriseSettings:
+    settings = GroupReader(conf, _APPRISE).settings(AppriseSettings)
+    return replace(settings, schemes=tuple(each.lower().removesuffix("://") for each in settings.schemes))
 
 
 def email_settings(conf: cfg.ConfigOpts) -> EmailSettings:

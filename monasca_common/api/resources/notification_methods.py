@@ -19,7 +19,7 @@ PATH = "/v2.0/notification-methods"
 _METHOD = of(id=STRING, links=ARRAY, name=STRING, type=STRING, address=STRING, period=INTEGER)
 _FIELDS = {
     "name": openapi.text(methods.NAME),
-    "type": {"type": "string", "enum": list(methods.TYPES)},
+    "type": {"type": "string", "enum": list(methods.types())},
     "address": openapi.text(methods.ADDRESS),
     "period": {"type": "integer", "minimum": 0},
 }
@@ -82,7 +82,7 @@ class Methods:
 class MethodTypes:
     @operation("Types of notification methods", returns=list_of(of(type=STRING)))
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        paging.answer_elements(request, response, [paging.encode({"type": name}) for name in methods.TYPES])
+        paging.answer_elements(request, response, [paging.encode({"type": name}) for name in methods.types()])
 
 
 class Method:

@@ -29,9 +29,19 @@ class Notifier(ABC):
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> Notifier:
         """With the options of its own group. Raises `ConfigurationError`."""
 
+    @classmethod
+    def address_fault(cls, _address: str) -> str | None:
+        """What is wrong with the form of an address, such as "is not a URL"; ``None``: nothing.
+
+        The API asks this when a method is made. Nothing may be connected to.
+        """
+        return None
+
     @abstractmethod
-    def send(self, notice: Notice, address: str) -> None:
+    def send(self, notice: Notice, address: str) -> str | None:
         """Returns once the receiver has taken the notice. The notice's id travels with it.
+
+        The value says in a few words what the receiver answered, and is shown to the tenant.
 
         Raises `SendFailed` if another attempt may succeed, and `SendRefused` if none can.
         """

@@ -35,7 +35,7 @@ class EmailNotifier(Notifier):
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> EmailNotifier:
         return cls(email_settings(conf), tools)
 
-    def send(self, notice: Notice, address: str) -> None:
+    def send(self, notice: Notice, address: str) -> str:
         message = message_of(notice, self._texts, sender=self._settings.from_addr, receiver=address)
         where = f"{self._settings.server}:{self._settings.port}"
         with SendDeadline(self._settings.timeout) as deadline:
@@ -49,6 +49,7 @@ class EmailNotifier(Notifier):
             except (smtplib.SMTPException, OSError) as error:
                 reason = f"no answer within {self._settings.timeout} s" if deadline.over else str(error)
                 raise SendFailed(f"{where}: {reason}") from error
+        return f"{where} took it"
 
     def _deliver(self, message: EmailMessage, deadline: SendDeadline) -> None:
         settings = self._settings

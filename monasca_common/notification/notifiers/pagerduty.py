@@ -28,7 +28,7 @@ class PagerdutyNotifier(Notifier):
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> PagerdutyNotifier:
         return cls(pagerduty_settings(conf), tools)
 
-    def send(self, notice: Notice, address: str) -> None:
+    def send(self, notice: Notice, address: str) -> str:
         if _ROUTING_KEY.fullmatch(address) is None:
             raise AddressRefused("the address is not a routing key of PagerDuty: letters, digits, _ and - alone")
         change, texts = notice.change, self._tools.texts
@@ -47,6 +47,7 @@ class PagerdutyNotifier(Notifier):
                 "custom_details": {"text": texts.text(notice)[:_MOST_DETAIL]},
             },
         }
-        self._tools.http.post(
+        answer = self._tools.http.post(
             self._settings.url, json_text.write(event), {"Content-Type": "application/json"}, self._settings.timeout
         )
+        return f"answered {answer.status}"

@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 from oslo_config import cfg
 
+from monasca_common.alarms import notification_methods
+from monasca_common.alarms.notification_methods import NOTIFIERS
 from monasca_common.kafka import entry_point
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import http_settings
 from monasca_common.notification.texts import Texts
 
-NOTIFIERS = "monasca_common.notifiers"
-
 
 def types() -> list[str]:
-    """Those that are installed, as methods write them."""
-    return sorted(name.upper() for name in importlib.metadata.entry_points(group=NOTIFIERS).names)
+    """Those that are installed with what they need, as methods write them."""
+    return list(notification_methods.types())
 
 
 class Notifiers:

@@ -27,13 +27,14 @@ class SlackNotifier(Notifier):
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> SlackNotifier:
         return cls(slack_settings(conf), tools)
 
-    def send(self, notice: Notice, address: str) -> None:
+    def send(self, notice: Notice, address: str) -> str:
         # Unescaped, a text could mention a channel or hide a link.
         text = self._tools.texts.text(notice).translate(_ESCAPES)[:_MOST_TEXT]
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
         answer = self._tools.http.post(address, json_text.write({"text": text}), headers, self._settings.timeout)
         if refused := _refusal(answer.body):
             raise SendFailed(f"Slack refused the message: {refused[:100]!r}")
+        return f"answered {answer.status}"
 
 
 def _refusal(body: bytes) -> str:

@@ -25,13 +25,14 @@ class WebhookNotifier(Notifier):
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> WebhookNotifier:
         return cls(webhook_settings(conf), tools)
 
-    def send(self, notice: Notice, address: str) -> None:
+    def send(self, notice: Notice, address: str) -> str:
         body = json_text.write(document(notice.change))
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
         if self._settings.hmac_secret:
             digest = hmac.new(self._settings.hmac_secret.encode(), body, hashlib.sha256).hexdigest()
             headers["X-Monasca-Signature"] = f"sha256={digest}"
-        self._http.post(address, body, headers, self._settings.timeout)
+        answer = self._http.post(address, body, headers, self._settings.timeout)
+        return f"answered {answer.status}"
 
 
 def document(change: AlarmChange) -> dict[str, Any]:

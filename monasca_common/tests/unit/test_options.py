@@ -21,8 +21,10 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.notification.settings import (
+    AppriseSettings,
     EmailSettings,
     HttpSettings,
+    JiraSettings,
     PagerdutySettings,
     ProcessorSettings,
     RetrySettings,
@@ -54,8 +56,10 @@ DECLARING = (
     ConsumerSettings,
     ProducerSettings,
     SecuritySettings,
+    AppriseSettings,
     EmailSettings,
     HttpSettings,
+    JiraSettings,
     PagerdutySettings,
     ProcessorSettings,
     RetrySettings,

@@ -3,6 +3,8 @@
 
 import contextlib
 import http.server
+import json
+import re
 import socketserver
 import ssl
 import threading
@@ -170,3 +172,36 @@ class SmtpReceiver:
                     self.say("221 bye" if command == "QUIT" else "250 OK")
 
         return Handler
+
+
+class JiraReceiver(HttpReceiver):
+    """As much of Jira as a notifier needs. ``issues``: {key: fields}, with ``comments``. ``cloud``: which one it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.issues = {}
+        self.cloud = False
+        self.answer = self._answer
+
+    def _answer(self, handler):
+        path, _, body = self.requests[-1]
+        said = json.loads(body)
+        searches = {"/rest/api/2/search/jql": True, "/rest/api/2/search": not self.cloud}
+        if path in searches and not searches[path]:
+            return self.answers(410)(handler)
+        if path in searches:
+            found = {"issues": [{"key": key} for key in self.issues if self._matches(self.issues[key], said["jql"])]}
+        elif path == "/rest/api/2/issue":
+            found = {"key": f"OPS-{len(self.issues) + 1}"}
+            self.issues[found["key"]] = {**said["fields"], "comments": []}
+        else:
+            found = {"id": "1"}
+            self.issues[path.split("/")[-2]]["comments"].append(said["body"])
+        return self.answers(200, json.dumps(found).encode())(handler)
+
+    def _matches(self, fields, jql):
+        texts = [fields["description"], *fields["comments"]]
+        wanted = re.findall('comment ~ "(.*?)"', jql)
+        labels = re.findall('labels = "(.*?)"', jql)
+        is_labelled = set(labels) <= set(fields["labels"])
+        return is_labelled and all(any(each in text for text in texts) for each in wanted)

@@ -6,10 +6,12 @@ import email.policy
 import hashlib
 import hmac
 import json
+import socket
 from pathlib import Path
 
 import fixtures
 
+from monasca_common.alarms.notification_methods import NotificationMethod, violations
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
@@ -17,7 +19,7 @@ from monasca_common.notification.errors import AddressRefused, SendFailed, SendR
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.notifiers.plugins import Notifiers, types
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
-from monasca_common.tests.unit.notification.receivers import HttpReceiver, SmtpReceiver, change
+from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, SmtpReceiver, change
 
 CONFIGURATION = "[notification]\nallowed_networks = 127.0.0.1/32\n"
 HOSTILE_TEXT = "{{ ''.__class__ }}\r\nBcc: all@example.org <!channel> </p><script>"
@@ -53,11 +55,11 @@ class IdTest(ConfigurationTestCase):
 
 class TypesTest(ConfigurationTestCase):
     def test_they_come_from_what_is_installed(self):
-        self.assertLessEqual({"EMAIL", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
+        self.assertLessEqual({"APPRISE", "EMAIL", "JIRA", "PAGERDUTY", "SLACK", "WEBHOOK"}, set(types()))
 
     def test_an_unknown_one_is_refused_with_those_that_are_known(self):
         notifiers = Notifiers(self.configured(CONFIGURATION))
-        self.assertIn("use one of email, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
+        self.assertIn("use one of apprise, email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
 
 
 class SettingsTest(ConfigurationTestCase):
@@ -150,6 +152,163 @@ class PagerdutyTest(NotifierCase):
 
     def test_what_is_no_routing_key_is_refused(self):
         self.assertRaises(AddressRefused, self.notifier().send, notice_of(change(), "m1"), "key\r\nX: 1")
+
+
+class JiraTest(NotifierCase):
+    type = "jira"
+
+    def setUp(self):
+        super().setUp()
+        self.jira = self.receiver(JiraReceiver)
+        self.address = f"{self.jira.url('/')}?project=OPS&component=Network"
+
+    def jira_notifier(self, account="user = u\npassword = p"):
+        return self.notifier(f"[jira_notifier]\nurl = {self.jira.url('')}\n{account}\n")
+
+    def test_an_alarm_has_one_issue_and_a_comment_for_each_further_change(self):
+        first, second = notice_of(change(), "m1"), notice_of(change(new_state="OK", time_ms=5), "m1")
+        answers = [self.jira_notifier().send(each, self.address) for each in (first, second)]
+
+        self.assertEqual(["made OPS-1", "commented on OPS-1"], answers)
+        [issue] = self.jira.issues.values()
+        facts = {name: issue[name] for name in ("project", "issuetype", "components", "labels", "summary")}
+        self.assertEqual(
+            {
+                "project": {"key": "OPS"},
+                "issuetype": {"name": "Bug"},
+                "components": [{"name": "Network"}],
+                "labels": ["monasca", "monasca-a1"],
+                "summary": "ALARM: cpu is busy",
+            },
+            facts,
+        )
+        self.assertIn(f"Notification {first.id}", issue["description"])
+        self.assertEqual(1, len(issue["comments"]))
+        self.assertIn(f"Notification {second.id}", issue["comments"][0])
+
+    def test_a_repeat_adds_nothing(self):
+        notices = [notice_of(change(), "m1"), notice_of(change(new_state="OK"), "m1")]
+        for notice in notices * 2:
+            self.jira_notifier().send(notice, self.address)
+        self.assertEqual([1], [len(issue["comments"]) for issue in self.jira.issues.values()])
+
+    def test_each_alarm_has_an_issue_of_its_own(self):
+        for alarm in ("a1", 'x" OR project = "SECRET'):
+            self.jira_notifier().send(notice_of(change(alarm_id=alarm), "m1"), self.address)
+        self.assertEqual(2, len(self.jira.issues))
+        self.assertNotIn("SECRET", "".join(json.loads(body).get("jql", "") for _, _, body in self.jira.requests))
+
+    def test_the_account_is_sent_as_basic_or_as_a_token(self):
+        for account, expected in (("user = u\npassword = p", "Basic dTpw"), ("token = t0k", "Bearer t0k")):
+            self.jira_notifier(account).send(notice_of(change(), "m1"), self.address)
+            self.assertEqual(expected, self.jira.requests[-1][1]["Authorization"])
+
+    def test_jira_cloud_searches_elsewhere(self):
+        self.jira.cloud = True
+        answers = [
+            self.jira_notifier().send(notice_of(change(new_state=state), "m1"), self.address)
+            for state in ("ALARM", "OK")
+        ]
+        self.assertEqual(["made OPS-1", "commented on OPS-1"], answers)
+
+    def test_the_account_goes_to_no_other_server(self):
+        other = self.receiver()
+        for address in (
+            f"{other.url('/')}?project=OPS",
+            self.jira.url("/other/?project=OPS"),
+            f"http://localhost:{self.jira.port}/?project=OPS",
+            "https://jira.example.org/?project=OPS",
+            self.jira.url("/"),
+            self.jira.url("/?project=a%22b"),
+            self.jira.url("/?project=OPS&component=") + "x" * 256,
+        ):
+            send = self.jira_notifier().send
+            self.assertRaises(AddressRefused, send, notice_of(change(), "m1"), address)
+        self.assertEqual(([], []), (other.requests, self.jira.requests))
+
+    def test_without_options_nothing_is_sent(self):
+        refusal = self.assertRaises(SendRefused, self.notifier().send, notice_of(change(), "m1"), self.address)
+        self.assertIn("set url, and token or user, in [jira_notifier]", str(refusal))
+
+    def test_what_jira_refuses_is_a_failure_that_shows_no_secret(self):
+        for answer in (self.jira.answers(401), self.jira.answers(200, b"<html>"), self.jira.answers(200, b"[]")):
+            self.jira.answer = answer
+            failure = self.assertRaises(
+                SendFailed, self.jira_notifier("token = t0k").send, notice_of(change(), "m1"), self.address
+            )
+            self.assertNotIn("t0k", str(failure))
+
+    def test_no_text_of_an_alarm_is_markup(self):
+        notice = notice_of(change(name="{noformat} *bold* [~admin]"), "m1")
+        self.jira_notifier().send(notice, self.address)
+        [issue] = self.jira.issues.values()
+        self.assertEqual(2, issue["description"].count("{noformat}"))
+
+
+class AppriseTest(NotifierCase):
+    type = "apprise"
+
+    def setUp(self):
+        super().setUp()
+        self.taker = self.receiver()
+        self.useFixture(fixtures.MonkeyPatch("os.environ", {"PATH": "/bin"}))
+
+    def apprise(self, allowed="127.0.0.1/32", options="schemes = json\n"):
+        conf = self.configured(f"[notification]\nallowed_networks = {allowed}\n[apprise_notifier]\n{options}")
+        return Notifiers(conf).load(self.type)
+
+    def address(self, suffix=""):
+        return f"json://127.0.0.1:{self.taker.port}/t0ken{suffix}"
+
+    def refusal(self, address, kind=AddressRefused, **named):
+        return str(self.assertRaises(kind, self.apprise(**named).send, notice_of(change(), "m1"), address))
+
+    def test_a_service_of_the_library_takes_text_and_id(self):
+        notice = notice_of(change(), "m1")
+        self.assertEqual("json took it", self.apprise().send(notice, self.address()))
+        said = self.posted(self.taker)[1]
+        self.assertEqual("ALARM: cpu is busy", said["title"])
+        self.assertIn(f"Notification {notice.id}", said["message"])
+
+    def test_no_connection_is_made_where_notifications_may_not_go(self):
+        for host in ("127.0.0.1", "localhost", "0x7f000001", "2130706433"):
+            refusal = self.refusal(f"json://{host}:{self.taker.port}/t0ken", allowed="192.0.2.0/24")
+            self.assertRegex(refusal, "json leads to (127.0.0.1|::1), where notifications may not go")
+            self.assertNotIn("t0ken", refusal)
+        self.assertEqual([], self.taker.requests)
+
+    def test_a_redirect_is_not_followed(self):
+        other = self.receiver()
+        self.taker.answer = self.taker.answers(307, Location=other.url())
+        self.refusal(self.address("?redirect=yes"), SendFailed)
+        self.assertEqual((1, []), (len(self.taker.requests), other.requests))
+
+    def test_a_form_that_the_operator_did_not_allow_is_refused(self):
+        for address in (self.address(), "mailto://u:p@example.org", "syslog://", "dbus://", "file:///etc/passwd", "x"):
+            self.refusal(address, options="")
+        self.assertEqual([], self.taker.requests)
+
+    def test_a_proxy_of_the_environment_is_refused(self):
+        self.useFixture(fixtures.EnvironmentVariable("HTTP_PROXY", "http://127.0.0.1:1"))
+        self.assertIn("names a proxy", self.refusal(self.address(), SendRefused))
+
+    def test_what_fails_or_hangs_is_a_failure_in_bounded_time(self):
+        self.taker.answer = self.taker.answers(500)
+        self.assertNotIn("t0ken", self.refusal(self.address(), SendFailed))
+        self.taker.answer = self.taker.drips
+        refusal = self.refusal(self.address("?rto=900"), SendFailed, options="schemes = json\ntimeout = 0.3\n")
+        self.assertIn("no answer within 0.3 s", refusal)
+
+    def test_other_threads_connect_as_before(self):
+        self.refusal(self.address(), allowed="192.0.2.0/24")
+        with socket.create_connection(("127.0.0.1", self.taker.port), 5):
+            pass
+
+    def test_what_is_no_address_of_the_library_is_said_when_a_method_is_made(self):
+        for address in ("discord", "discord://", "discord://a b", "discord://a\n"):
+            made = NotificationMethod("a", "APPRISE", address)
+            self.assertEqual(["address"], [each.where for each in violations(made)], address)
+        self.assertEqual([], violations(NotificationMethod("a", "APPRISE", "discord://id/token")))
 
 
 class EmailTest(NotifierCase):

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Apprise: the services of that library, each by its own form of an address, as ``discord://id/token``.
+
+The library connects by itself. Therefore the operator names the forms that are allowed, and each connection that it
+makes meanwhile is judged at the socket: a redirect, a second resolution and a host in a query go no other way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import ipaddress
+import logging
+import re
+import socket
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+from oslo_config import cfg
+
+from monasca_common.notification.addresses import AddressRules
+from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.send_deadline import SendDeadline
+from monasca_common.notification.settings import AppriseSettings, apprise_settings, http_settings
+from monasca_common.notification.texts import Texts
+
+if importlib.util.find_spec("apprise") is None:  # so that the type is offered nowhere without the library
+    raise ModuleNotFoundError("No module named 'apprise'", name="apprise")
+
+_FORM = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://[^\s\x00-\x1f\x7f]+")
+_CONNECTING = ("socket.connect", "socket.sendto", "socket.sendmsg")
+_guard: ContextVar[ConnectionGuard | None] = ContextVar("apprise_guard", default=None)
+
+
+class AppriseNotifier(Notifier):
+    def __init__(self, settings: AppriseSettings, rules: AddressRules, texts: Texts) -> None:
+        _watch_connections()
+        logging.getLogger("apprise").setLevel(logging.CRITICAL)  # it logs parts of addresses, and payloads
+        self._settings = settings
+        self._rules = rules
+        self._texts = texts
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> AppriseNotifier:
+        return cls(apprise_settings(conf), AddressRules(http_settings(conf).networks()), tools.texts)
+
+    @classmethod
+    def address_fault(cls, address: str) -> str | None:
+        return None if _FORM.fullmatch(address) else "is not an address of Apprise, such as discord://id/token"
+
+    def send(self, notice: Notice, address: str) -> str:
+        scheme = self._scheme(address)
+        with SendDeadline(self._settings.timeout) as deadline, _guarded(self._rules, deadline) as guard:
+            service = self._service(scheme, address)
+            try:
+                taken = service.notify(
+                    body=f"{self._texts.text(notice)}\nNotification {notice.id}", title=self._texts.subject(notice)
+                )
+            except Exception as error:
+                if guard.refused is None:
+                    raise SendFailed(f"{scheme}: {type(error).__name__}") from None  # its text may have the address
+                taken = False
+        if guard.refused is not None:
+            raise AddressRefused(
+                f"{scheme} leads to {guard.refused}, where notifications may not go: use a public address, or have "
+                "the operator add its network to allowed_networks in group [notification]"
+            )
+        if not taken:
+            late = f"no answer within {self._settings.timeout} s" if deadline.over else "the service did not take it"
+            raise SendFailed(f"{scheme}: {late}")
+        return f"{scheme} took it"
+
+    def _scheme(self, address: str) -> str:
+        """Raises `SendRefused` for one that is not allowed, and where the environment sends connections elsewhere."""
+        if (form := _FORM.fullmatch(address)) is None:
+            raise AddressRefused("the address is not one of Apprise: write discord://id/token")
+        scheme = form["scheme"].lower()
+        if scheme not in self._settings.schemes:
+            raise AddressRefused(f"{scheme} is not among schemes in [apprise_notifier]: use one of those")
+        if set(urllib.request.getproxies_environment()) - {"no"}:
+            raise SendRefused(
+                "the environment of this service names a proxy, behind which no address can be judged: unset it, "
+                "because Apprise uses it"
+            )
+        return scheme
+
+    def _service(self, scheme: str, address: str) -> Any:
+        """One object of the library, which may take no longer, and follow nothing else, than ours do."""
+        import apprise
+
+        asset = apprise.AppriseAsset(async_mode=False, secure_logging=True)
+        service: Any = apprise.Apprise.instantiate(address, asset=asset)
+        if service is None:
+            raise AddressRefused(f"the address is not one of {scheme}, or this machine lacks what that service needs")
+        service.redirects = False
+        service.verify_certificate = True
+        service.socket_connect_timeout = service.socket_read_timeout = self._settings.timeout
+        return service
+
+
+class ConnectionGuard:
+    """Judges the connections of one attempt. ``refused``: the first address that it let nobody connect to."""
+
+    def __init__(self, rules: AddressRules, deadline: SendDeadline) -> None:
+        self._rules = rules
+        self._deadline = deadline
+        self.refused: str | None = None
+
+    def judge(self, connection: socket.socket, address: Any) -> None:
+        """Raises `PermissionError`, which ends the call that connects."""
+        host = address[0] if isinstance(address, tuple) and address else None
+        if not isinstance(host, str) or not self._permits(host):
+            self.refused = self.refused or str(host or "a socket of this machine")
+            raise PermissionError(f"no connection may be made to {self.refused}")
+        self._deadline.watch(connection)
+
+    def _permits(self, host: str) -> bool:
+        try:
+            return self._rules.permits(ipaddress.ip_address(host))
+        except ValueError:  # a name: whoever connects by one has it resolved where nobody sees
+            return False
+
+
+@contextlib.contextmanager
+def _guarded(rules: AddressRules, deadline: SendDeadline) -> Iterator[ConnectionGuard]:
+    guard = ConnectionGuard(rules, deadline)
+    token = _guard.set(guard)
+    try:
+        yield guard
+    finally:
+        _guard.reset(token)
+
+
+@cache
+def _watch_connections() -> None:
+    """Once in a process, because a hook of the interpreter stays."""
+    sys.addaudithook(_on_event)
+
+
+def _on_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in _CONNECTING and (guard := _guard.get()) is not None:
+        guard.judge(arguments[0], arguments[1])

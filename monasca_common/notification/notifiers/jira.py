@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jira: an issue for each alarm, and a comment on it for each further change.
+
+A method's address is ``https://jira.example.org/?project=KEY&component=NAME``, as Monasca has it. The account is the
+operator's, so nothing is sent to another server than the one that the operator named.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+from oslo_config import cfg
+
+from monasca_common.models import json_text
+from monasca_common.notification.addresses import endpoint
+from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
+from monasca_common.notification.notice import Notice
+from monasca_common.notification.notifiers.base import Notifier, Tools
+from monasca_common.notification.settings import JiraSettings, jira_settings
+
+_API = "/rest/api/2"
+_PROJECT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,254}")
+_MOST_COMPONENT = 255  # characters
+_PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_ISSUE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*-[0-9]+")
+_GONE = 410
+_MOST_ANSWER_BYTES = 65_536
+_MOST_TEXT = 30_000  # characters; Jira refuses 32,768
+
+
+@dataclass(frozen=True, slots=True)
+class JiraPlace:
+    """Where issues are made."""
+
+    project: str
+    component: str | None
+
+
+class JiraNotifier(Notifier):
+    def __init__(self, settings: JiraSettings, tools: Tools) -> None:
+        self._settings = settings
+        self._tools = tools
+
+    @classmethod
+    def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> JiraNotifier:
+        return cls(jira_settings(conf), tools)
+
+    def send(self, notice: Notice, address: str) -> str:
+        place = self._place(address)
+        alarm = f'labels = "{label(notice.change.alarm_id)}"'
+        found = self._search(f'project = "{place.project}" AND {alarm} ORDER BY created ASC')
+        if found is None:
+            return f"made {self._make(notice, place)}"
+        told = f'(description ~ "{notice.id}" OR comment ~ "{notice.id}")'
+        if self._search(f'project = "{place.project}" AND {alarm} AND {told}') is None:
+            self._post(f"/issue/{found}/comment", {"body": self._text(notice)})
+            return f"commented on {found}"
+        return f"{found} has it already"
+
+    def _make(self, notice: Notice, place: JiraPlace) -> str:
+        fields: dict[str, Any] = {
+            "project": {"key": place.project},
+            "issuetype": {"name": self._settings.issue_type},
+            "summary": self._tools.texts.subject(notice),
+            "description": self._text(notice),
+            "labels": ["monasca", label(notice.change.alarm_id)],
+        }
+        if place.component is not None:
+            fields["components"] = [{"name": place.component}]
+        return _key(self._post("/issue", {"fields": fields}))
+
+    def _text(self, notice: Notice) -> str:
+        """In a block without markup, because texts of alarms are data. The id is what a repeat is recognized by."""
+        text = self._tools.texts.text(notice)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
+        return f"{{noformat}}\n{text}\nNotification {notice.id}\n{{noformat}}"
+
+    def _search(self, jql: str) -> str | None:
+        """The key of the first issue."""
+        body = {"jql": jql, "fields": ["created"], "maxResults": 1}
+        try:
+            said = self._post("/search", body)
+        except SendFailed as error:
+            if error.status != _GONE:
+                raise
+            said = self._post("/search/jql", body)  # Jira Cloud has this one alone
+        issues = said.get("issues")
+        if not isinstance(issues, list):
+            raise SendFailed("Jira answered a search with something else than issues")
+        return _key(issues[0]) if issues else None
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self._tools.http.post(
+            f"{(self._settings.url or '').rstrip('/')}{_API}{path}",
+            json_text.write(body),
+            {"Content-Type": "application/json", "Accept": "application/json", "Authorization": self._authorization()},
+            self._settings.timeout,
+            max_answer_bytes=_MOST_ANSWER_BYTES,
+        )
+        try:
+            said: Any = orjson.loads(answer.body)
+        except orjson.JSONDecodeError as error:
+            raise SendFailed("Jira answered something else than JSON: correct url in [jira_notifier]") from error
+        return said if isinstance(said, dict) else {}
+
+    def _authorization(self) -> str:
+        if self._settings.token:
+            return f"Bearer {self._settings.token}"
+        account = f"{self._settings.user}:{self._settings.password or ''}"
+        return f"Basic {base64.b64encode(account.encode()).decode()}"
+
+    def _place(self, address: str) -> JiraPlace:
+        """Raises `SendRefused` for an address on another server than the operator's."""
+        if not self._settings.url or not (self._settings.token or self._settings.user):
+            raise SendRefused("Jira is not configured: set url, and token or user, in [jira_notifier]")
+        asked, own = endpoint(address), endpoint(self._settings.url)
+        if (asked.shown, _path(address)) != (own.shown, _path(self._settings.url)):
+            raise AddressRefused(f"the address is not on {own.shown}, which url in [jira_notifier] names")
+        query = parse_qs(urlsplit(address).query)
+        project, component = query.get("project", [""])[0], query.get("component", [None])[0]
+        if _PROJECT.fullmatch(project) is None:
+            raise AddressRefused("the address names no project: write https://host/?project=KEY")
+        if component is not None and len(component) > _MOST_COMPONENT:
+            raise AddressRefused(f"the component in the address has more than {_MOST_COMPONENT} characters")
+        return JiraPlace(project, component)
+
+
+def label(alarm_id: str) -> str:
+    """The label of an alarm's issue. Ids that others made may hold what ends a text in Jira's query language."""
+    if _PLAIN_ID.fullmatch(alarm_id) is None:
+        alarm_id = hashlib.blake2b(alarm_id.encode(), digest_size=16).hexdigest()
+    return f"monasca-{alarm_id}"
+
+
+def _path(url: str) -> str:
+    return urlsplit(url).path.rstrip("/")
+
+
+def _key(said: Any) -> str:
+    key = said.get("key") if isinstance(said, dict) else None
+    if not isinstance(key, str) or _ISSUE_KEY.fullmatch(key) is None:
+        raise SendFailed("Jira answered without the key of an issue")
+    return key
