@@ -250,6 +250,19 @@ class Admin:
                 limits[resource.name] = error
         return limits
 
+    def retention_ms(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, int | None]:
+        """How long each topic keeps messages; ``None`` where time removes none: by ``-1``, or by compaction alone."""
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))]
+        if not resources:
+            return {}
+        futures = self._client.describe_configs(resources, request_timeout=timeout)
+        kept: dict[str, int | None] = {}
+        for resource, settings in self._all(futures, timeout).items():
+            retention = int(settings["retention.ms"].value)
+            is_deleted = "delete" in settings["cleanup.policy"].value
+            kept[resource.name] = retention if is_deleted and retention >= 0 else None
+        return kept
+
     def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
         """Change these settings of a topic, leaving its others as they are."""
         entries = [
@@ -279,6 +292,13 @@ class Admin:
         specifications = {partition: OffsetSpec.for_timestamp(time_ms) for partition, time_ms in times_ms.items()}
         found = self._offsets(specifications, timeout)
         return {partition: offset if offset >= 0 else None for partition, offset in found.items()}
+
+    def groups(self, timeout: float = 10.0) -> set[str]:
+        """The names of all consumer groups that this principal may see."""
+        answer = self._result(self._client.list_consumer_groups(request_timeout=timeout), timeout)
+        if answer.errors:
+            raise self._fault(answer.errors[0])
+        return {group.group_id for group in answer.valid}
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
         """The members of a consumer group; none if there is no such group."""

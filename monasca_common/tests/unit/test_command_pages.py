@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 from pathlib import Path
 
+from cliff.lister import Lister
 from oslotest import base
 
 from monasca_common.cli.main import COMMANDS, MonascaCommon
@@ -19,6 +20,11 @@ _INLINE = re.compile(r"`monasca-common (?P<words>[^`\"]+)`")
 _SYNOPSIS = re.compile(r"[\[|…]|\b[A-Z]\b")
 _TERM = re.compile(r"(?m)^(``--.+``)$")
 _HELP = {"--help"}
+
+
+class AnyTable(Lister):
+    def take_action(self, parsed_args):
+        return (), ()
 
 
 def commands():
@@ -38,6 +44,11 @@ def options(parser):
 def options_of_all():
     """Those that stand before the command."""
     return options(MonascaCommon().parser)
+
+
+def options_of_tables():
+    """Those that cliff gives each command which prints a table."""
+    return options(AnyTable(MonascaCommon(), None).get_parser("a table"))
 
 
 def terms(text):
@@ -113,8 +124,11 @@ class CommandPagesTest(base.BaseTestCase):
 
     def test_each_option_of_a_command_is_shown_and_explained_in_one_page(self):
         pages = [page.read_text() for page in PAGES]
+        of_tables = options_of_tables()
         for name, parser in self.commands.items():
             wanted = options(parser)
+            if of_tables <= wanted:
+                wanted -= of_tables
             lacking = []
             for page in pages:
                 shown = [words for words in calls(page) if self.split(words)[0] == name]
@@ -130,7 +144,7 @@ class CommandPagesTest(base.BaseTestCase):
             self.assertLessEqual(terms(text), known | (options_of_all() if page == INDEX else set()), page.name)
 
     def test_the_options_of_all_commands_are_explained(self):
-        self.assertLessEqual(options_of_all(), terms(INDEX.read_text()))
+        self.assertLessEqual(options_of_all() | options_of_tables(), terms(INDEX.read_text()))
 
 
 class ReadingTest(base.BaseTestCase):

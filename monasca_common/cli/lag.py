@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common lag list | show | watch``: whether consumers keep up, and if not, in which way."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cliff.lister import Lister
+
+from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand, positive
+from monasca_common.kafka import plugins
+from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag, partition_lag
+from monasca_common.monitoring.lag_survey import LagSurvey
+
+_FACTS = ("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "window")
+_WINDOW_SECONDS = 60
+_INTERVAL_SECONDS = 10
+_READ_SECONDS = 30.0
+_MS = 1000
+
+_Lags = dict[str, dict[TopicPartition, LagVerdict]]
+
+
+class _LagCommand(MonascaCommand):
+    """What the commands have in common: the cluster that is asked, and when a consumer is judged."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument(
+            "--section",
+            default=KAFKA_GROUP,
+            metavar="S",
+            help="the group of options in the configuration whose brokers are asked (default: %(default)s)",
+        )
+        parser.add_argument(
+            "--window-seconds",
+            type=positive,
+            default=_WINDOW_SECONDS,
+            metavar="N",
+            help="how long a consumer may be silent, or late, before it is judged; too small: pauses look like faults; "
+            "too large: faults are reported late (default: %(default)s)",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """2, and the reason on standard error, where the cluster cannot be asked."""
+        try:
+            return super().run(parsed_args)
+        except MessagingError as error:
+            self.complain(str(error))
+            return 2
+
+    def survey(self, parsed_args: argparse.Namespace) -> Survey:
+        conf = configuration.read(parsed_args)
+        for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
+            conf.register_opts(options, group=option_group)
+        return Survey(
+            LagSurvey(
+                plugins.load_admin(conf, parsed_args.section),
+                connection_settings(conf, parsed_args.section),
+                LagWindow(seconds=parsed_args.window_seconds),
+                timeout_seconds=_READ_SECONDS,
+            ),
+            LagWindow(seconds=parsed_args.window_seconds),
+        )
+
+
+class Survey:
+    """The verdicts of one look after the other."""
+
+    def __init__(self, cluster: LagSurvey, window: LagWindow) -> None:
+        self._cluster = cluster
+        self._window = window
+
+    def groups(self, pattern: str) -> list[str]:
+        return fnmatch.filter(self._cluster.groups(), pattern)
+
+    def lags(self, groups: list[str]) -> _Lags:
+        now_ms = round(time.time() * _MS)
+        return {
+            group: {partition: partition_lag(state, now_ms, self._window) for partition, state in states.items()}
+            for group, states in self._cluster.look(groups, now_ms).items()
+        }
+
+
+class LagList(_LagCommand, Lister):
+    """Show how each consumer group keeps up: a group is as well as its worst partition.
+
+    Status OK: it keeps up or catches up. WARNING: it moves, and its lag never falls. STALL: it commits the same offset
+    again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. The exit status is 1
+    where a group has one of the last three, 2 where the brokers cannot be asked.
+    """
+
+    _is_error = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--group", default="*", metavar="G", help="only groups with this name; * and ? stand for other characters"
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or int(self._is_error)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        survey = self.survey(parsed_args)
+        lags = survey.lags(survey.groups(parsed_args.group))
+        groups = {group: group_lag(partitions.values()) for group, partitions in lags.items()}
+        self._is_error = any(each.status.is_error for each in groups.values())
+        rows = ((group, len(lags[group]), *_values(each)) for group, each in groups.items())
+        return ("group", "partitions", *_FACTS), rows
+
+
+class LagShow(_LagCommand, Lister):
+    """Show how one consumer group keeps up in each partition. Statuses and exit status: as `lag list`."""
+
+    _is_error = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--group", required=True, metavar="G", help="the consumer group: its option group_id")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or int(self._is_error)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        survey = self.survey(parsed_args)
+        group = parsed_args.group
+        partitions = survey.lags([group])[group]
+        if not partitions:
+            raise ConfigurationError(
+                f"--group {group}: this group has no offset in any topic: `monasca-common lag list` shows which have"
+            )
+        self._is_error = any(each.status.is_error for each in partitions.values())
+        rows = ((*partition, *_values(each)) for partition, each in partitions.items())
+        return ("topic", "partition", *_FACTS), rows
+
+
+class LagWatch(_LagCommand):
+    """Look again and again, and print a line a group whenever its status changes; at first for each.
+
+    Ends with Ctrl-C, or after --looks. The exit status is 1 where the last look found a group in error.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--group", default="*", metavar="G", help="only groups with this name; * and ? stand for other characters"
+        )
+        parser.add_argument(
+            "--interval",
+            type=positive,
+            default=_INTERVAL_SECONDS,
+            metavar="N",
+            help="how many seconds lie between two looks; too small: a load on the brokers; too large: changes are "
+            "reported late (default: %(default)s)",
+        )
+        parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
+        parser.add_argument("--json", action="store_true", help="print lines of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        survey = self.survey(parsed_args)
+        known: dict[str, str] = {}
+        looks = 0
+        while True:
+            groups = {group: group_lag(each.values()) for group, each in _look(survey, parsed_args.group).items()}
+            for group, lag in groups.items():
+                if known.get(group) != lag.status.name:
+                    self.print(_line(group, known.get(group), lag, as_json=parsed_args.json))
+            known = {group: lag.status.name for group, lag in groups.items()}
+            looks += 1
+            if looks == parsed_args.looks:
+                return int(any(lag.status.is_error for lag in groups.values()))
+            time.sleep(parsed_args.interval)
+
+
+def _look(survey: Survey, pattern: str) -> _Lags:
+    return survey.lags(survey.groups(pattern))
+
+
+def _values(lag: LagVerdict) -> tuple[Any, ...]:
+    """In the order of `_FACTS`."""
+    headroom = None if lag.headroom_seconds is None else round(lag.headroom_seconds)
+    return lag.status.name, lag.messages, round(lag.seconds, 1), lag.deleted, headroom, round(lag.completeness, 2)
+
+
+def _line(group: str, before: str | None, lag: LagVerdict, *, as_json: bool) -> str:
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    if as_json:
+        facts: Mapping[str, Any] = dict(zip(_FACTS, _values(lag), strict=True))
+        return json.dumps({"time": now, "group": group, "before": before, **facts})
+    change = lag.status.name if before is None else f"{before} -> {lag.status.name}"
+    return f"{now} {group}: {change}: {lag.status.value}; {lag.messages:,} unread, the oldest {lag.seconds:.0f} s old"

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The records of the topic ``__consumer_offsets``: who committed which offset, and when.
+
+Brokers tell the last offset of a group, but not its time, nor those before. The topic has them all until it is
+compacted. Its format is Kafka's own: OffsetCommitKey and OffsetCommitValue, versions 0 to 4; records of newer versions
+are left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from monasca_common.kafka.message import TopicPartition
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+_SHORT, _INT, _LONG = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_KEY_VERSIONS = (0, 1)
+_WITH_LEADER_EPOCH, _COMPACT = 3, 4
+_LENGTH_BITS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRecord:
+    """``offset``: the next to read; ``None``: the group's offset of this partition was removed."""
+
+    group: str
+    partition: TopicPartition
+    offset: int | None
+    time_ms: int
+
+
+class _Bytes:
+    """Reads one value after the other. Raises `struct.error` or `ValueError` where they end too early."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def number(self, kind: struct.Struct) -> int:
+        (value,) = kind.unpack_from(self._data, self._at)
+        self._at += kind.size
+        return int(value)
+
+    def text(self, length: int) -> str:
+        end = self._at + max(0, length)
+        if end > len(self._data):
+            raise ValueError("a text ends beyond its record")
+        value = self._data[self._at : end].decode()
+        self._at = end
+        return value
+
+    def compact_length(self) -> int:
+        """A length plus one, 7 bits a byte, the lowest first."""
+        value = shift = 0
+        while True:
+            byte = self.text_byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value - 1
+            shift += _LENGTH_BITS
+
+    def text_byte(self) -> int:
+        if self._at >= len(self._data):
+            raise ValueError("a length ends beyond its record")
+        self._at += 1
+        return self._data[self._at - 1]
+
+
+def commit_record(key: bytes | None, value: bytes | None, time_ms: int) -> CommitRecord | None:
+    """``None`` for records about members of groups, and for those that this version cannot read.
+
+    ``time_ms``: the record's own time, which counts where an offset was removed.
+    """
+    try:
+        return _read(key or b"", value, time_ms)
+    except (struct.error, ValueError):
+        return None
+
+
+def _read(key: bytes, value: bytes | None, time_ms: int) -> CommitRecord | None:
+    names = _Bytes(key)
+    if names.number(_SHORT) not in _KEY_VERSIONS:
+        return None
+    group = names.text(names.number(_SHORT))
+    partition = TopicPartition(names.text(names.number(_SHORT)), names.number(_INT))
+    if value is None:
+        return CommitRecord(group, partition, None, time_ms)
+    facts = _Bytes(value)
+    version = facts.number(_SHORT)
+    if version > _COMPACT:
+        return None
+    offset = facts.number(_LONG)
+    if version >= _WITH_LEADER_EPOCH:
+        facts.number(_INT)
+    facts.text(facts.compact_length() if version == _COMPACT else facts.number(_SHORT))  # what the consumer noted
+    return CommitRecord(group, partition, offset, facts.number(_LONG))

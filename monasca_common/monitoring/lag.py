@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict on a consumer: a pure function of its recent commits, of the log that it reads, and of the time.
+
+The number of unread messages alone says little: a large lag that falls is healthy, a lag of one that stays for an
+hour is not. So the verdict looks at how commits and lag moved over a window. Times are milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+class LagStatus(enum.Enum):
+    """From the best to the worst. The value says what it means."""
+
+    OK = "it keeps up, or it catches up"
+    WARNING = "it commits and moves on, but its lag never falls"
+    STALL = "it commits again and again, always the same offset"
+    STOP = "it leaves messages unread and does not commit"
+    REWIND = "it went back to an earlier offset"
+
+    @property
+    def is_error(self) -> bool:
+        return self in (LagStatus.STALL, LagStatus.STOP, LagStatus.REWIND)
+
+
+@dataclass(frozen=True, slots=True)
+class LagWindow:
+    """``commits``: how many make a complete window. ``seconds``: how long a consumer may take before it is judged."""
+
+    commits: int = 10
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """``offset``: the next to read. ``end``: where the log ended when the offset was committed."""
+
+    time_ms: int
+    offset: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        return max(0, self.end - self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition of a group. ``first`` and ``end``: of its log now. ``commits``: in the order of their times.
+
+    ``unread_since_ms``: Kafka's timestamp of the oldest unread message; ``None`` where nothing is unread. Offsets do
+    not tell that: the markers of transactions have offsets, and nobody ever reads them.
+    ``retention_ms``: how long the topic keeps messages; ``None`` where time removes nothing.
+    """
+
+    first: int
+    end: int
+    commits: tuple[Commit, ...] = ()
+    unread_since_ms: int | None = None
+    retention_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LagVerdict:
+    """On a partition, or on a group. ``messages``: unread ones, as a difference of offsets. ``seconds``: the age of the
+    oldest of them.
+
+    ``deleted``: messages that retention removed before they were read. ``headroom_seconds``: how long until it removes
+    the oldest unread one; ``None`` where nothing is unread, or time removes nothing. ``completeness``: 0 to 1, how much
+    of the window there is.
+    """
+
+    status: LagStatus
+    messages: int
+    seconds: float
+    deleted: int
+    headroom_seconds: float | None
+    completeness: float
+
+
+def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagVerdict:
+    recent = state.commits[-window.commits :]
+    position = recent[-1].offset if recent else state.first
+    is_unread = state.unread_since_ms is not None
+    messages = max(0, state.end - max(position, state.first)) if is_unread else 0
+    return LagVerdict(
+        status=_status(state, recent, now_ms, window) if is_unread else LagStatus.OK,
+        messages=messages,
+        seconds=max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0,
+        deleted=max(0, state.first - position),
+        headroom_seconds=_headroom(state, now_ms),
+        completeness=len(recent) / window.commits,
+    )
+
+
+def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
+    """A group is as well as its worst partition; one without partitions is not late."""
+    parts = list(partitions)
+    order = list(LagStatus)
+    rooms = [each.headroom_seconds for each in parts if each.headroom_seconds is not None]
+    return LagVerdict(
+        status=max((each.status for each in parts), key=order.index, default=LagStatus.OK),
+        messages=sum(each.messages for each in parts),
+        seconds=max((each.seconds for each in parts), default=0.0),
+        deleted=sum(each.deleted for each in parts),
+        headroom_seconds=min(rooms, default=None),
+        completeness=min((each.completeness for each in parts), default=1.0),
+    )
+
+
+def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> LagStatus:
+    """Of a partition with unread messages. A consumer that stopped has stopped, whatever it did before."""
+    if _has_stopped(state, recent, now_ms, window):
+        return LagStatus.STOP
+    if not recent:
+        return LagStatus.OK
+    if _has_gone_back(recent):
+        return LagStatus.REWIND
+    if any(commit.lag == 0 for commit in recent) or not _is_long_enough(recent, window):
+        return LagStatus.OK
+    if all(commit.offset == recent[0].offset for commit in recent):
+        return LagStatus.STALL
+    # A lag that is the same at every commit is that of a consumer which keeps pace.
+    grows = recent[-1].lag > recent[0].lag and all(later.lag >= earlier.lag for earlier, later in pairwise(recent))
+    return LagStatus.WARNING if grows else LagStatus.OK
+
+
+def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> bool:
+    """No commit for longer than the window spans, although there was something to read throughout.
+
+    A consumer that has read everything may be silent, so the time counts from the arrival of the first unread message.
+    Its timestamp is its producer's word; one from the future says nothing.
+    """
+    unread_since = state.unread_since_ms
+    began = [recent[-1].time_ms] if recent else []
+    if unread_since is not None and unread_since <= now_ms:
+        began.append(unread_since)
+    span_ms = max(window.seconds * 1000, recent[-1].time_ms - recent[0].time_ms if recent else 0)
+    return bool(began) and now_ms - max(began) > span_ms
+
+
+def _has_gone_back(recent: Sequence[Commit]) -> bool:
+    """Its last offset is below one that it had before; one that caught up with it again has recovered."""
+    return recent[-1].offset < max(commit.offset for commit in recent)
+
+
+def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:
+    return len(recent) > 1 and recent[-1].time_ms - recent[0].time_ms >= window.seconds * 1000
+
+
+def _headroom(state: PartitionState, now_ms: int) -> float | None:
+    """At least: a broker removes whole segments, by the newest message in each."""
+    if state.unread_since_ms is None or state.retention_ms is None:
+        return None
+    return max(0, state.unread_since_ms + state.retention_ms - now_ms) / 1000

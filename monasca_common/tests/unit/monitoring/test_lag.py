@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.monitoring.lag import (
+    Commit,
+    LagStatus,
+    LagVerdict,
+    LagWindow,
+    PartitionState,
+    group_lag,
+    partition_lag,
+)
+
+_MINUTE = 60_000
+_NOW = 100 * _MINUTE
+_WINDOW = LagWindow(commits=4, seconds=60.0)
+
+
+def _commits(*offsets_and_ends, every_ms=30_000, until_ms=_NOW - 1000):
+    """The last commit is at ``until_ms``, each before it ``every_ms`` earlier."""
+    first = until_ms - every_ms * (len(offsets_and_ends) - 1)
+    return tuple(Commit(first + number * every_ms, *each) for number, each in enumerate(offsets_and_ends))
+
+
+def _state(commits, *, first=0, end=1000, unread_since_ms=_NOW - 10 * _MINUTE, retention_ms=None):
+    return PartitionState(first, end, commits, unread_since_ms, retention_ms)
+
+
+def _judged(state, now_ms=_NOW):
+    return partition_lag(state, now_ms, _WINDOW)
+
+
+# Offsets and ends at four commits, half a minute apart, and the verdict where there is something unread.
+_CASES = {
+    "the lag falls": ([(10, 500), (100, 550), (300, 600), (500, 700)], LagStatus.OK),
+    "the lag falls once, and grows otherwise": ([(10, 500), (20, 600), (150, 610), (160, 900)], LagStatus.OK),
+    "it had read everything at one commit": ([(10, 500), (500, 500), (510, 700), (520, 900)], LagStatus.OK),
+    "it keeps pace, at a distance": ([(10, 20), (20, 30), (30, 40), (40, 50)], LagStatus.OK),
+    "the lag grows at each commit": ([(10, 500), (20, 600), (30, 700), (40, 900)], LagStatus.WARNING),
+    "the lag grows and rests": ([(10, 500), (20, 510), (30, 600), (40, 610)], LagStatus.WARNING),
+    "the same offset, and a growing lag": ([(10, 500), (10, 600), (10, 700), (10, 900)], LagStatus.STALL),
+    "the same offset, and the same lag": ([(10, 500), (10, 500), (10, 500), (10, 500)], LagStatus.STALL),
+    "it went back": ([(300, 500), (400, 500), (100, 500), (200, 500)], LagStatus.REWIND),
+    "it went back and has recovered": ([(300, 500), (100, 500), (300, 500), (400, 500)], LagStatus.OK),
+    "it went back just now": ([(300, 500), (400, 500), (450, 500), (100, 500)], LagStatus.REWIND),
+    "it went back after it had read everything": ([(500, 500), (500, 500), (100, 500), (120, 500)], LagStatus.REWIND),
+}
+
+
+class TestStatus(base.BaseTestCase):
+    def test_how_offsets_and_lags_moved_decides(self):
+        for name, (moves, expected) in _CASES.items():
+            with self.subTest(name):
+                self.assertEqual(expected, _judged(_state(_commits(*moves))).status)
+
+    def test_nothing_unread_is_well_whatever_came_before(self):
+        for name, (moves, _) in _CASES.items():
+            with self.subTest(name):
+                lag = _judged(_state(_commits(*moves, until_ms=_NOW - 50 * _MINUTE), unread_since_ms=None))
+                self.assertEqual((LagStatus.OK, 0, 0.0), (lag.status, lag.messages, lag.seconds))
+
+    def test_the_offsets_of_markers_of_transactions_are_not_unread_messages(self):
+        self.assertEqual(0, _judged(_state(_commits((999, 1000)), end=1001, unread_since_ms=None)).messages)
+
+    def test_silence_for_longer_than_the_window_with_unread_messages_is_a_stop(self):
+        moves = _CASES["the lag falls"][0]
+        for silent_ms, expected in ((89_000, LagStatus.OK), (90_000, LagStatus.OK), (90_001, LagStatus.STOP)):
+            with self.subTest(silent_ms=silent_ms):
+                self.assertEqual(expected, _judged(_state(_commits(*moves, until_ms=_NOW - silent_ms))).status)
+
+    def test_an_idle_consumer_has_the_window_s_time_from_the_first_message_that_comes(self):
+        commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
+        for age_ms, expected in ((1000, LagStatus.OK), (60_000, LagStatus.OK), (60_001, LagStatus.STOP)):
+            with self.subTest(age_ms=age_ms):
+                self.assertEqual(expected, _judged(_state(commits, unread_since_ms=_NOW - age_ms)).status)
+
+    def test_a_timestamp_from_the_future_does_not_hide_a_stop(self):
+        commits = _commits((400, 500), until_ms=_NOW - 50 * _MINUTE)
+        self.assertEqual(LagStatus.STOP, _judged(_state(commits, unread_since_ms=_NOW + 9 * _MINUTE)).status)
+
+    def test_one_commit_is_not_judged_before_the_window_s_time(self):
+        self.assertEqual(LagStatus.OK, _judged(_state(_commits((10, 500), until_ms=_NOW - 60_000))).status)
+        self.assertEqual(LagStatus.STOP, _judged(_state(_commits((10, 500), until_ms=_NOW - 60_001))).status)
+
+    def test_commits_within_a_few_seconds_are_not_judged_as_a_stall(self):
+        commits = _commits((10, 500), (10, 500), (10, 500), (10, 500), every_ms=1000)
+        self.assertEqual(LagStatus.OK, _judged(_state(commits)).status)
+
+    def test_a_partition_that_was_added_is_a_stop_when_nobody_reads_it(self):
+        self.assertEqual(LagStatus.OK, _judged(_state((), unread_since_ms=_NOW - 59_000)).status)
+        self.assertEqual(LagStatus.STOP, _judged(_state((), unread_since_ms=_NOW - 61_000)).status)
+
+    def test_only_the_last_commits_of_the_window_count(self):
+        commits = _commits((900, 950), *_CASES["the lag falls"][0])
+        self.assertEqual(LagStatus.OK, _judged(_state(commits)).status)
+
+    def test_a_log_that_ends_before_the_commit_is_not_a_negative_lag(self):
+        lag = _judged(_state(_commits((800, 700), (800, 700)), end=700, unread_since_ms=_NOW - 1000))
+        self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
+
+
+class TestFigures(base.BaseTestCase):
+    def test_unread_messages_are_counted_from_the_last_commit_and_aged_by_the_oldest(self):
+        lag = _judged(_state(_commits((10, 500), (400, 900)), end=1000, unread_since_ms=_NOW - 2500))
+        self.assertEqual((600, 2.5), (lag.messages, lag.seconds))
+
+    def test_what_retention_removed_unread_is_told_and_not_counted_as_unread(self):
+        lag = _judged(_state(_commits((400, 900)), first=450, end=1000))
+        self.assertEqual((50, 550), (lag.deleted, lag.messages))
+
+    def test_headroom_is_the_time_until_retention_reaches_the_oldest_unread_message(self):
+        ages = {5 * _MINUTE: 300.0, 10 * _MINUTE: 0.0, 20 * _MINUTE: 0.0}
+        for age_ms, expected in ages.items():
+            state = _state(_commits((1, 2)), unread_since_ms=_NOW - age_ms, retention_ms=10 * _MINUTE)
+            self.assertEqual(expected, _judged(state).headroom_seconds)
+
+    def test_without_retention_or_without_unread_messages_there_is_no_headroom_to_tell(self):
+        self.assertIsNone(_judged(_state(_commits((1, 2)))).headroom_seconds)
+        self.assertIsNone(_judged(_state(_commits((1, 2)), unread_since_ms=None, retention_ms=1)).headroom_seconds)
+
+    def test_completeness_is_the_part_of_the_window_that_there_is(self):
+        self.assertEqual(0.5, _judged(_state(_commits((1, 2), (2, 3)))).completeness)
+        self.assertEqual(1.0, _judged(_state(_commits(*[(1, 2)] * 9))).completeness)
+
+
+class TestGroup(base.BaseTestCase):
+    def test_a_group_is_as_well_as_its_worst_partition(self):
+        parts = [
+            LagVerdict(LagStatus.OK, 5, 1.0, 0, 100.0, 1.0),
+            LagVerdict(LagStatus.STALL, 7, 3.0, 2, 40.0, 0.5),
+            LagVerdict(LagStatus.WARNING, 1, 9.0, 0, None, 1.0),
+        ]
+        group = group_lag(parts)
+        self.assertEqual((LagStatus.STALL, 13, 9.0), (group.status, group.messages, group.seconds))
+        self.assertEqual((2, 40.0, 0.5), (group.deleted, group.headroom_seconds, group.completeness))
+
+    def test_a_group_without_partitions_is_not_late(self):
+        group = group_lag([])
+        self.assertEqual((LagStatus.OK, 0, None, 1.0), (group.status, group.messages, group.headroom_seconds, 1.0))
+
+    def test_stall_stop_and_rewind_are_errors(self):
+        errors = {status for status in LagStatus if status.is_error}
+        self.assertEqual({LagStatus.STALL, LagStatus.STOP, LagStatus.REWIND}, errors)
