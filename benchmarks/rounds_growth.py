@@ -1,31 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a round takes with 1,000, 10,000 and 100,000 alarms that are due in the same minute, of which 1 % or all
-change: ``python -m benchmarks.rounds_growth``. Each has its own process, whose memory is that of the round.
+change. Each has its own process, whose memory and CPU are those of the round, without the database's.
 
 Alarms are those of 100 definitions; each has one series and one window that ends.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks.databases import Databases
+from benchmarks.job import Stopwatch
+from benchmarks.spark_growth import rst_table
 from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.pipeline.evaluate import progress
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.progress import StoredProgress
-from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.evaluate.rounds import CHUNK_ALARMS, Rounds
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.postgresql.partitions import partition_name
@@ -34,6 +39,9 @@ from monasca_common.storage.sql import tables
 
 COUNTS = (1_000, 10_000, 100_000)
 PERCENTS = (1, 100)
+DRIVERS = ("postgresql", "sqlite")
+_TITLES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
+_HEAD = ["Database", "Alarms", "Changing", "Seconds", "CPU s", "A chunk, s", "Memory, MB", "Load before"]
 _JOB = "benchmark"
 _DEFINITIONS = 100
 _ROWS_AT_ONCE = 20_000
@@ -41,40 +49,50 @@ _PERIOD_MS, _DELAY_MS = 60_000, 30_000
 
 
 def main() -> int:
-    if len(sys.argv) > 1:
+    if len(sys.argv) == 4:  # the process of one round
         url, percent, now_ms = sys.argv[1:]
         print(json.dumps(_measure(url, int(percent), int(now_ms))))
         return 0
-    print("| database | alarms | changing | s | alarms/s | chunk, s | MB |")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rounds_growth", description=__doc__)
+    parser.add_argument("--alarms", type=int, nargs="+", default=COUNTS)
+    parser.add_argument("--drivers", nargs="+", default=DRIVERS, choices=DRIVERS)
+    parser.add_argument("--rst", type=Path, metavar="FILE", help="write the table there as well")
+    arguments = parser.parse_args()
+    rows = []
     with Databases() as databases:
-        for driver in ("postgresql", "sqlite"):
-            for count in COUNTS:
+        for driver in arguments.drivers:
+            for count in arguments.alarms:
                 for percent in PERCENTS:
                     with databases.new(driver) as url:
-                        _report(driver, url, count, percent)
+                        rows.append(_row(driver, url, count, percent))
+                    print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    text = rst_table(_HEAD, rows)
+    print(text)
+    if arguments.rst:
+        arguments.rst.write_text(text)
     return 0
 
 
-def _report(driver: str, url: str, count: int, percent: int) -> None:
+def _row(driver: str, url: str, count: int, percent: int) -> list[str]:
     now_ms = time.time_ns() // 1_000_000 // _PERIOD_MS * _PERIOD_MS
     _fill(driver, url, count, percent, now_ms)
+    load = os.getloadavg()[0]
     command = [sys.executable, "-m", "benchmarks.rounds_growth", url, str(percent), str(now_ms)]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
     if found["alarms"] != count or found["transitions"] != count * percent // 100:
         raise RuntimeError(f"{count} alarms were to be evaluated, {percent} % were to change: {found}")
-    rate, chunk = count / found["seconds"], found["seconds"] / -(-count // 2000)
-    print(
-        f"| {driver} | {count:,} | {percent} % | {found['seconds']:.1f} | {rate:,.0f} | {chunk:.2f} | {found['mb']} |"
-    )
+    seconds = f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}"
+    chunk = f"{found['seconds'] / -(-count // CHUNK_ALARMS):.2f}"
+    return [_TITLES[driver], f"{count:,}", f"{percent} %", *seconds, chunk, str(found["mb"]), f"{load:.1f}"]
 
 
 def _measure(url: str, percent: int, now_ms: int) -> dict[str, Any]:
     rounds = Rounds(OffsetStore(url), _JOB, _DELAY_MS, 0, writes_history=True)
-    began = time.perf_counter()
-    report = rounds.run(Look(now_ms + _DELAY_MS, {0}))
-    seconds = time.perf_counter() - began
+    with Stopwatch() as watch:
+        report = rounds.run(Look(now_ms + _DELAY_MS, {0}))
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    return {"alarms": report.alarms, "transitions": report.transitions, "seconds": seconds, "mb": memory_mb}
+    taken = {"seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "mb": memory_mb}
+    return {"alarms": report.alarms, "transitions": report.transitions, **taken}
 
 
 def _fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:

@@ -22,7 +22,7 @@ def readings_text(readings: Iterable[Reading]) -> str:
 
 def readings_of(text: str | None) -> tuple[Reading, ...]:
     """In the order of the text."""
-    return tuple(_reading(*each.split(",")) for each in (text or "").split())
+    return tuple(_reading(*each.split(",")) for each in text.split()) if text else ()
 
 
 def _reading(timestamp: str, partition: str, offset: str, quantity: str) -> Reading:

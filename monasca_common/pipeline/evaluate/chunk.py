@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
-from math import inf
-from typing import Any
+from functools import lru_cache, reduce
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -16,10 +15,11 @@ from sqlalchemy.dialects import postgresql
 from monasca_common.alarms.database import Condition, Row, Select
 from monasca_common.alarms.definition_tables import sub_expression
 from monasca_common.alarms.definitions import StoredSubExpression
-from monasca_common.alarms.evaluation import AlarmState, Measured, SubAlarm
+from monasca_common.alarms.evaluation import AlarmState, Measured, SubAlarm, needed_from_ms
 from monasca_common.alarms.expression import Expression, SubExpression, parse
 from monasca_common.alarms.partial_text import readings_of, sums_of
 from monasca_common.alarms.partials import WindowPartial, runs
+from monasca_common.pipeline.evaluate.folding import LAST_WINDOW
 from monasca_common.storage.sql import tables
 
 _ALARM, _DEFINITION, _SUB, _CHANGED = (
@@ -31,7 +31,12 @@ _ALARM, _DEFINITION, _SUB, _CHANGED = (
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
 _TEXTS = postgresql.ARRAY(sa.Text())
 _OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created")]
-_NOTHING = WindowPartial(0, (), inf, -inf, -inf)
+_OF_PARTIAL = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
+
+_NOTHING = Measured()
+
+#: The rows of partials by alarm and sub-expression, and by the start of their window.
+_Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
 
 _parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
 
@@ -46,23 +51,58 @@ class DueSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedAlarm:
-    """``row``, ``definition``: of their tables. ``stored``: its rows of sub-alarms, by sub-expression."""
+class LoadedDefinition:
+    """``row``: of its table. ``sub_expressions``: in the order of the expression."""
 
     row: Row
-    definition: Row
     expression: Expression
     sub_expressions: tuple[StoredSubExpression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAlarm:
+    """``row``: of its table. ``stored``: its rows of sub-alarms, by sub-expression."""
+
+    row: Row
+    definition: LoadedDefinition
     stored: Mapping[str, Row]
     state: AlarmState
     measured: tuple[Measured, ...]
 
 
+class LoadedDefinitions:
+    """Those of the alarms so far, as long as no definition changes."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._known: dict[str, LoadedDefinition] = {}
+
+    def load(self, connection: sa.Connection, version: int, ids: Set[str]) -> Mapping[str, LoadedDefinition]:
+        """At least those of ``ids`` that there are. ``version``: of all definitions, which the transaction holds."""
+        if version != self._version:
+            self._version, self._known = version, {}
+        missing = sorted(ids - self._known.keys())
+        if missing:
+            subs = _sub_expressions(connection, missing)
+            found: Select = sa.select(_DEFINITION).where(among(connection, _DEFINITION.c.id, missing))
+            for row in connection.execute(found).all():
+                self._known[row.id] = LoadedDefinition(row, _parsed(row.expression), subs[row.id])
+        return self._known
+
+
 def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """As ``IN``; on PostgreSQL with one parameter, because thousands take longer to write than to answer."""
-    if connection.dialect.name == "postgresql":
-        return column == sa.any_(sa.cast(sa.literal(list(ids), _TEXTS), _TEXTS))
+    """As ``IN``, of sorted ``ids``. On PostgreSQL with one parameter, because thousands take longer to write than to
+    answer, and with their range: of neighbours it reads that part of an index, not the whole table."""
+    if connection.dialect.name == "postgresql" and ids:
+        is_one = column == sa.any_(sa.cast(sa.literal(list(ids), _TEXTS), _TEXTS))
+        return sa.and_(column >= ids[0], column <= ids[-1], is_one)
     return column.in_(ids)
+
+
+def prefer_indexes(connection: sa.Connection) -> None:
+    """Within the transaction. By default PostgreSQL plans for disks that seek, and would read whole tables a chunk."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL random_page_cost = 1.1")
 
 
 def is_needed(connection: sa.Connection, span: DueSpan) -> bool:
@@ -70,42 +110,28 @@ def is_needed(connection: sa.Connection, span: DueSpan) -> bool:
     return _has(connection, _due(span)) or _has(connection, sa.select(_CHANGED.c.alarm_id))
 
 
-def next_ids(connection: sa.Connection, span: DueSpan, after_id: str, limit: int) -> list[str]:
+def next_alarms(connection: sa.Connection, span: DueSpan, after_id: str, limit: int) -> Sequence[Row]:
+    """In order of id."""
     changed: Select = sa.select(_CHANGED.c.alarm_id)
     which: Condition = _ALARM.c.id.in_(changed)
     if _has(connection, _due(span)):
         which = sa.or_(_ALARM.c.definition_id.in_(_due(span)), which)
-    statement = sa.select(_ALARM.c.id).where(_ALARM.c.id > after_id, which).order_by(_ALARM.c.id).limit(limit)
-    return list(connection.execute(statement).scalars())
+    statement = sa.select(*_OF_ALARM).where(_ALARM.c.id > after_id, which).order_by(_ALARM.c.id).limit(limit)
+    return connection.execute(statement).all()
 
 
-def load(connection: sa.Connection, ids: Sequence[str], span: DueSpan) -> list[LoadedAlarm]:
-    """In order of id."""
-    alarms = connection.execute(
-        sa.select(*_OF_ALARM).where(among(connection, _ALARM.c.id, ids)).order_by(_ALARM.c.id)
-    ).all()
-    of_definitions = sorted({row.definition_id for row in alarms})
-    found: Select = sa.select(_DEFINITION).where(_DEFINITION.c.id.in_(of_definitions))
-    definitions = {row.id: row for row in connection.execute(found)}
-    subs = _sub_expressions(connection, of_definitions)
+def load(
+    connection: sa.Connection, alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition], span: DueSpan
+) -> list[LoadedAlarm]:
+    """``alarms``: as `next_alarms` has them; the result has those whose definition is among ``definitions``."""
+    ids = [row.id for row in alarms]
     stored: dict[str, dict[str, Row]] = defaultdict(dict)
-    for row in connection.execute(sa.select(_SUB_ALARM).where(among(connection, _SUB_ALARM.c.alarm_id, ids))):
+    for row in connection.execute(sa.select(_SUB_ALARM).where(among(connection, _SUB_ALARM.c.alarm_id, ids))).all():
         stored[row.alarm_id][row.sub_expression_id] = row
-    by_id = {each.id: each.expression for some in subs.values() for each in some}
-    measured = _measured(connection, ids, by_id, span)
-    return [
-        LoadedAlarm(
-            row,
-            definitions[row.definition_id],
-            _parsed(definitions[row.definition_id].expression),
-            subs[row.definition_id],
-            stored[row.id],
-            _state(row, subs[row.definition_id], stored[row.id]),
-            tuple(measured.get((row.id, each.id), Measured()) for each in subs[row.definition_id]),
-        )
-        for row in alarms
-        if row.definition_id in definitions
-    ]
+    loaded = [(row, definitions[row.definition_id]) for row in alarms if row.definition_id in definitions]
+    of_chunk = {each.row.id: each for _, each in loaded}.values()
+    windows = _windows(connection, ids, [sub for each in of_chunk for sub in each.sub_expressions], span)
+    return [_loaded(row, definition, stored[row.id], windows) for row, definition in loaded]
 
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
@@ -141,16 +167,20 @@ def _has(connection: sa.Connection, statement: Select) -> bool:
 def _sub_expressions(
     connection: sa.Connection, definitions: Sequence[str]
 ) -> dict[str, tuple[StoredSubExpression, ...]]:
-    statement = sa.select(_SUB).where(_SUB.c.definition_id.in_(definitions)).order_by(_SUB.c.position)
+    which = among(connection, _SUB.c.definition_id, definitions)
     found: dict[str, list[StoredSubExpression]] = defaultdict(list)
-    for row in connection.execute(statement):
+    for row in connection.execute(sa.select(_SUB).where(which).order_by(_SUB.c.position)).all():
         found[row.definition_id].append(sub_expression(row))
-    return {definition_id: tuple(some) for definition_id, some in found.items()}
+    return defaultdict(tuple, {key: tuple(value) for key, value in found.items()})
 
 
-def _state(row: Row, subs: Sequence[StoredSubExpression], stored: Mapping[str, Row]) -> AlarmState:
-    sub_alarms = tuple(_sub_alarm(each, stored.get(each.id)) for each in subs)
-    return AlarmState(row.state, sub_alarms, -1 if row.state_updated == row.created else row.state_updated)
+def _loaded(row: Row, definition: LoadedDefinition, stored: Mapping[str, Row], windows: _Windows) -> LoadedAlarm:
+    subs = definition.sub_expressions
+    sub_alarms = tuple(_sub_alarm(sub, stored.get(sub.id)) for sub in subs)
+    # A state that is as old as the alarm is no transition.
+    since_ms = -1 if row.state_updated == row.created else row.state_updated
+    measured = tuple(_measured(sub.expression, windows.get((row.id, sub.id))) for sub in subs)
+    return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured)
 
 
 def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
@@ -167,35 +197,51 @@ def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
     )
 
 
-def _measured(
-    connection: sa.Connection, ids: Sequence[str], subs: Mapping[str, SubExpression], span: DueSpan
-) -> dict[tuple[str, str], Measured]:
+def _windows(
+    connection: sa.Connection, ids: Sequence[str], subs: Sequence[StoredSubExpression], span: DueSpan
+) -> _Windows:
+    """What an evaluation may ask for."""
+    needed = {sub.id: (sub.windows, _needed_from_ms(sub.expression, span)) for sub in subs}
+    least_ms = min((from_ms for _, from_ms in needed.values()), default=0)
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
-    columns = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
-    needed = sa.or_(_SUB.c.function == "last", _WINDOW.c.window_start >= needed_from(span.delay_ms, span.after_ms))
+    columns = (_PART.c.alarm_id, *(_WINDOW.c[name] for name in ("sub_expression_id", "windows", "window_start")))
     statement: Select = (
-        sa.select(_PART.c.alarm_id, _WINDOW.c.sub_expression_id, _WINDOW.c.window_start, *columns)
+        sa.select(*columns, *_OF_PARTIAL)
         .join_from(_PART, _WINDOW, sa.and_(*of_part))
-        .join(_SUB, sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows))
-        .where(among(connection, _PART.c.alarm_id, ids), needed)
+        # Each sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
+        .where(among(connection, _PART.c.alarm_id, ids), sa.or_(_WINDOW.c.window_start >= least_ms, _is_of_last()))
     )
-    found: dict[tuple[str, str], dict[int, list[Any]]] = defaultdict(lambda: defaultdict(list))
-    for alarm_id, sub_id, start_ms, *partial in connection.execute(statement):
-        found[alarm_id, sub_id][start_ms].append(partial)
-    return {key: _of_windows(subs[key[1]], windows) for key, windows in found.items()}
+    found: _Windows = defaultdict(lambda: defaultdict(list))
+    for alarm_id, sub_id, windows, start_ms, *partial in connection.execute(statement).all():
+        generation, from_ms = needed.get(sub_id, (-1, 0))
+        if windows == generation and start_ms >= from_ms:
+            found[alarm_id, sub_id][start_ms].append(partial)
+    return found
 
 
-def _of_windows(sub: SubExpression, windows: Mapping[int, list[Any]]) -> Measured:
+def _is_of_last() -> Condition:
+    return _WINDOW.c.window_start == LAST_WINDOW
+
+
+def _needed_from_ms(sub: SubExpression, span: DueSpan) -> int:
+    return LAST_WINDOW if sub.function == "last" else needed_from_ms(sub, span.after_ms, span.delay_ms)
+
+
+def _measured(sub: SubExpression, windows: Mapping[int, list[Any]] | None) -> Measured:
+    if windows is None:
+        return _NOTHING
     if sub.function == "last":
-        return Measured(readings=runs(sub, (each for row in windows[0] for each in readings_of(row[-1]))))
+        return Measured(readings=runs(sub, (each for row in windows[LAST_WINDOW] for each in readings_of(row[-1]))))
     return Measured({start_ms: _merged(sub, rows) for start_ms, rows in windows.items()})
 
 
 def _merged(sub: SubExpression, rows: Sequence[Any]) -> WindowPartial:
-    """What was concatenated may be long and unordered: merging makes it exact."""
-    merged = _NOTHING
-    for count, sums, least, greatest, newest_ms, readings in rows:
-        merged = merged.merge(
-            WindowPartial(count, sums_of(sums), least, greatest, newest_ms, readings_of(readings)), sub
-        )
-    return merged
+    """What was concatenated may be long and unordered: it is made exact."""
+    partials = [_partial(*row) for row in rows]
+    if len(partials) == 1 and len(partials[0].sums) < 2 and len(partials[0].decisive) < 2:
+        return partials[0]
+    return reduce(lambda one, other: one.merge(other, sub), partials[1:], partials[0].normalised(sub))
+
+
+def _partial(count: int, sums: str, least: float, greatest: float, newest_ms: float, readings: str) -> WindowPartial:
+    return WindowPartial(count, sums_of(sums), least, greatest, newest_ms, readings_of(readings))

@@ -7,7 +7,7 @@ An alarm whose state was set by hand while it was evaluated keeps that state: it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -20,13 +20,13 @@ from monasca_common.alarms.database import Row
 from monasca_common.alarms.evaluation import Evaluated, SubAlarm, Transition
 from monasca_common.alarms.partial_text import readings_text
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate.chunk import LoadedAlarm, among
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
 _ALARM, _SUB_ALARM, _METRIC, _HISTORY = tables.alarm, tables.sub_alarm, tables.alarm_metric, tables.alarm_history
 _INSERT: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
-_SUB_STATE = ("state", "current_values", "windows", "empty_evaluations", "decided", "newest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,45 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
     for each in outcomes:
         alarm = each.alarm
         for sub, before, now in zip(
-            alarm.sub_expressions, alarm.state.sub_alarms, each.evaluated.alarm.sub_alarms, strict=True
+            alarm.definition.sub_expressions, alarm.state.sub_alarms, each.evaluated.alarm.sub_alarms, strict=True
         ):
             stored = alarm.stored.get(sub.id)
-            if stored is not None and stored.windows == sub.windows and before == now:
-                continue
-            row = _sub_row(alarm.row.id, sub.id, sub.windows, now)
             if stored is None:
-                inserted[alarm.row.id, sub.id] = row
-            else:
-                updated.append({f"new_{name}": value for name, value in row.items()})
+                inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub.id, sub.windows, now)
+            elif stored.windows != sub.windows or _is_other(before, now, is_alone=len(alarm.state.sub_alarms) == 1):
+                updated.append(_sub_row(alarm.row.id, sub.id, sub.windows, now))
     if inserted:
         connection.execute(_SUB_ALARM.insert(), list(inserted.values()))
     if updated:
-        key = [_SUB_ALARM.c[name] == sa.bindparam(f"new_{name}") for name in ("alarm_id", "sub_expression_id")]
-        values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in _SUB_STATE}
-        connection.execute(_SUB_ALARM.update().where(*key).values(values), updated)
+        _update(connection, _SUB_ALARM, ("alarm_id", "sub_expression_id"), updated)
+
+
+def _is_other(before: SubAlarm, now: SubAlarm, *, is_alone: bool) -> bool:
+    """Whether it is to be written. Its values alone are not, where the alarm has no other sub-alarm: each evaluation
+    computes them before anything tells of them, unless a crossing has decided, which changes more than the values."""
+    return _decided(before) != _decided(now) or (not is_alone and before.current_values != now.current_values)
+
+
+def _decided(sub_alarm: SubAlarm) -> tuple[object, ...]:
+    return sub_alarm.state, sub_alarm.empty_evaluations, sub_alarm.decided_ms, sub_alarm.newest
+
+
+def _update(connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Set the other columns of the rows of these keys. On PostgreSQL by one statement: sending one for each row takes
+    longer than all else."""
+    others = [name for name in rows[0] if name not in key]
+    if connection.dialect.name == "postgresql":
+        kinds = (sa.column(name, table.c[name].type) for name in rows[0])
+        text = sa.literal(json_text.write(rows).decode(), sa.Text())
+        given = sa.func.jsonb_to_recordset(sa.cast(text, postgresql.JSONB)).table_valued(*kinds, name="given")
+        given = given.render_derived(with_types=True)
+        values = {name: given.c[name] for name in others}
+        connection.execute(table.update().values(values).where(*(table.c[name] == given.c[name] for name in key)))
+    else:
+        given_rows = [{f"new_{name}": value for name, value in row.items()} for row in rows]
+        bound: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in others}
+        which = (table.c[name] == sa.bindparam(f"new_{name}") for name in key)
+        connection.execute(table.update().where(*which).values(bound), given_rows)
 
 
 def _sub_row(alarm_id: str, sub_id: str, windows: int, sub_alarm: SubAlarm) -> dict[str, Any]:
@@ -107,18 +130,15 @@ def _is_as_read(read: Row, now: Row) -> bool:
 def _write_alarms(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]], now_ms: int) -> None:
     rows = [
         {
-            "the_id": row.id,
-            "new_state": each.evaluated.alarm.state,
-            "new_state_updated": each.evaluated.alarm.last_transition_ms,
-            "new_updated": max(now_ms, row.updated),
-            "new_version": row.version + 1,
+            "id": row.id,
+            "state": each.evaluated.alarm.state,
+            "state_updated": each.evaluated.alarm.last_transition_ms,
+            "updated": max(now_ms, row.updated),
+            "version": row.version + 1,
         }
         for each, row in changed
     ]
-    values: dict[str, Any] = {
-        name: sa.bindparam(f"new_{name}") for name in ("state", "state_updated", "updated", "version")
-    }
-    connection.execute(_ALARM.update().where(_ALARM.c.id == sa.bindparam("the_id")).values(values), rows)
+    _update(connection, _ALARM, ("id",), rows)
 
 
 def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> list[AlarmChange]:
@@ -137,7 +157,7 @@ def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, 
 
 
 def _change(alarm: LoadedAlarm, row: Row, transition: Transition, metrics: Sequence[AlarmedMetric]) -> AlarmChange:
-    definition = alarm.definition
+    definition = alarm.definition.row
     return AlarmChange(
         tenant=row.tenant,
         alarm_id=row.id,

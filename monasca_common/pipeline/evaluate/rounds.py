@@ -16,7 +16,7 @@ from monasca_common.alarms.evaluation import Progress, evaluate
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.evaluate import chunk, horizon, outcome, progress
-from monasca_common.pipeline.evaluate.chunk import DueSpan
+from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedAlarm, LoadedDefinitions
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.outcome import EvaluatedAlarm
 from monasca_common.pipeline.evaluate.progress import StoredProgress
@@ -72,6 +72,7 @@ class Rounds:
         self._writes_history = writes_history
         self._chunk_alarms = chunk_alarms
         self._forgot_ms = 0
+        self._definitions = LoadedDefinitions()
 
     def finish(self) -> RoundReport:
         """What a crash left of a round."""
@@ -129,29 +130,30 @@ class Rounds:
         span = self._span(stored, round_to_ms)
         with self._offset_store.writing() as connection:
             # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
-            connection.execute(sa.select(_VERSION.c.version).with_for_update(read=True))
+            version = connection.execute(sa.select(_VERSION.c.version).with_for_update(read=True)).scalar_one()
             progress.hold(connection, self._job, stored)
-            ids = chunk.next_ids(connection, span, stored.cursor, self._chunk_alarms)
-            outcomes = self._evaluated(connection, ids, stored, span)
+            chunk.prefer_indexes(connection)
+            alarms = chunk.next_alarms(connection, span, stored.cursor, self._chunk_alarms)
+            definitions = self._definitions.load(connection, version, {row.definition_id for row in alarms})
+            outcomes = self._evaluated(chunk.load(connection, alarms, definitions, span), stored, span)
             now_ms = self._clock.time_ms()
             changed = outcome.write(connection, outcomes, now_ms, writes_history=self._writes_history)
             fail_point("evaluate.inside_chunk")
-            is_last = len(ids) < self._chunk_alarms
-            chunk.clear_changed(connection, stored.seen_ms, stored.cursor, None if is_last else ids[-1])
+            is_last = len(alarms) < self._chunk_alarms
+            cursor = "" if is_last else alarms[-1].id
+            chunk.clear_changed(connection, stored.seen_ms, stored.cursor, cursor or None)
             if is_last:
                 new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
             else:
-                new = replace(stored, cursor=ids[-1])
+                new = replace(stored, cursor=cursor)
             progress.save(connection, self._job, new)
-        return new, len(ids), changed
+        return new, len(alarms), changed
 
-    def _evaluated(
-        self, connection: sa.Connection, ids: Sequence[str], stored: StoredProgress, span: DueSpan
-    ) -> list[EvaluatedAlarm]:
+    def _evaluated(self, loaded: Sequence[LoadedAlarm], stored: StoredProgress, span: DueSpan) -> list[EvaluatedAlarm]:
         until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.standstills)
         return [
-            EvaluatedAlarm(each, evaluate(each.expression, each.state, each.measured, until))
-            for each in chunk.load(connection, ids, span)
+            EvaluatedAlarm(each, evaluate(each.definition.expression, each.state, each.measured, until))
+            for each in loaded
         ]
 
     def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:

@@ -1,8 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
+import sqlalchemy as sa
+from sqlalchemy import event
+
+from monasca_common.pipeline.evaluate import chunk
+from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import DAY_MS, RoundsContract, look
+
+#: The columns in which copies of an alarm differ, and which of a copy they are.
+_OWN = {
+    "alarm": "id=id, match_key=match_key",
+    "sub_alarm": "alarm_id=id",
+    "alarm_part": "alarm_id=id, match_key=match_key",
+    "alarm_window": "match_key=match_key",
+}
 
 
 class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
@@ -22,3 +35,47 @@ class PostgresqlRoundsTest(RoundsContract, PostgresqlTestCase):
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
         self.rounds(alarms).run(look(0, 2000))
         self.assertEqual((1, 0), (len(self.rows(tables.alarm_outbox)), len(self.rows(tables.alarm_history))))
+
+    def test_a_chunk_reads_its_part_of_the_tables_and_not_the_rest(self):
+        alarms = self.alarms("avg(m) > 1")
+        self.copy(alarms.ids[0], 20_000)
+        with self.offset_store.writing() as connection:
+            chunk.prefer_indexes(connection)
+            told = []
+            event.listen(connection, "before_cursor_execute", lambda *each: told.append(each[2:4]))
+            span = DueSpan(30_000, 90_000, 30_000)
+            rows = chunk.next_alarms(connection, span, "5", 400)
+            definitions = LoadedDefinitions().load(connection, 1, {alarms.definition.id})
+            self.assertEqual(400, len(chunk.load(connection, rows, definitions, span)))
+            plans = [self.plan(connection, *each) for each in told]
+        self.assertIn("alarm_window_pkey", "".join(plans))
+        for table in ("alarm", "sub_alarm", "alarm_part", "alarm_window"):
+            self.assertNotIn(f"Seq Scan on {table} ", "".join(f"{plan} " for plan in plans))
+
+    def copy(self, alarm_id, count):
+        """So many alarms as this one is, with a window each."""
+        copies = "SELECT md5(i::text) AS id, decode(md5(i::text), 'hex') AS match_key"
+        windows = "window_start, windows, record_count, sums, least, greatest, newest, readings"
+        with self.offset_store.writing() as connection:
+            connection.execute(
+                sa.text(
+                    "INSERT INTO alarm_window SELECT sub_expression_id, match_key, 0, 0, 1, '1.0', 1, 1, 1000, '' "
+                    "FROM alarm_part"
+                )
+            )
+            for table, others in (
+                ("alarm", "tenant, definition_id, match_values, state, state_updated, updated, created, version"),
+                ("sub_alarm", "sub_expression_id, state, current_values, windows, empty_evaluations"),
+                ("alarm_part", "sub_expression_id"),
+                ("alarm_window", f"sub_expression_id, {windows}"),
+            ):
+                own = _OWN[table].split(", ")
+                columns = ", ".join(f"n.{each.partition('=')[2]}" for each in own)
+                names = ", ".join(each.partition("=")[0] for each in own)
+                rows = f"WITH n AS ({copies} FROM generate_series(1, {count}) AS i) SELECT {columns}, {others}"
+                connection.execute(sa.text(f"INSERT INTO {table} ({names}, {others}) {rows} FROM {table}, n"))
+            connection.execute(sa.text("ANALYZE"))
+
+    def plan(self, connection, statement, parameters):
+        raw = connection.connection.dbapi_connection
+        return "\n".join(row[0] for row in raw.execute(f"EXPLAIN {statement}", parameters))

@@ -253,8 +253,8 @@ class RoundsContract:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
         load = chunk.load
 
-        def set_meanwhile(connection, ids, span):
-            loaded = load(connection, ids, span)
+        def set_meanwhile(connection, *of_chunk):
+            loaded = load(connection, *of_chunk)
             own = tables.alarm.update().where(tables.alarm.c.id == alarms.ids[0])
             connection.execute(own.values(state="OK", state_updated=5, version=1))
             return loaded
@@ -264,6 +264,18 @@ class RoundsContract:
         self.assertEqual(["OK", "ALARM"], [row.state for row in self.rows(tables.alarm)])
         self.assertEqual(["ALARM", "ALARM"], [row.state for row in self.rows(tables.sub_alarm)])
         self.assertEqual([0, 1], [len(self.told(alarm_id)) for alarm_id in alarms.ids])
+
+    def test_values_alone_are_written_only_where_a_change_of_another_sub_alarm_would_tell_them(self):
+        for text, written in (("avg(m) > 5", [1.0]), ("avg(m) > 5 or avg(n) > 5", [2.0])):
+            alarms = self.alarms(text)
+            try:
+                for time_ms, value in ((1000, 1.0), (61_000, 2.0)):
+                    alarms.arrive(alarms.ids[0], [(time_ms, value, position) for position in range(len(alarms.subs))])
+                    self.rounds(alarms).run(look(time_ms, time_ms + 59_000 + DELAY_MS))
+                rows = [row for row in self.rows(tables.sub_alarm) if row.alarm_id == alarms.ids[0]]
+                self.assertEqual([("OK", written)] * len(rows), [(row.state, row.current_values) for row in rows])
+            finally:
+                alarms.delete()
 
     def test_another_threshold_decides_the_windows_anew_and_another_period_begins_them_anew(self):
         alarms = self.alarms()
