@@ -17,15 +17,16 @@ Usage: bash tools/quickstart.sh [--once] [--json] [--seconds S] [--keep-data D] 
 Creates .venv when it is missing, installs the tested versions, starts a real Kafka, the API and the persister,
 posts this machine's own metrics, loses answers and kills the persister on purpose, and ends with a table that
 counts what was posted, stored, doubled and lost. A job on Spark then makes hourly averages, which are shown beside
-their rows. Then it stays up until Ctrl-C.
+their rows. Then an alarm is defined on a load that one process makes, and its history is shown beside what was
+measured. Everything stays up until Ctrl-C.
 
-  --once          end after the table
+  --once          end after the tables
   --json          print one JSON object as the last line of standard output
   --seconds S     how long to post (default 20)
   --keep-data D   keep database, configuration and logs in the new folder D
   --help          this text
 
-Exit status: 0 when nothing was lost and nothing doubled. Needs Python 3.11 or newer and git; Java 17 or newer for a
+Exit status: 0 when nothing was lost and nothing doubled, and the alarm went from OK to ALARM and back. Needs Python 3.11 or newer and git; Java 17 or newer for a
 real Kafka and Spark.
 EOF
             exit 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common quickstart``: from HTTP to rows on this machine's own metrics, with a kill in the middle."""
+"""``monasca-common quickstart``: from HTTP to rows and alarms on this machine's own metrics, with a kill in between."""
 
 import argparse
 import contextlib
@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from monasca_common.cli.command import MonascaCommand
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
-from monasca_common.quickstart import aggregates
-from monasca_common.quickstart.brokers import Broker, java_is_missing, mock, real_kafka
+from monasca_common.quickstart import aggregates, alarm
+from monasca_common.quickstart.brokers import PARTITIONS, Broker, java_is_missing, mock, real_kafka
+from monasca_common.quickstart.load import MOST_SECONDS, PROCESS_NAME, OwnLoad
 from monasca_common.quickstart.run import Run, RunProgress
 from monasca_common.quickstart.services import (
     TOPICS,
@@ -33,9 +34,10 @@ from monasca_common.quickstart.services import (
     run_command,
     write_configuration,
 )
-from monasca_common.quickstart.table import show
+from monasca_common.quickstart.table import RunSummary, show
 
 _DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
+_SERVICES = {"persister": "the persister", "api": "the API", "pipeline run evaluate": "the evaluator"}
 _SAY_EVERY_SECONDS = 5.0
 _NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.service")
 
@@ -45,13 +47,14 @@ class Quickstart(MonascaCommand):
 
     It starts a real Kafka, the API and the persister on this machine, loses some of Kafka's acknowledgements on
     purpose, kills the persister with SIGKILL in the middle, and ends with a table. Then the pipeline makes hourly
-    averages on Spark, and everything stays up until Ctrl-C. Without Java it runs on librdkafka's in-process broker.
-    Exit status: 0 when nothing was lost and nothing doubled.
+    averages on Spark, an alarm follows a load that is made here, and everything stays up until Ctrl-C. Without Java it
+    runs on librdkafka's in-process broker. Exit status: 0 when nothing was lost and nothing doubled, and the alarm
+    went from OK to ALARM and back.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--once", action="store_true", help="end after the table instead of staying up")
+        parser.add_argument("--once", action="store_true", help="end after the tables instead of staying up")
         parser.add_argument(
             "--json", action="store_true", help="print one JSON object as the last line of standard output"
         )
@@ -101,36 +104,57 @@ class Quickstart(MonascaCommand):
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
         broker = stack.enter_context(self._broker())
-        (port,) = free_ports(1)
-        configuration, database = write_configuration(folder, broker, port)
-        self._say("making the database's tables")
-        run_command("db", "upgrade", configuration=configuration)
+        port, evaluator_port = free_ports(2)
+        configuration, database = write_configuration(folder, broker, port, evaluator_port)
         aggregates.write_specifications(folder)
+        self._make_what_is_missing(broker, configuration)
         self._say("starting the persister and the API")
-        self._running += ["the persister", "the API"]
         supervisor = Supervisor()
         stack.callback(supervisor.close)
-        persister, api = (ServiceProcess(supervisor, name, configuration) for name in ("persister", "api"))
-        stack.callback(persister.stop)
-        stack.callback(api.stop)
+        persister, api = (self._started(name, supervisor, configuration, stack) for name in ("persister", "api"))
         api.wait_until_answers(f"http://127.0.0.1:{port}/")
         self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
         run = Run(broker, persister, database, port, seconds=wanted.seconds)
         with self._bar(wanted.seconds) as tell:
             outcome = run.go(tell)
         show(outcome, run.latencies_ms, self._console)
-        outcome = replace(outcome, aggregates=self._aggregate(broker, configuration, database))
+        services = [persister, api]
+        if self._has_spark(broker):
+            # Started here, because it takes its time to start while the averages are made.
+            evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
+            services.append(evaluator)
+            outcome = replace(outcome, aggregates=self._aggregate(configuration, database))
+            evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
+            outcome = replace(outcome, alarm=self._alarm(port, services))
         if wanted.json:
             self.print(json.dumps(outcome.as_json()))
         if not wanted.once:
-            self._stay_up(port, configuration, wanted.keep_data, persister, api)
+            self._stay_up(port, configuration, outcome, wanted.keep_data, *services)
         return 0 if outcome.good else 1
 
-    def _aggregate(self, broker: Broker, configuration: Path, database: Path) -> int:
+    def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
+        if broker.kind == "kafka":
+            self._say("making the database's tables and the topics")
+            run_command("init", "--execute", "--partitions", str(PARTITIONS), configuration=configuration)
+        else:
+            self._say("making the database's tables")
+            run_command("db", "upgrade", configuration=configuration)
+
+    def _started(
+        self, name: str, supervisor: Supervisor, configuration: Path, stack: contextlib.ExitStack
+    ) -> ServiceProcess:
+        self._running.append(_SERVICES[name])
+        service = ServiceProcess(supervisor, name, configuration)
+        stack.callback(service.stop)
+        return service
+
+    def _has_spark(self, broker: Broker) -> bool:
         missing = aggregates.why_not() if broker.kind == "kafka" else "Spark needs Java and a real Kafka"
         if missing is not None:
-            self._say(f"no hourly averages: {missing}")
-            return 0
+            self._say(f"no hourly averages and no alarm: {missing}")
+        return missing is None
+
+    def _aggregate(self, configuration: Path, database: Path) -> int:
         self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 60 MB)")
         self._running.append("Spark")
         averages = aggregates.aggregate(configuration, database)
@@ -138,12 +162,27 @@ class Quickstart(MonascaCommand):
         aggregates.show(averages, self._console)
         return len(averages)
 
+    def _alarm(self, port: int, services: Sequence[ServiceProcess]) -> alarm.AlarmSummary:
+        def check() -> None:
+            for service in services:
+                service.check()
+
+        self._say(f"defining an alarm: {alarm.EXPRESSION}")
+        self._say(
+            f"a process named {PROCESS_NAME} rests, then computes on one core until the alarm is there "
+            f"({MOST_SECONDS:.0f} s at most), then rests"
+        )
+        with OwnLoad() as load:
+            summary = alarm.AlarmRun(port, load, check=check, say=self._say).go()
+        alarm.show(summary, self._console)
+        return summary
+
     def _broker(self) -> contextlib.AbstractContextManager[Broker]:
         missing = java_is_missing()
         if missing is None:
             self._say("starting Apache Kafka (the first time its jars are fetched: 44 MB)")
             self._running.append("Apache Kafka")
-            return real_kafka(TOPICS + _DEAD_LETTERS)
+            return real_kafka()
         self._say(f"no real Kafka: {missing}. Going on with librdkafka's in-process broker, which loses no answers.")
         self._running.append("the broker within this process")
         return mock(TOPICS + _DEAD_LETTERS)
@@ -181,11 +220,16 @@ class Quickstart(MonascaCommand):
 
             yield tell
 
-    def _stay_up(self, port: int, configuration: Path, keep: Path | None, *services: ServiceProcess) -> None:
+    def _stay_up(
+        self, port: int, configuration: Path, outcome: RunSummary, keep: Path | None, *services: ServiceProcess
+    ) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything stays up until Ctrl-C. Try:")
+        alarm_id = outcome.alarm and outcome.alarm.alarm_id
+        of_alarm = ("/v2.0/alarms", f"/v2.0/alarms/{alarm_id}/state-history") if alarm_id else ()
         for path in (
+            *of_alarm,
             "/healthcheck",
             "/v2.0/metrics/names",
             "/v2.0/metrics?name=mem.usable_mb",

@@ -65,10 +65,9 @@ def java_is_missing() -> str | None:
 
 
 @contextmanager
-def real_kafka(topics: Sequence[str]) -> Iterator[Broker]:
+def real_kafka() -> Iterator[Broker]:
+    """Without topics: `monasca-common init` makes them."""
     with KafkaCluster(proxied=True) as cluster:
-        for topic in topics:
-            cluster.create_topic(topic, PARTITIONS)
         yield RealKafka(cluster)
 
 

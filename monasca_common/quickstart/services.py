@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API and the persister as an operator starts them: their commands, one configuration file."""
+"""The services as an operator starts them: their commands, one configuration file."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.supervisor import Supervisor
 from monasca_common.quickstart.brokers import Broker
 
-TOPICS = ("metrics", "monevents")
+TOPICS = ("metrics", "monevents", "alarm-state-transitions")
 TENANT = "quickstart"
 PUBLISH_SECONDS = 2.0
 _READY_SECONDS = 60.0
+_CAUGHT_UP_SECONDS = 180.0
 _LOOK_EVERY_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
@@ -66,8 +68,15 @@ slack_seconds = 0
 # Answers are lost here, so some posts are in the log twice.
 duplicates_lookback = 100000
 
+[pipeline_evaluate]
+topic_check_seconds = {topic_check_seconds}
+duplicates_lookback = 1000
+status_port = {evaluator_port}
+
 [kafka_alarm_history]
-enabled = false
+topic = alarm-state-transitions
+group_id = persister-alarms
+group_instance_id = quickstart
 
 [kafka_logs]
 enabled = false
@@ -84,8 +93,8 @@ def make_folder(folder: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
 
 
-def write_configuration(folder: Path, broker: Broker, port: int) -> tuple[Path, Path]:
-    """The configuration file and the database that it names."""
+def write_configuration(folder: Path, broker: Broker, port: int, evaluator_port: int) -> tuple[Path, Path]:
+    """The configuration file and the database that it names. ``port``: of the API."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
     path.write_text(
         _CONFIGURATION.format(
@@ -93,6 +102,7 @@ def write_configuration(folder: Path, broker: Broker, port: int) -> tuple[Path, 
             database=database,
             tenant=TENANT,
             port=port,
+            evaluator_port=evaluator_port,
             folder=folder,
             publish_seconds=PUBLISH_SECONDS,
             topic_check_seconds=broker.topic_check_seconds,
@@ -147,6 +157,16 @@ class ServiceProcess:
                 time.sleep(_LOOK_EVERY_SECONDS)
         raise ServiceFailed(f"the {self.name} did not answer within {_READY_SECONDS:.0f} s:\n{self.log_tail()}")
 
+    def wait_until_caught_up(self, metrics_url: str) -> None:
+        """Of a job: a batch has ended after which nothing was left to read."""
+        deadline = time.monotonic() + _CAUGHT_UP_SECONDS
+        while time.monotonic() < deadline:
+            self.check()
+            if _caught_up(metrics_url):
+                return
+            time.sleep(_LOOK_EVERY_SECONDS)
+        raise ServiceFailed(f"the {self.name} read no batch within {_CAUGHT_UP_SECONDS:.0f} s:\n{self.log_tail()}")
+
     def stop(self) -> None:
         """SIGTERM, and wait for the end; what is left then dies with the supervisor."""
         try:
@@ -160,6 +180,15 @@ class ServiceProcess:
     def log_tail(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-20:])
+
+
+def _caught_up(metrics_url: str) -> bool:
+    try:
+        with urllib.request.urlopen(metrics_url, timeout=5) as answer:
+            told = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", answer.read().decode()))
+    except OSError:
+        return False
+    return float(told["last_batch_time_seconds"]) > 0 and float(told["behind_offsets"]) == 0
 
 
 def _command(*words: str, configuration: Path) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from monasca_common.quickstart.alarm import AlarmSummary
+
 _BARS = "▁▂▃▄▅▆▇█"
 _CHART_WIDTH = 60
 
@@ -19,7 +21,7 @@ _CHART_WIDTH = 60
 class RunSummary:
     """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms.
 
-    ``aggregates``: rows that the pipeline has added to these.
+    ``aggregates``: rows that the pipeline has added to these. ``alarm``: `None` where nothing evaluates alarms.
     """
 
     broker: str
@@ -35,9 +37,12 @@ class RunSummary:
     p50_ms: float | None
     p99_ms: float | None
     aggregates: int = 0
+    alarm: AlarmSummary | None = None
 
     @property
     def good(self) -> bool:
+        if self.alarm is not None and not self.alarm.good:
+            return False
         return self.posted > 0 and self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
 
     def as_json(self) -> dict[str, Any]:

@@ -77,16 +77,26 @@ class QuickstartTest(base.BaseTestCase):
                 "SELECT (SELECT count(*) FROM measurements) + (SELECT count(*) FROM events)"
             ).fetchone()
         self.assertEqual(3, outcome["aggregates"])
-        self.assertEqual(outcome["rows"] + 3, rows)
+        self.assertEqual(outcome["rows"] + 3 + outcome["alarm"]["posted"], rows)
         for average in aggregates.stored(self.data / "monasca.sqlite"):
             self.assertEqual(average.rows, average.records)  # whatever is in the log twice
+        self.assert_alarm_came_and_went(outcome["alarm"])
         self.assert_nothing_runs()
+
+    def assert_alarm_came_and_went(self, alarm):
+        """What decided each change is what was measured at its time."""
+        self.assertEqual(["OK", "ALARM", "OK"], alarm["history"])
+        changes = [each for each in alarm["moments"] if each["change"]]
+        self.assertEqual(["UNDETERMINED -> OK", "OK -> ALARM", "ALARM -> OK"], [each["change"] for each in changes])
+        self.assertEqual([False, True, False], [each["value"] > 10 for each in changes])
+        self.assertEqual(alarm["posted"], len(alarm["moments"]))
 
     def test_without_java_it_says_so_and_runs_on_the_broker_within_librdkafka(self):
         outcome, err = self.run_once(JAVA_HOME=str(self.data))
         self.assertIn("install Java 17 or newer", err)
-        self.assertIn("no hourly averages", err)
+        self.assertIn("no hourly averages and no alarm", err)
         self.assertEqual(("mock", 0, 0), (outcome["broker"], outcome["answers_lost"], outcome["aggregates"]))
+        self.assertIsNone(outcome["alarm"])
         self.assert_nothing_lost_or_doubled(outcome)
 
     def test_ctrl_c_stops_everything(self):

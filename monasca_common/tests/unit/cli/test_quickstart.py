@@ -33,10 +33,19 @@ class InterruptTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
         self.stand_ins = {
             name: self.useFixture(fixtures.MockPatchObject(quickstart, name)).mock
-            for name in ("Supervisor", "ServiceProcess", "Run", "run_command", "show", "aggregates")
+            for name in (
+                "Supervisor",
+                "ServiceProcess",
+                "Run",
+                "run_command",
+                "show",
+                "aggregates",
+                "alarm",
+                "OwnLoad",
+            )
         }
         self.has_java(True)
-        self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", lambda _topics: self.broker("kafka")))
+        self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", lambda: self.broker("kafka")))
         self.useFixture(fixtures.MockPatchObject(quickstart, "mock", lambda _topics: self.broker("mock")))
         self.useFixture(fixtures.MockPatchObject(quickstart, "replace", lambda outcome, **_: outcome))
         self.folder = self.useFixture(fixtures.TempDir()).join("data")
@@ -88,7 +97,18 @@ class InterruptTest(base.BaseTestCase):
         self.stand_ins["aggregates"].why_not.return_value = None
         status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
         self.assertEqual(130, status)
-        self.assertIn("stopping Spark, the API, the persister and Apache Kafka; ", lines[0])
+        self.assertIn("stopping Spark, the evaluator, the API, the persister and Apache Kafka; ", lines[0])
+
+    def test_the_evaluator_is_named_while_the_alarm_is_awaited(self):
+        self.stand_ins["aggregates"].why_not.return_value = None
+        self.stand_ins["aggregates"].aggregate.return_value = []
+        status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
+        self.assertEqual(130, status)
+        self.assertIn("stopping the evaluator, the API, the persister and Apache Kafka; ", lines[0])
+
+    def test_an_alarm_that_did_not_come_back_is_the_exit_status(self):
+        self.stand_ins["Run"].return_value.go.return_value.good = False
+        self.assertEqual(1, main(["quickstart", "--once"]))
 
     def test_without_an_interrupt_it_does_not_speak_of_one(self):
         self.stand_ins["aggregates"].aggregate.return_value = []

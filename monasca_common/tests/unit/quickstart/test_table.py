@@ -4,6 +4,7 @@ import io
 from oslotest import base
 from rich.console import Console
 
+from monasca_common.quickstart.alarm import AlarmSummary
 from monasca_common.quickstart.table import RunSummary, chart, percentile, show
 
 GOOD = RunSummary(
@@ -38,6 +39,11 @@ class OutcomeTest(base.BaseTestCase):
             {"posted": 0, "acknowledged": 0, "rows": 0},
         ):
             self.assertFalse(self.changed(**changes).good, changes)
+
+    def test_an_alarm_that_did_not_come_back_is_not_good(self):
+        for history, is_good in ((("OK", "ALARM", "OK"), True), (("OK", "ALARM"), False), ((), False)):
+            summary = AlarmSummary("last(x) > 1", "id", history, (), 0, 1.0)
+            self.assertEqual(is_good, self.changed(alarm=summary).good, history)
 
     def test_a_table_shows_every_count(self):
         out = io.StringIO()

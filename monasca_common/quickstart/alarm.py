@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An alarm on a load that is made here: defined over HTTP, and its history read back beside the values it is of."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from monasca_common.quickstart.load import PROCESS_NAME, OwnLoad
+from monasca_common.quickstart.poster import PostedBulk, Poster
+from monasca_common.quickstart.services import ServiceFailed
+
+METRIC = "process.cpu_perc"
+EXPRESSION = f"last({METRIC}{{process_name={PROCESS_NAME}}}) > 10"
+_NAME = "Load of the quickstart"
+_DIMENSIONS = {"process_name": PROCESS_NAME}
+_WAY = ("OK", "ALARM", "OK")
+_BETWEEN_SAMPLES_SECONDS = 1.0
+_LEAST_SECONDS = 2.0  # in each state, so that a reader sees it last
+_STATE_SECONDS = 60.0
+_FINISH_SECONDS = 60.0
+_ANSWER_SECONDS = 30.0
+_BAR_WIDTH = 20
+_COLOURS = {"OK": "green", "ALARM": "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmMoment:
+    """``value``: what was measured then, in percent of a core. ``change``: how the alarm changed then."""
+
+    time: str
+    value: float | None
+    state: str
+    change: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmSummary:
+    """``history``: the states that the alarm went through, as the API tells them. ``posted``: measurements."""
+
+    expression: str
+    alarm_id: str | None
+    history: tuple[str, ...]
+    moments: tuple[AlarmMoment, ...]
+    posted: int
+    seconds: float
+
+    @property
+    def good(self) -> bool:
+        return self.history == _WAY
+
+
+class LocalApi:
+    """The API on this machine. Raises `ServiceFailed`."""
+
+    def __init__(self, port: int) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str, **query: str) -> list[dict[str, Any]]:
+        """The elements of a list."""
+        answer = self._asked(urllib.request.Request(f"{self._base}{path}?{urllib.parse.urlencode(query)}"))
+        elements: list[dict[str, Any]] = answer["elements"]
+        return elements
+
+    def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json"}
+        return self._asked(urllib.request.Request(f"{self._base}{path}", json.dumps(content).encode(), headers))
+
+    def _asked(self, request: urllib.request.Request) -> dict[str, Any]:
+        try:
+            with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            said = error.read(500).decode(errors="replace")
+            raise ServiceFailed(f"{request.get_method()} {request.selector}: {error.code} {said}") from None
+        except OSError as error:
+            raise ServiceFailed(f"{request.get_method()} {request.selector}: {error}") from None
+
+
+class AlarmRun:
+    """Lets the load work and rest, by what state the alarm has. ``check`` raises when a service has ended."""
+
+    def __init__(self, port: int, load: OwnLoad, *, check: Callable[[], None], say: Callable[[str], None]) -> None:
+        self._api = LocalApi(port)
+        self._load = load
+        self._check = check
+        self._say = say
+        self._poster = Poster("127.0.0.1", port, threads=1, acknowledged=lambda _: None)
+        self._posted: list[PostedBulk] = []
+
+    def go(self) -> AlarmSummary:
+        started = time.monotonic()
+        definition = {"name": _NAME, "expression": EXPRESSION, "severity": "LOW"}
+        definition_id = self._api.post("/v2.0/alarm-definitions", definition)["id"]
+        self._go_its_way(definition_id)
+        self._load.rest()
+        self._poster.finish(_FINISH_SECONDS)
+        if self._poster.refused:
+            raise ServiceFailed(f"the API refused a request: {self._poster.refused[0]}")
+        return self._summary(definition_id, started)
+
+    def _go_its_way(self, definition_id: str) -> None:
+        for state, prepare in zip(_WAY, (self._load.rest, self._load.work, self._load.rest), strict=True):
+            prepare()
+            if not self._wait_for(state, definition_id):
+                self._say(f"the alarm did not become {state} within {_STATE_SECONDS:.0f} s")
+                return
+            self._say(f"the alarm is {state}")
+
+    def _wait_for(self, state: str, definition_id: str) -> bool:
+        began = time.monotonic()
+        while (elapsed := time.monotonic() - began) < _STATE_SECONDS:
+            time.sleep(_BETWEEN_SAMPLES_SECONDS)
+            self._post_sample()
+            self._check()
+            alarms = self._api.get("/v2.0/alarms", alarm_definition_id=definition_id)
+            if elapsed >= _LEAST_SECONDS and [each["state"] for each in alarms] == [state]:
+                return True
+        return False
+
+    def _post_sample(self) -> None:
+        time_ms = time.time_ns() // 1_000_000
+        metric = {"name": METRIC, "dimensions": _DIMENSIONS, "timestamp": time_ms, "value": self._load.percent()}
+        bulk = PostedBulk(len(self._posted), time_ms, "/v2.0/metrics", [metric], 1)
+        self._posted.append(bulk)
+        self._poster.post(bulk)
+
+    def _summary(self, definition_id: str, started: float) -> AlarmSummary:
+        alarms = self._api.get("/v2.0/alarms", alarm_definition_id=definition_id)
+        alarm_id = alarms[0]["id"] if alarms else None
+        history = self._api.get(f"/v2.0/alarms/{alarm_id}/state-history") if alarm_id else []
+        return AlarmSummary(
+            EXPRESSION,
+            alarm_id,
+            tuple(each["new_state"] for each in history),
+            moments(self._measurements(), history),
+            len(self._posted),
+            round(time.monotonic() - started, 1),
+        )
+
+    def _measurements(self) -> list[list[Any]]:
+        """As the API tells them, once all of them are rows."""
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._posted[0].time_ms // 1000))
+        deadline = time.monotonic() + _FINISH_SECONDS
+        while True:
+            elements = self._api.get("/v2.0/metrics/measurements", name=METRIC, start_time=since)
+            found: list[list[Any]] = [row for element in elements for row in element["measurements"]]
+            if len(found) >= len(self._posted):
+                return found
+            if time.monotonic() > deadline:
+                raise ServiceFailed(f"{len(self._posted)} measurements were posted, and {len(found)} are stored")
+            time.sleep(_BETWEEN_SAMPLES_SECONDS)
+
+
+def moments(measurements: Sequence[Sequence[Any]], history: Sequence[dict[str, Any]]) -> tuple[AlarmMoment, ...]:
+    """Both by time: all ISO 8601 in UTC with milliseconds, so their text has the order of time."""
+    values = {time: value for time, value, *_ in measurements}
+    changes = {each["timestamp"]: each for each in history}
+    found, state = [], "none yet"
+    for moment in sorted({*values, *changes}):
+        change = None
+        if moment in changes:
+            state = changes[moment]["new_state"]
+            change = f"{changes[moment]['old_state']} -> {state}"
+        found.append(AlarmMoment(moment, values.get(moment), state, change))
+    return tuple(found)
+
+
+def show(summary: AlarmSummary, console: Console) -> None:
+    title = f"An alarm on a load of this machine\n{summary.expression}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("time (UTC)", no_wrap=True)
+    table.add_column("measured", justify="right", no_wrap=True)
+    table.add_column("", width=_BAR_WIDTH, no_wrap=True)
+    table.add_column("the alarm's history", no_wrap=True)
+    for each in summary.moments:
+        value = each.value or 0.0
+        bar = "█" * min(_BAR_WIDTH, round(value / 100 * _BAR_WIDTH))
+        measured = "" if each.value is None else f"{each.value:.1f} %"
+        table.add_row(each.time[11:-1], measured, bar, each.change or each.state, style=_COLOURS.get(each.state, "dim"))
+    console.print(table)

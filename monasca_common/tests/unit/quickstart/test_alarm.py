@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+import io
+from unittest import mock
+
+import fixtures
+from oslotest import base
+from rich.console import Console
+
+from monasca_common.alarms.expression import parse
+from monasca_common.quickstart import alarm
+from monasca_common.quickstart.services import ServiceFailed
+
+OK, ALARM = "2026-01-31T06:00:01.000Z", "2026-01-31T06:00:02.500Z"
+HISTORY = [
+    {"timestamp": OK, "old_state": "UNDETERMINED", "new_state": "OK"},
+    {"timestamp": ALARM, "old_state": "OK", "new_state": "ALARM"},
+]
+MEASUREMENTS = [["2026-01-31T06:00:00.000Z", 0.0, {}], [OK, 1.0, {}], [ALARM, 99.0, {}]]
+
+
+class FollowingApi:
+    """Its alarm follows the load at once; ``stuck``: at no time."""
+
+    def __init__(self, load, posted, *, stuck=False):
+        self.load, self.posted, self.stuck = load, posted, stuck
+        self.history = []
+
+    def post(self, path, content):
+        assert path == "/v2.0/alarm-definitions"
+        parse(content["expression"])
+        return {"id": "the-definition"}
+
+    def get(self, path, **query):
+        if path == "/v2.0/metrics/measurements":
+            return [{"measurements": [[str(bulk.time_ms), 1.0, {}] for bulk in self.posted()]}]
+        if path.endswith("/state-history"):
+            return self.history
+        old = self.history[-1]["new_state"] if self.history else "UNDETERMINED"
+        new = "OK" if self.stuck or not self.load.works else "ALARM"
+        if new != old:
+            self.history.append({"timestamp": str(len(self.history)), "old_state": old, "new_state": new})
+        return [{"id": "the-alarm", "state": new}]
+
+
+class StandInLoad:
+    works = False
+
+    def work(self):
+        self.works = True
+
+    def rest(self):
+        self.works = False
+
+    def percent(self):
+        return 1.0
+
+
+class AlarmRunTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        for name in ("_BETWEEN_SAMPLES_SECONDS", "_LEAST_SECONDS"):
+            self.useFixture(fixtures.MockPatchObject(alarm, name, 0.0))
+        self.poster = self.useFixture(fixtures.MockPatchObject(alarm, "Poster")).mock.return_value
+        self.poster.refused = []
+        self.load, self.check, self.said = StandInLoad(), mock.Mock(), []
+
+    def run_alarm(self, **named):
+        run = alarm.AlarmRun(1, self.load, check=self.check, say=self.said.append)
+        run._api = FollowingApi(self.load, lambda: run._posted, **named)
+        return run.go()
+
+    def test_an_alarm_that_follows_the_load_is_good(self):
+        summary = self.run_alarm()
+        self.assertEqual(("OK", "ALARM", "OK"), summary.history)
+        self.assertTrue(summary.good)
+        self.assertEqual(("the-alarm", summary.posted), (summary.alarm_id, self.poster.post.call_count))
+
+    def test_an_alarm_that_stays_as_it_is_is_told_and_not_good(self):
+        self.useFixture(fixtures.MockPatchObject(alarm, "_STATE_SECONDS", 0.05))
+        summary = self.run_alarm(stuck=True)
+        self.assertEqual((("OK",), False), (summary.history, summary.good))
+        self.assertIn("did not become ALARM", self.said[-1])
+        self.assertFalse(self.load.works)
+
+    def test_a_service_that_has_ended_ends_it(self):
+        self.check.side_effect = ServiceFailed("the evaluator ended")
+        self.assertRaises(ServiceFailed, self.run_alarm)
+
+    def test_what_the_api_refuses_is_told(self):
+        self.poster.refused = ["422 no"]
+        self.assertIn("422 no", str(self.assertRaises(ServiceFailed, self.run_alarm)))
+
+
+class MomentsTest(base.BaseTestCase):
+    def test_values_and_changes_are_in_the_order_of_time(self):
+        found = [(each.value, each.state, each.change) for each in alarm.moments(MEASUREMENTS, HISTORY)]
+        self.assertEqual(
+            [(0.0, "none yet", None), (1.0, "OK", "UNDETERMINED -> OK"), (99.0, "ALARM", "OK -> ALARM")], found
+        )
+
+    def test_a_change_without_a_measurement_of_its_time_is_there_too(self):
+        found = alarm.moments(MEASUREMENTS[:1], HISTORY[:1])
+        self.assertEqual([("none yet", None), ("OK", "UNDETERMINED -> OK")], [(x.state, x.change) for x in found])
+
+    def test_a_table_shows_the_expression_the_values_and_the_changes(self):
+        found = alarm.moments(MEASUREMENTS, HISTORY)
+        out = io.StringIO()
+        alarm.show(alarm.AlarmSummary(alarm.EXPRESSION, "a", (), found, 3, 1.0), Console(file=out, width=80))
+        for text in (alarm.EXPRESSION, "06:00:02.500", "99.0 %", "█" * 20, "OK -> ALARM", "none yet"):
+            self.assertIn(text, out.getvalue())
+
+
+class LocalApiTest(base.BaseTestCase):
+    def test_an_api_that_is_not_there_is_named_with_the_request(self):
+        error = self.assertRaises(ServiceFailed, alarm.LocalApi(1).get, "/v2.0/alarms")
+        self.assertIn("GET /v2.0/alarms", str(error))
