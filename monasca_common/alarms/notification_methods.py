@@ -6,15 +6,16 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Slice, Sort, new_id, ordered
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort, new_id, ordered
 from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import TextRule
@@ -38,9 +39,11 @@ _COLUMNS = {
     "created_at": _METHOD.c.created,
     "updated_at": _METHOD.c.updated,
 }
-_SELECT = sa.select(*(_METHOD.c[name] for name in ("id", "name", "type", "address", "period")))
+_SELECT = sa.select(*(_METHOD.c[name] for name in ("id", "name", "type", "address", "address_key", "period")))
 _BLANK = r"\s\x00-\x1f\x7f"  # with signs of control, which urlsplit removes and headers must not have
 _EMAIL = re.compile(rf"[^@{_BLANK}]+@[^@{_BLANK}]+")
+_HOST = re.compile(r"https?://[^/?#@\s]+(?:/|(?=[?#])|$)")
+_WITH_HOST = ("JIRA", "SLACK", "WEBHOOK")
 _NO_BLANK = re.compile(rf"[^{_BLANK}]+")
 
 
@@ -51,9 +54,17 @@ class NotificationMethod:
 
     name: str
     type: str
-    address: str
+    address: str = field(repr=False)
     period: int = 0
     id: str = ""
+
+    @property
+    def masked_address(self) -> str:
+        """What may be shown to others than the method's tenant."""
+        host = _HOST.match(self.address)
+        if self.type == "EMAIL":
+            return f"{self.address[:1]}…@{self.address.rpartition('@')[2]}"
+        return f"{host[0]}…" if host and self.type in _WITH_HOST else "…"
 
 
 #: What is wrong with an address, or ``None``.
@@ -119,28 +130,44 @@ def _is_http(address: str) -> bool:
 class NotificationMethods:
     """Those in the database. Each call names its tenant, and finds no other's."""
 
-    def __init__(self, database: AlarmsDatabase) -> None:
+    def __init__(self, database: AlarmsDatabase, keys: AddressKeys = PLAIN) -> None:
         self._database = database
+        self._keys = keys
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        statement = ordered(_SELECT.where(_METHOD.c.tenant == tenant), sorts, _COLUMNS, _METHOD.c.id, part)
-        return [NotificationMethod(**row._asdict()) for row in self._database.rows(statement)]
+        """Raises `AddressUnreadable`; so do the others that return a method."""
+        those = _SELECT.where(_METHOD.c.tenant == tenant)
+        if all(sort.field != "address" for sort in sorts):
+            return self._opened(self._database.rows(ordered(those, sorts, _COLUMNS, _METHOD.c.id, part)))
+        return self._sorted_by_address(those, sorts, part)
+
+    def _sorted_by_address(self, those: Select, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
+        """The database cannot order what is encrypted."""
+        rows = self._database.rows(those.add_columns(_METHOD.c.created, _METHOD.c.updated).order_by(_METHOD.c.id))
+        pairs = list(zip(rows, self._opened(rows), strict=True))
+        for sort in reversed(sorts):
+            column = _COLUMNS[sort.field].name
+            pairs.sort(
+                key=lambda pair: pair[1].address if column == "address" else getattr(pair[0], column),
+                reverse=sort.descending,
+            )
+        return [method for _, method in pairs[part.offset : part.offset + part.limit]]
 
     def get(self, tenant: str, method_id: str) -> NotificationMethod:
         """Raises `UnknownId`."""
-        return self._database.read(lambda connection: _one(connection, tenant, method_id))
+        return self._database.read(lambda connection: self._one(connection, tenant, method_id))
 
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
         """Whom an alarm of the definition tells that it entered ``state``, in order."""
         action = (_ACTION.c.definition_id == definition_id, _ACTION.c.state == state)
         joined = _SELECT.join(_ACTION, _ACTION.c.method_id == _METHOD.c.id)
         statement = joined.where(*action, _METHOD.c.tenant == tenant).order_by(_ACTION.c.position)
-        return [NotificationMethod(**row._asdict()) for row in self._database.rows(statement)]
+        return self._opened(self._database.rows(statement))
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
         """Raises `BrokenRules`, `NameTaken`."""
         made = replace(_checked(method), id=new_id())
-        row = {**_row(made), "id": made.id, "tenant": tenant, "created": now_ms, "updated": now_ms}
+        row = {**self._row(made), "id": made.id, "tenant": tenant, "created": now_ms, "updated": now_ms}
 
         def work(connection: sa.Connection) -> NotificationMethod:
             connection.execute(_METHOD.insert().values(row))
@@ -154,9 +181,9 @@ class NotificationMethods:
         """What ``changed`` makes of the stored one. Raises `UnknownId`, `BrokenRules`, `NameTaken`."""
 
         def work(connection: sa.Connection) -> NotificationMethod:
-            made = replace(_checked(changed(_one(connection, tenant, method_id, lock=True))), id=method_id)
+            made = replace(_checked(changed(self._one(connection, tenant, method_id, lock=True))), id=method_id)
             statement = _METHOD.update().where(*_of(tenant, method_id))
-            connection.execute(statement.values(_row(made) | {"updated": now_ms}))
+            connection.execute(statement.values(self._row(made) | {"updated": now_ms}))
             return made
 
         return self._write(work)
@@ -177,6 +204,23 @@ class NotificationMethods:
         except DuplicateKey:
             raise NameTaken(_WHAT) from None
 
+    def _opened(self, rows: Iterable[Row]) -> list[NotificationMethod]:
+        return [
+            NotificationMethod(row.name, row.type, self._keys.open(row.address, row.address_key), row.period, row.id)
+            for row in rows
+        ]
+
+    def _one(self, connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> NotificationMethod:
+        statement = _SELECT.where(*_of(tenant, method_id))
+        rows = connection.execute(statement.with_for_update() if lock else statement).all()
+        if not rows:
+            raise UnknownId(_WHAT, method_id)
+        return self._opened(rows)[0]
+
+    def _row(self, method: NotificationMethod) -> dict[str, str | int | None]:
+        sealed = self._keys.seal(method.address)
+        return {"name": method.name, "type": method.type, "period": method.period, **sealed}
+
 
 def _checked(method: NotificationMethod) -> NotificationMethod:
     if wrong := violations(method):
@@ -184,17 +228,5 @@ def _checked(method: NotificationMethod) -> NotificationMethod:
     return method
 
 
-def _one(connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> NotificationMethod:
-    statement = _SELECT.where(*_of(tenant, method_id))
-    row = connection.execute(statement.with_for_update() if lock else statement).one_or_none()
-    if row is None:
-        raise UnknownId(_WHAT, method_id)
-    return NotificationMethod(**row._asdict())
-
-
 def _of(tenant: str, method_id: str) -> tuple[Condition, Condition]:
     return _METHOD.c.id == method_id, _METHOD.c.tenant == tenant
-
-
-def _row(method: NotificationMethod) -> dict[str, str | int]:
-    return {"name": method.name, "type": method.type, "address": method.address, "period": method.period}

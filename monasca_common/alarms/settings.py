@@ -24,7 +24,7 @@ SQL_DRIVERS = ("postgresql", "sqlite")
 
 @dataclass(frozen=True, slots=True)
 class AlarmsSettings:
-    """``connection`` is a SQLAlchemy URL with its password, so it is never shown."""
+    """``connection`` is a SQLAlchemy URL with its password, so it is never shown; nor are ``address_keys``."""
 
     connection: str | None = option(
         None,
@@ -33,6 +33,13 @@ class AlarmsSettings:
         help="The SQL database of alarm definitions, alarms and notification methods, as a SQLAlchemy URL: "
         "postgresql://user:password@host/monasca or sqlite:////var/lib/monasca/monasca.sqlite. Give the API and the "
         "pipeline the same. Write $$ for each $.",
+    )
+    address_keys: tuple[str, ...] = option(
+        (),
+        secret=True,
+        help="Keys of Fernet, with which the addresses of notification methods are encrypted in the database: the "
+        "first encrypts, each decrypts. Give the API and the notification service the same. After a change run "
+        "monasca-common notification rotate-keys. Unset: addresses are stored as plain text.",
     )
 
 

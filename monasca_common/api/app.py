@@ -11,6 +11,7 @@ from typing import Any
 import falcon
 from oslo_config import cfg
 
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.errors import AlarmsError
 from monasca_common.api import auth, openapi
@@ -58,14 +59,15 @@ def make_app(
     now: Callable[[], float] = time.time,
     stamps: Stamps = SHARED,
     alarms_database: AlarmsDatabase | None = None,
+    keys: AddressKeys = PLAIN,
 ) -> Access:
     """The application over producers, a reader and the database of alarms; it closes none of them. Without reader or
     database their requests are answered 501.
 
     ``conf``: where [keystone_authtoken] and [oslo_policy] are, needed unless ``auth_strategy`` is noauth.
     ``probe``: see `health.producer_check`. ``limits``: what storage would refuse is refused; by default as its options'
-    defaults say. ``now``: seconds since the epoch. ``stamps``: those that this host remembers. Raises
-    `ConfigurationError` where it cannot authenticate.
+    defaults say. ``now``: seconds since the epoch. ``stamps``: those that this host remembers.
+    ``keys``: those of the addresses of notification methods. Raises `ConfigurationError` where it cannot authenticate.
     """
     middleware: Any
     if settings.auth_strategy == "noauth":
@@ -91,7 +93,7 @@ def make_app(
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
     publishing = Publishing(producers, settings)
     posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, stamps)
-    _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now))
+    _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys))
     own_metrics = ApiMetrics(producers)
     app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import falcon
 import msgspec
 
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys
 from monasca_common.alarms.database import AlarmsDatabase, Slice
 from monasca_common.alarms.errors import AlarmsError, BrokenRules, NameTaken, UnknownId
 from monasca_common.api import paging
@@ -34,6 +35,7 @@ class AlarmsContext:
     settings: ApiSettings
     database: AlarmsDatabase | None
     now: Callable[[], float]
+    keys: AddressKeys = PLAIN
 
     def now_ms(self) -> int:
         return int(self.now() * 1000)

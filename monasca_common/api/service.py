@@ -13,6 +13,7 @@ from dataclasses import replace
 from oslo_config import cfg
 
 from monasca_common import kafka
+from monasca_common.alarms.address_keys import PLAIN, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings
 from monasca_common.api import auth
@@ -53,6 +54,7 @@ class Service:
             probe=_probe(conf),
             limits=limits,
             alarms_database=self._alarms,
+            keys=PLAIN if self._alarms is None else address_keys(conf),
         )
 
     def close(self) -> None:
@@ -83,7 +85,8 @@ def check(conf: cfg.ConfigOpts) -> ApiSettings:
     settings = api_settings(conf)
     row_limits(conf)
     storage_of(conf)
-    alarms_settings_of(conf)
+    if alarms_settings_of(conf) is not None:
+        address_keys(conf)
     if (log := log_handler(settings.access_log)) is not None:
         log.close()
     if settings.auth_strategy == "keystone":

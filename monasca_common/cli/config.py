@@ -133,6 +133,12 @@ def _api(conf: cfg.ConfigOpts) -> None:
     check(conf)
 
 
+def _address_keys(conf: cfg.ConfigOpts) -> None:
+    from monasca_common.alarms.address_keys import address_keys  # it needs an extra
+
+    address_keys(conf)
+
+
 def _persister(conf: cfg.ConfigOpts) -> None:
     from monasca_common.persister.service import worker_specs  # it needs an extra
     from monasca_common.persister.settings import persister_settings
@@ -181,7 +187,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
     {
         "api": (_authentication, _api),
         "notification": (
-            *(notification_settings, http_settings, webhook_settings),
+            *(notification_settings, _address_keys, http_settings, webhook_settings),
             *(email_settings, jira_settings, apprise_settings),
         ),
         "persister": (_persister,),

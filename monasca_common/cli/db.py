@@ -11,7 +11,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from monasca_common.alarms.settings import database_settings, own_connection
+from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings, own_connection
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.clock import SystemClock
@@ -68,11 +68,24 @@ class DbUpgrade(_DatabaseCommand):
         return 0
 
     def act_on_alarms(self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> int:
-        if own_connection(conf) is None:
+        status = 0
+        if own_connection(conf) is not None:
+            if not parsed_args.json:
+                self.print("In the database of [alarms] connection:")
+            status = self.act(open_storage(database_settings(conf)), as_json=parsed_args.json)
+        return status or self._encrypt_addresses(conf, as_json=parsed_args.json)
+
+    def _encrypt_addresses(self, conf: cfg.ConfigOpts, *, as_json: bool) -> int:
+        """Where there are keys; without them addresses stay as they are."""
+        from monasca_common.alarms.address_keys import rotate_configured
+
+        try:
+            rotated = rotate_configured(conf)
+        except NoAlarmsDatabase:
             return 0
-        if not parsed_args.json:
-            self.print("In the database of [alarms] connection:")
-        return self.act(open_storage(database_settings(conf)), as_json=parsed_args.json)
+        if rotated is not None and rotated.changed and not as_json:
+            self.print(f"{rotated.changed} addresses of notification methods are encrypted now.")
+        return 0
 
 
 def _revision(storage: Storage) -> str | None:

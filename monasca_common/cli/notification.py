@@ -92,3 +92,33 @@ class NotificationTest(MonascaCommand):
             return self.complain(str(error))
         self.print(f"sent: {notice.id}")
         return 0
+
+
+class RotateKeys(MonascaCommand):
+    """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
+
+    Services may run meanwhile, if they have this key too. May be run again at any time.
+    """
+
+    extra = "notification"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """0: all are. 1: without keys, or where an address needs a key that is not there."""
+        from monasca_common.alarms.address_keys import rotate_configured
+        from monasca_common.storage.errors import StorageError
+
+        try:
+            rotated = rotate_configured(configuration.read(parsed_args))
+        except (ConfigurationError, StorageError, cfg.Error) as error:
+            return self.complain(str(error))
+        if rotated is None:
+            return self.complain("address_keys in group [alarms] is not set: there is nothing to encrypt with")
+        self.print(f"{rotated.changed} addresses are encrypted with the first key now; the others were already.")
+        for name, count in sorted(rotated.unreadable.items()):
+            self.complain(f"{count} need the key {name}, which is not among address_keys in group [alarms]: add it")
+        return 1 if rotated.unreadable else 0

@@ -16,6 +16,7 @@ import cotyledon
 from cotyledon.types import WorkerId
 from oslo_config import cfg
 
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silences import Silences
@@ -38,10 +39,12 @@ _CLOSE_SECONDS = 5
 class NotificationWork:
     """Both members and the retention, over one database. Create it after the fork."""
 
-    def __init__(self, settings: NotificationSettings, notifiers: dict[str, Notifier]) -> None:
+    def __init__(
+        self, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys = PLAIN
+    ) -> None:
         clock = SystemClock()
         self._database = AlarmsDatabase(settings.database)
-        methods = NotificationMethods(self._database)
+        methods = NotificationMethods(self._database, keys)
         ledger = NoticeLedger(self._database)
         self._delivery = NoticeDelivery(
             ledger,
@@ -87,9 +90,11 @@ class NotificationWorker(cotyledon.Service):
 
     name = "notification"
 
-    def __init__(self, worker_id: WorkerId, settings: NotificationSettings, notifiers: dict[str, Notifier]) -> None:
+    def __init__(
+        self, worker_id: WorkerId, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys
+    ) -> None:
         super().__init__(worker_id)
-        self._work = NotificationWork(settings, notifiers)
+        self._work = NotificationWork(settings, notifiers, keys)
 
     def run(self) -> None:
         self._work.start()
@@ -109,7 +114,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=_grace_seconds(settings), mp_context=multiprocessing.get_context("fork")
     )
-    manager.add(NotificationWorker, args=(settings, notifiers))
+    manager.add(NotificationWorker, args=(settings, notifiers, address_keys(conf)))
     LOG.info("%s", start_line(settings))
     manager.run()
 

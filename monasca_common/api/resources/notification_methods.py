@@ -114,7 +114,7 @@ class Method:
 
 
 def _stored(context: AlarmsContext) -> NotificationMethods:
-    return NotificationMethods(context.needed_database())
+    return NotificationMethods(context.needed_database(), context.keys)
 
 
 def _element(request: falcon.Request, method: NotificationMethod) -> dict[str, Any]:

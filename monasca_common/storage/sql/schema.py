@@ -23,7 +23,7 @@ from monasca_common.storage.sql.tables import kafka_offset
 Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions, which a test compares it with.
-REVISION = "0015"
+REVISION = "0016"
 _HAS_REVISION = {
     "postgresql": "SELECT to_regclass('alembic_version')",
     "sqlite": "SELECT max(name) FROM sqlite_master WHERE name = 'alembic_version'",

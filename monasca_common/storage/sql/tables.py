@@ -253,6 +253,7 @@ alarm_definitions_version = sa.Table(
     sa.Column("version", _BIG, nullable=False),
 )
 
+# ``address_key``: names the key that ``address`` is encrypted with; NULL: it is plain text.
 notification_method = sa.Table(
     "notification_method",
     metadata,
@@ -261,6 +262,7 @@ notification_method = sa.Table(
     sa.Column("name", _NAME, nullable=False),
     sa.Column("type", _NAME, nullable=False),
     sa.Column("address", _NAME, nullable=False),
+    sa.Column("address_key", sa.Text),
     sa.Column("period", sa.Integer, nullable=False),
     sa.Column("created", _BIG, nullable=False),
     sa.Column("updated", _BIG, nullable=False),

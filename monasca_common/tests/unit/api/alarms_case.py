@@ -5,6 +5,7 @@ import json
 
 from falcon import testing
 
+from monasca_common.alarms.address_keys import PLAIN
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings
@@ -16,6 +17,8 @@ NOW_MS = 1_790_000_000_123
 
 class AlarmsCase:
     """Mixed into a case with ``self.database``: an application over it, whose clock ``self.now_ms`` is."""
+
+    keys = PLAIN
 
     def setUp(self):
         super().setUp()
@@ -37,6 +40,7 @@ class AlarmsCase:
             reader,
             now=lambda: self.now_ms / 1000,
             alarms_database=self.alarms_database,
+            keys=self.keys,
         )
         return testing.TestClient(app)
 

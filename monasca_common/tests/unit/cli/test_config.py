@@ -15,6 +15,7 @@ connection = sqlite:////nowhere/monasca.sqlite
 [api]
 auth_strategy = noauth
 """
+_KEYS = f"[alarms]\naddress_keys = {'A' * 43}=\n"
 
 
 class ConfigCheckTest(CommandCase):
@@ -33,7 +34,7 @@ class ConfigCheckTest(CommandCase):
         return " ".join(json.loads(out)["services"][service]["notes"])
 
     def test_each_service_of_a_good_file_is_fine(self):
-        status, out, err = self.run_command()
+        status, out, err = self.run_command(text=_GOOD + _KEYS)
         self.assertEqual((0, ""), (status, err))
         self.assertEqual(["api: fine", "persister: fine", "pipeline: fine"], out.splitlines())
 
@@ -69,6 +70,14 @@ class ConfigCheckTest(CommandCase):
         text = _GOOD.replace("[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n", "")
         self.assertEqual([], self.faults(text))
         self.assertIn("posts are served, and no reads", self.notes(text))
+
+    def test_addresses_without_keys_are_a_note(self):
+        note = "address_keys in group [alarms] is not set: addresses of notification methods"
+        self.assertIn(note, self.notes(_GOOD, service="notification"))
+        self.assertNotIn("address_keys", self.notes(_GOOD + _KEYS, service="notification"))
+        [fault] = self.faults(_GOOD + "[alarms]\naddress_keys = s3cret\n", service="notification")
+        self.assertIn("address_keys in group [alarms] is refused", fault)
+        self.assertNotIn("s3cret", fault)
 
     def test_a_group_that_nobody_reads_is_a_note(self):
         self.assertIn("group [persistr]: did you mean [persister]?", self.notes(_GOOD + "[persistr]\n"))

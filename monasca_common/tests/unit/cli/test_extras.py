@@ -33,6 +33,13 @@ _CONFIGURED = {
     "db upgrade": ((), _ANY),
     "init": ((), _ANY),
     "notification": ((), "monasca-common[notification]"),
+    "notification rotate-keys": ((), "monasca-common[notification]"),
+    "notification silence add": (
+        ("--tenant", "t", "--minutes", "1", "--author", "a"),
+        "monasca-common[notification]",
+    ),
+    "notification silence list": (("--tenant", "t"), "monasca-common[notification]"),
+    "notification silence remove": (("--tenant", "t", "x"), "monasca-common[notification]"),
     "offsets reset": (("--group", "g", "--to-latest"), _ANY),
     "offsets show": (("--group", "g"), _ANY),
     "persister": ((), "monasca-common[persister]"),

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses of notification methods at rest: they may hold tokens, so they are encrypted where there are keys.
+
+The first key encrypts, and each of them decrypts. A row says which key its address was encrypted with; a row that says
+none holds plain text, as all do that were written without keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.settings import ALARMS, database_settings
+from monasca_common.kafka.config import GroupReader
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql import tables
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+LOG = logging.getLogger(__name__)
+
+_METHOD = tables.notification_method
+_ID_BYTES = 4
+_PORTION = 500
+
+
+class AddressUnreadable(StorageUnavailable):
+    """An address was encrypted with a key that this process has not. It waits for the key: nothing is wrong with it."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(
+            f"an address of a notification method was encrypted with the key {key_id}, which is not among address_keys "
+            "in group [alarms]: add it there"
+        )
+
+
+class AddressKeys:
+    """Without keys addresses stay as they are. Thread-safe."""
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        """Raises `ValueError` for what is not a key of Fernet; its text does not hold the key."""
+        self._fernets = {key_id(key): _fernet(key) for key in keys}
+        self.first = next(iter(self._fernets), None)
+
+    def seal(self, address: str) -> dict[str, str | None]:
+        """The columns of a row."""
+        if self.first is None:
+            return {"address": address, "address_key": None}
+        token = self._fernets[self.first].encrypt(address.encode())
+        return {"address": token.decode(), "address_key": self.first}
+
+    def open(self, stored: str, key: str | None) -> str:
+        """The address of a row. Raises `AddressUnreadable`."""
+        if key is None:
+            return stored
+        from cryptography.fernet import InvalidToken
+
+        try:
+            return self._fernets[key].decrypt(stored.encode()).decode()
+        except (KeyError, InvalidToken):
+            raise AddressUnreadable(key) from None
+
+
+PLAIN = AddressKeys()
+
+
+def key_id(key: str) -> str:
+    """What names a key and says nothing of it."""
+    return hashlib.blake2b(key.strip().encode(), digest_size=_ID_BYTES).hexdigest()
+
+
+def _fernet(key: str) -> MultiFernet:
+    from cryptography.fernet import Fernet, MultiFernet
+
+    try:
+        return MultiFernet([Fernet(key.strip())])
+    except ValueError:
+        raise ValueError(f"the key {key_id(key)} is not 32 bytes in URL-safe base64") from None
+
+
+def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
+    """Those of ``[alarms] address_keys``; a warning says that there are none. Raises `ConfigurationError`, which shows
+    no key."""
+    keys = _configured(conf)
+    if keys.first is None:
+        LOG.warning(
+            "address_keys in group [alarms] is not set: addresses of notification methods, which may hold tokens, are "
+            "stored as plain text"
+        )
+    return keys
+
+
+def _configured(conf: cfg.ConfigOpts) -> AddressKeys:
+    read = GroupReader(conf, ALARMS)
+    keys: Sequence[str] = read["address_keys"] or ()
+    refused = None
+    try:
+        return AddressKeys([each for each in keys if each.strip()])
+    except ValueError as error:
+        refused = str(error)
+    raise read.error("address_keys", f"is refused: {refused}; make one with Fernet.generate_key() of cryptography")
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """``changed``: rows whose address is encrypted with the first key now. ``unreadable``: how many rows were encrypted
+    with each key that is not there, by its name."""
+
+    changed: int
+    unreadable: Mapping[str, int]
+
+
+def rotate(database: AlarmsDatabase, keys: AddressKeys) -> Rotated:
+    """Encrypt each address with the first key, in portions, while services run. May be run again at any time."""
+    changed, unreadable, last = 0, dict[str, int](), ""
+    while True:
+        columns = (_METHOD.c.id, _METHOD.c.address, _METHOD.c.address_key)
+        other = sa.or_(_METHOD.c.address_key.is_(None), _METHOD.c.address_key != keys.first)
+        statement = sa.select(*columns).where(other, _METHOD.c.id > last).order_by(_METHOD.c.id).limit(_PORTION)
+        rows = database.rows(statement)
+        if not rows:
+            return Rotated(changed, unreadable)
+        last = rows[-1].id
+        sealed = []
+        for row in rows:
+            try:
+                sealed.append((row.id, row.address, keys.seal(keys.open(row.address, row.address_key))))
+            except AddressUnreadable:
+                unreadable[row.address_key] = unreadable.get(row.address_key, 0) + 1
+        changed += database.write(lambda connection, sealed=sealed: _store(connection, sealed))  # type: ignore[misc]
+
+
+def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
+    """`rotate` with the keys and the database of ``conf``; ``None`` where there are no keys.
+
+    Raises `ConfigurationError`, `StorageError`.
+    """
+    settings, keys = database_settings(conf), _configured(conf)
+    if keys.first is None:
+        return None
+    database = AlarmsDatabase(settings)
+    try:
+        return rotate(database, keys)
+    finally:
+        database.close()
+
+
+def _store(connection: sa.Connection, sealed: Sequence[tuple[str, str, Mapping[str, Any]]]) -> int:
+    """How many rows changed. A row that was written meanwhile has another address, and stays as it is."""
+    return sum(
+        connection.execute(
+            _METHOD.update().where(_METHOD.c.id == method_id, _METHOD.c.address == stored).values(columns)
+        ).rowcount
+        for method_id, stored, columns in sealed
+    )

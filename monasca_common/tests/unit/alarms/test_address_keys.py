@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses at rest: encrypted with the first key, readable with each, and never in an error."""
+
+import fixtures
+import sqlalchemy as sa
+from cryptography.fernet import Fernet
+
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable, Rotated, key_id, rotate
+from monasca_common.alarms.database import AlarmsDatabase, Slice, Sort
+from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
+from monasca_common.cli.main import main
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.cli.command_case import CommandCase
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+OLD, NEW = Fernet.generate_key().decode(), Fernet.generate_key().decode()
+HOOK = NotificationMethod("hook", "WEBHOOK", "https://example.org/t0ken")
+
+
+class AddressKeysTest(SqliteTestCase):
+    def setUp(self):
+        super().setUp()
+        self.database.prepare()
+        self.alarms = AlarmsDatabase(self.database.settings)
+        self.addCleanup(self.alarms.close)
+
+    def methods(self, *keys):
+        return NotificationMethods(self.alarms, AddressKeys(keys))
+
+    def stored(self):
+        table = tables.notification_method
+        statement = sa.select(table.c.address, table.c.address_key).order_by(table.c.name)
+        return [tuple(row) for row in self.alarms.rows(statement)]
+
+    def test_an_address_is_encrypted_in_the_database_and_shown_to_its_tenant(self):
+        made = self.methods(OLD).create("t1", HOOK, 1)
+        [(address, key)] = self.stored()
+        self.assertEqual(key_id(OLD), key)
+        self.assertNotIn("t0ken", address)
+        self.assertEqual("https://example.org/t0ken", self.methods(NEW, OLD).get("t1", made.id).address)
+
+    def test_a_change_encrypts_with_the_first_key(self):
+        made = self.methods(OLD).create("t1", HOOK, 1)
+        self.methods(NEW, OLD).change("t1", made.id, lambda method: method, 2)
+        self.assertEqual([key_id(NEW)], [key for _, key in self.stored()])
+
+    def test_without_keys_addresses_are_plain_and_stay_readable_with_them(self):
+        made = self.methods().create("t1", HOOK, 1)
+        self.assertEqual([("https://example.org/t0ken", None)], self.stored())
+        self.assertEqual("https://example.org/t0ken", self.methods(NEW).get("t1", made.id).address)
+
+    def test_a_plain_address_that_looks_encrypted_is_plain(self):
+        token = Fernet(OLD.encode()).encrypt(b"x").decode()
+        made = self.methods().create("t1", NotificationMethod("a", "PAGERDUTY", token), 1)
+        self.assertEqual(token, self.methods(OLD).get("t1", made.id).address)
+
+    def test_a_key_that_is_not_there_is_named_and_waited_for(self):
+        made = self.methods(OLD).create("t1", HOOK, 1)
+        for keys in ((), (NEW,)):
+            error = self.assertRaises(AddressUnreadable, self.methods(*keys).get, "t1", made.id)
+            self.assertIn(key_id(OLD), str(error))
+            self.assertNotIn(OLD, str(error))
+
+    def test_what_was_tampered_with_is_not_read(self):
+        made = self.methods(OLD).create("t1", HOOK, 1)
+        table = tables.notification_method
+        self.alarms.write(lambda connection: connection.execute(table.update().values(address="https://evil.org")))
+        self.assertRaises(AddressUnreadable, self.methods(OLD).get, "t1", made.id)
+
+    def test_a_list_is_sorted_by_what_addresses_say(self):
+        for number, (name, address) in enumerate({"a": "m@a", "b": "z@a", "c": "a@a", "d": "a@a"}.items()):
+            self.methods(*[OLD, NEW][: number % 3]).create("t1", NotificationMethod(name, "EMAIL", address), number)
+        for sorts, expected in (
+            ([Sort("address"), Sort("name", descending=True)], ["d", "c", "a", "b"]),
+            ([Sort("address", descending=True), Sort("created_at")], ["b", "a", "c", "d"]),
+        ):
+            found = self.methods(OLD, NEW).found("t1", sorts, Slice(10))
+            self.assertEqual(expected, [each.name for each in found])
+            found = self.methods(OLD, NEW).found("t1", sorts, Slice(2, 1))
+            self.assertEqual(expected[1:3], [each.name for each in found])
+
+    def test_a_rotation_encrypts_what_is_plain_or_of_another_key(self):
+        self.methods().create("t1", HOOK, 1)
+        self.methods(OLD).create("t2", HOOK, 1)
+        self.methods(NEW).create("t3", HOOK, 1)
+
+        self.assertEqual(Rotated(2, {}), rotate(self.alarms, AddressKeys([NEW, OLD])))
+        self.assertEqual({key_id(NEW)}, {key for _, key in self.stored()})
+        self.assertEqual(Rotated(0, {}), rotate(self.alarms, AddressKeys([NEW, OLD])))
+        for tenant in ("t1", "t2", "t3"):
+            [found] = self.methods(NEW).found(tenant, [], Slice(10))
+            self.assertEqual(HOOK.address, found.address)
+
+    def test_a_rotation_of_more_than_a_portion_leaves_what_it_cannot_read(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.alarms.address_keys._PORTION", 2))
+        for number in range(5):
+            keys = (OLD,) if number % 2 else ()
+            self.methods(*keys).create("t1", NotificationMethod(str(number), "WEBHOOK", HOOK.address), 1)
+        self.assertEqual(Rotated(3, {key_id(OLD): 2}), rotate(self.alarms, AddressKeys([NEW])))
+
+    def test_what_is_no_key_is_refused_without_showing_it(self):
+        error = self.assertRaises(ValueError, AddressKeys, ["s3cret"])
+        self.assertNotIn("s3cret", str(error))
+
+    def test_neither_a_repr_nor_a_mask_has_an_address(self):
+        self.assertNotIn("t0ken", repr(HOOK))
+        for kind, address, expected in (
+            ("WEBHOOK", "https://hooks.example.org:8080/t0ken?a=b", "https://hooks.example.org:8080/…"),
+            ("WEBHOOK", "https://u:p@example.org/", "…"),
+            ("SLACK", "https://hooks.slack.com/services/T0/B0/x", "https://hooks.slack.com/…"),
+            ("EMAIL", "someone@example.org", "s…@example.org"),
+            ("PAGERDUTY", "R0UT1NGKEY", "…"),
+            ("APPRISE", "discord://id/token", "…"),
+        ):
+            self.assertEqual(expected, NotificationMethod("a", kind, address).masked_address)
+
+    def test_plain_is_without_keys(self):
+        self.assertEqual({"address": "a", "address_key": None}, PLAIN.seal("a"))
+
+
+class RotateKeysTest(CommandCase):
+    command = ("notification", "rotate-keys")
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.database = f"[database]\nconnection = sqlite:///{folder}/monasca.sqlite\n"
+        self.assertEqual(0, main(["db", "upgrade", "--config-file", self.path_of(self.database)]))
+
+    def keys(self, *keys):
+        return f"{self.database}[alarms]\naddress_keys = {','.join(keys)}\n"
+
+    def create(self, *keys):
+        from monasca_common.alarms.address_keys import address_keys
+        from monasca_common.alarms.settings import database_settings
+
+        conf = self.configured(self.keys(*keys))
+        database = AlarmsDatabase(database_settings(conf))
+        self.addCleanup(database.close)
+        NotificationMethods(database, address_keys(conf)).create(f"t{len(keys)}", HOOK, 1)
+
+    def test_it_says_how_many_it_encrypted(self):
+        self.create()
+        for number in (1, 0):
+            status, out, err = self.run_command(text=self.keys(NEW, OLD))
+            self.assertEqual((0, ""), (status, err))
+            self.assertTrue(out.startswith(f"{number} addresses are encrypted with the first key now"), out)
+
+    def test_what_it_cannot_read_is_said_and_no_success(self):
+        self.create(OLD)
+        status, _, err = self.run_command(text=self.keys(NEW))
+        self.assertEqual(1, status)
+        self.assertIn(f"1 need the key {key_id(OLD)}", err)
+
+    def test_without_keys_it_does_nothing(self):
+        status, _, err = self.run_command(text=self.database)
+        self.assertEqual(1, status)
+        self.assertIn("address_keys in group [alarms] is not set", err)
+
+    def test_a_wrong_key_is_refused_and_not_shown(self):
+        status, _, err = self.run_command(text=self.keys("s3cret"))
+        self.assertEqual(1, status)
+        self.assertIn("address_keys in group [alarms] is refused", err)
+        self.assertNotIn("s3cret", err)
+
+    def test_an_upgrade_of_the_database_encrypts_what_stands(self):
+        self.create()
+        self.command = ("db", "upgrade")
+        _, out, _ = self.run_command(text=self.keys(NEW))
+        self.assertIn("1 addresses of notification methods are encrypted now", out)
