@@ -88,7 +88,6 @@ class Evaluation:
         stream, lookback = settings.stream, settings.duplicates_lookback
         self._batches = FencedBatches(spark, "evaluate", stream, lookback, topic, offset_store, self._clock)
         grace_ms = settings.outage_grace_seconds * 1000
-        self._merging = Merging(stream.name, grace_ms, offset_store, self._clock)
         self._folding = FoldingStage(spark, settings, offset_store, self._clock)
         self._rounds = Rounds(
             offset_store,
@@ -98,6 +97,7 @@ class Evaluation:
             self._clock,
             writes_history=settings.writes_history,
         )
+        self._merging = Merging(stream.name, grace_ms, offset_store, self._rounds, self._clock)
         self._publisher = publisher
 
     def step(self) -> EvaluateReport:
@@ -190,10 +190,11 @@ class FoldingStage:
 class Merging:
     """Merges what is staged, in the transaction that accounts for it."""
 
-    def __init__(self, job: str, grace_ms: int, offset_store: OffsetStore, clock: Clock) -> None:
+    def __init__(self, job: str, grace_ms: int, offset_store: OffsetStore, rounds: Rounds, clock: Clock) -> None:
         self._job = job
         self._grace_ms = grace_ms
         self._offset_store = offset_store
+        self._rounds = rounds
         self._clock = clock
 
     def merge(
@@ -212,18 +213,21 @@ class Merging:
         ``known``, unless it ``takes_what_fits``.
         """
         window_table.check(connection, batch, staged)
-        is_same = active.hold_version(connection) == known.version
+        version = active.hold_version(connection)
         stored = self._hold_progress(connection, look)
-        if not is_same:
+        if version != known.version:
             versions = window_table.definition_versions(connection, batch, staged)
-            if not takes_what_fits and any(known.versions[each] != version for each, version in versions.items()):
+            if not takes_what_fits and any(known.versions[each] != of_batch for each, of_batch in versions.items()):
                 raise DefinitionsChanged("definitions of alarms changed while a batch was computed")
             window_table.leave_out_changed(connection, batch, staged)
         now_ms = self._clock.time_ms()
         window_table.merge(connection, batch, staged, {each.id: each for each in known.sub_expressions})
         made = alarm_making.make_alarms(connection, batch, staged, now_ms)
         alarm_making.note_changed(connection, batch, staged)
-        progress.save(connection, self._job, horizon.after(stored, look, self._grace_ms))
+        new = horizon.after(stored, look, self._grace_ms)
+        progress.save(connection, self._job, new)
+        if made:
+            self._rounds.begin(connection, version, new, now_ms)
         window_table.clear(connection, batch, now_ms)
         return made
 

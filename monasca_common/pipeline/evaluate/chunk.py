@@ -120,6 +120,14 @@ def next_alarms(connection: sa.Connection, span: DueSpan, after_id: str, limit: 
     return connection.execute(statement).all()
 
 
+def new_alarms(connection: sa.Connection, made_ms: int, limit: int) -> Sequence[Row]:
+    """Of alarms that were made since then, as `alarm_changed` notes, those of ``last`` alone, in order of id."""
+    has_windows = sa.exists().where(_SUB.c.definition_id == _ALARM.c.definition_id, _SUB.c.function != "last")
+    changed: Select = sa.select(_CHANGED.c.alarm_id)
+    new = (_ALARM.c.id.in_(changed), _ALARM.c.created >= made_ms, ~has_windows)
+    return connection.execute(sa.select(*_OF_ALARM).where(*new).order_by(_ALARM.c.id).limit(limit)).all()
+
+
 def load(
     connection: sa.Connection, alarms: Sequence[Row], definitions: Mapping[str, LoadedDefinition], span: DueSpan
 ) -> list[LoadedAlarm]:

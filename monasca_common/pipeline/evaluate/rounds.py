@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from monasca_common.alarms.database import Row
 from monasca_common.alarms.evaluation import Progress, evaluate
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.evaluate import chunk, horizon, outcome, progress
-from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedAlarm, LoadedDefinitions
+from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.outcome import EvaluatedAlarm
 from monasca_common.pipeline.evaluate.progress import StoredProgress
@@ -73,20 +74,36 @@ class Rounds:
         self._chunk_alarms = chunk_alarms
         self._forgot_ms = 0
         self._definitions = LoadedDefinitions()
+        self._begun = 0
+
+    def begin(self, connection: sa.Connection, version: int, stored: StoredProgress, made_ms: int) -> None:
+        """Evaluate alarms of ``last`` alone that were made since then, in the transaction that makes them: such an
+        alarm and its first state are one step. No window is due for it, so the next round, which sees it again, comes
+        to the same. At most a chunk; what is left gets its state from that round, as all others do.
+
+        ``version``: of all definitions, which the transaction holds.
+        """
+        alarms = chunk.new_alarms(connection, made_ms, self._chunk_alarms)
+        if alarms:
+            span = self._span(stored, stored.evaluated_to_ms)
+            self._begun = self._evaluate(connection, version, alarms, stored, span)
 
     def finish(self) -> RoundReport:
         """What a crash left of a round."""
+        self._begun = 0
         with self._offset_store.reading() as connection:
             stored = progress.load(connection, self._job)
         return self._chunks(stored)
 
     def run(self, look: Look) -> RoundReport:
-        """Evaluate up to the least horizon. Before the first batch there is nothing to do."""
+        """Evaluate up to the least horizon; the report has what `begin` changed, too. Before the first batch there is
+        nothing to do."""
         with self._offset_store.reading() as connection:
             stored = progress.load(connection, self._job)
         if stored is None:
             return RoundReport()
-        return self._chunks(self._open(stored, look))
+        begun = RoundReport(transitions=self._begun)
+        return self._chunks(self._open(stored, look)).following(begun)
 
     def forget(self, now_ms: int) -> None:
         """Remove windows that no evaluation asks for, and series that were not seen for a day, unless they are all that
@@ -134,10 +151,7 @@ class Rounds:
             progress.hold(connection, self._job, stored)
             chunk.prefer_indexes(connection)
             alarms = chunk.next_alarms(connection, span, stored.cursor, self._chunk_alarms)
-            definitions = self._definitions.load(connection, version, {row.definition_id for row in alarms})
-            outcomes = self._evaluated(chunk.load(connection, alarms, definitions, span), stored, span)
-            now_ms = self._clock.time_ms()
-            changed = outcome.write(connection, outcomes, now_ms, writes_history=self._writes_history)
+            changed = self._evaluate(connection, version, alarms, stored, span)
             fail_point("evaluate.inside_chunk")
             is_last = len(alarms) < self._chunk_alarms
             cursor = "" if is_last else alarms[-1].id
@@ -149,12 +163,17 @@ class Rounds:
             progress.save(connection, self._job, new)
         return new, len(alarms), changed
 
-    def _evaluated(self, loaded: Sequence[LoadedAlarm], stored: StoredProgress, span: DueSpan) -> list[EvaluatedAlarm]:
+    def _evaluate(
+        self, connection: sa.Connection, version: int, alarms: Sequence[Row], stored: StoredProgress, span: DueSpan
+    ) -> int:
+        """The number of transitions."""
+        definitions = self._definitions.load(connection, version, {row.definition_id for row in alarms})
         until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.standstills)
-        return [
+        outcomes = [
             EvaluatedAlarm(each, evaluate(each.definition.expression, each.state, each.measured, until))
-            for each in loaded
+            for each in chunk.load(connection, alarms, definitions, span)
         ]
+        return outcome.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
 
     def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
         return DueSpan(stored.evaluated_to_ms, round_to_ms, self._delay_ms)

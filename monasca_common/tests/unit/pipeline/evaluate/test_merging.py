@@ -7,12 +7,16 @@ from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.partial_text import readings_of
 from monasca_common.alarms.partials import WindowPartial
+from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate import active, alarm_making, window_table
+from monasca_common.pipeline.evaluate.batch import Merging
 from monasca_common.pipeline.evaluate.folding import Folding
+from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.matching import SubExpressionIndex
+from monasca_common.pipeline.evaluate.rounds import Rounds
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
@@ -37,16 +41,19 @@ class MergingCase(DatabaseCase):
         with self.offset_store.reading() as connection:
             return active.current(connection)
 
-    def batch(self, *measurements, known=None):
-        """One batch of (name, dimensions, second, value); the number of alarms that it made."""
-        known = known or self.known()
+    def folded(self, known, measurements):
         index, folding = SubExpressionIndex(known.sub_expressions), Folding()
         for name, dimensions, second, value in measurements:
             one = Series(series_id("t", "r", name, dimensions), "t", "r", name, dimensions)
             for target in index.targets(one):
                 folding.add(target, one, (float(NOW_MS + second * 1000), 0, self.offset, value))
             self.offset += 1
-        rows = list(folding.rows())
+        return list(folding.rows())
+
+    def batch(self, *measurements, known=None):
+        """One batch of (name, dimensions, second, value); the number of alarms that it made."""
+        known = known or self.known()
+        rows = self.folded(known, measurements)
         staged = StagedAttempts((7,), len(rows))
         with self.offset_store.writing() as connection:
             window_table.insert(connection, "batch", 7, NOW_MS, rows)
@@ -59,6 +66,48 @@ class MergingCase(DatabaseCase):
             window_table.clear(connection, "batch", NOW_MS)
         self.assertEqual([], self.rows(tables.alarm_staging, "batch"))
         return made
+
+
+class FirstStateTest(MergingCase):
+    """The whole of a merge, which ends before the next round begins."""
+
+    def setUp(self):
+        super().setUp()
+        clock = VirtualClock(start_ms=NOW_MS + 60_000)
+        self.rounds = Rounds(self.offset_store, "job", 0, 0, clock, writes_history=True, chunk_alarms=2)
+        self.merging = Merging("job", 0, self.offset_store, self.rounds, clock)
+        self.look = Look(NOW_MS + 60_000, frozenset({0}), {0: NOW_MS + 60_000}, frozenset({NOW_MS}))
+
+    def merge(self, *measurements):
+        known = self.known()
+        rows = self.folded(known, measurements)
+        staged = StagedAttempts((7,), len(rows))
+        with self.offset_store.writing() as connection:
+            window_table.insert(connection, "batch", 7, NOW_MS, rows)
+            self.merging.merge(connection, "batch", staged, known, self.look, takes_what_fits=False)
+
+    def states(self):
+        return sorted((values[0], state) for values, state in self.rows(tables.alarm, "match_values", "state"))
+
+    def test_an_alarm_of_last_is_never_seen_before_its_first_state(self):
+        self.define("last(cpu) > 5", "host")
+        self.merge(("cpu", {"host": "a"}, 1, 9.0), ("cpu", {"host": "b"}, 1, 1.0))
+        self.assertEqual([("a", "ALARM"), ("b", "OK")], self.states())
+        self.assertEqual(2, len(self.rows(tables.alarm_history, "alarm_id")))
+        self.assertEqual(2, self.rounds.run(self.look).transitions)
+        self.assertEqual(2, len(self.rows(tables.alarm_outbox, "number")))
+
+    def test_an_alarm_that_has_windows_is_left_to_the_round(self):
+        self.define("last(cpu) > 5 and max(cpu) > 5", "host")
+        self.merge(("cpu", {"host": "a"}, 1, 9.0))
+        self.assertEqual([("a", "UNDETERMINED")], self.states())
+
+    def test_more_than_a_chunk_is_left_to_the_round(self):
+        self.define("last(cpu) > 5", "host")
+        self.merge(*(("cpu", {"host": host}, 1, 9.0) for host in "abc"))
+        self.assertEqual(["ALARM", "ALARM", "UNDETERMINED"], sorted(state for _, state in self.states()))
+        self.assertEqual(3, self.rounds.run(self.look).transitions)
+        self.assertEqual(["ALARM"] * 3, [state for _, state in self.states()])
 
 
 class AlarmsTest(MergingCase):
