@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environments of Keystone and of tempest, from PyPI: neither has our packages, and ours has none of theirs.
+"""The environments of Keystone and of tempest, from PyPI.
 
-They are made when they are first needed, and kept in the user's cache under their versions.
+The public plugin imports a part of monasca-common 3, so that it and ours cannot be in one environment: it has one of
+its own, with tempest, that is made when it is first needed, and kept in the user's cache under its versions. Ours runs
+where this program runs; Keystone too, if it is there, else in an environment that is kept like the other.
 """
 
 import hashlib
 import sys
 from collections.abc import Callable
+from importlib import metadata, util
 from pathlib import Path
 
-from kept_environments import cache, made_once, pip, run
+from kept_environments import EnvironmentUnavailable, cache, made_once, pip, run
+from tempest_suites import OWN
 
 _CONSTRAINTS = "tools/tempest-constraints.txt"
 _KEYSTONE = ("keystone", "gunicorn")
@@ -21,11 +25,21 @@ Say = Callable[[str], None]
 
 def keystone_python(checkout: Path, say: Say) -> Path:
     """The interpreter that has Keystone. Raises `EnvironmentUnavailable`."""
+    if all(map(util.find_spec, _KEYSTONE)):
+        return Path(sys.executable)
     return _python("keystone", _KEYSTONE, [checkout / "upper-constraints.txt"], say)
 
 
-def tempest_python(checkout: Path, say: Say) -> Path:
-    """The interpreter that has tempest and the public plugin. Raises `EnvironmentUnavailable`."""
+def tempest_python(plugin: str, checkout: Path, say: Say) -> Path:
+    """The interpreter that has tempest and this plugin. Raises `EnvironmentUnavailable`."""
+    if plugin == OWN:
+        try:
+            metadata.version("tempest")
+        except metadata.PackageNotFoundError:
+            raise EnvironmentUnavailable(
+                "tempest is missing: pip install -c upper-constraints.txt .[tempest]"
+            ) from None
+        return Path(sys.executable)
     constraints = [checkout / "upper-constraints.txt", checkout / _CONSTRAINTS]
     return _python("tempest", _TEMPEST, constraints, say)
 

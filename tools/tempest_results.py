@@ -16,7 +16,8 @@ _SHOWN_LINES = 12  # of a failure
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """``detail``: why it was skipped, or the end of what it said when it failed."""
+    """``detail``: why it was skipped; the end of what it said when it failed; of one that passed, what it measured, or
+    why it was run twice."""
 
     test: str
     status: str
@@ -60,8 +61,10 @@ def read(stream: IO[bytes], ended: Callable[[TestResult], None]) -> None:
 
 
 def by_suite(shipped: Iterable[str], ran: Sequence[Suite], results: Iterable[TestResult]) -> list[SuiteResult]:
-    """``shipped``: the ids of all tests of the plugin; ``ran``: the suites that were run."""
-    found = {suite.name: SuiteResult(suite.name, 0, suite in ran) for suite in SUITES}
+    """``shipped``: the ids of all tests of the plugins that ran; ``ran``: the suites that were run. Of a plugin that
+    did not run nothing is known."""
+    plugins = {suite.plugin for suite in ran}
+    found = {suite.name: SuiteResult(suite.name, 0, suite in ran) for suite in SUITES if suite.plugin in plugins}
     for test in shipped:
         suite = suite_of(test)
         if suite is None:
@@ -74,13 +77,29 @@ def by_suite(shipped: Iterable[str], ran: Sequence[Suite], results: Iterable[Tes
     return list(found.values())
 
 
+def write(stream: IO[bytes], wanted: Iterable[str], results: Iterable[TestResult]) -> None:
+    """The results as a stream of subunit. Of what is ``wanted``, that nobody heard of has failed."""
+    heard = list(results)
+    silent = set(wanted) - {result.test for result in heard}
+    heard += [TestResult(test, FAILED, "nobody heard of it: the run broke off") for test in sorted(silent)]
+    written = subunit.StreamResultToBytes(stream)
+    statuses = {PASSED: "success", SKIPPED: "skip", FAILED: "fail"}
+    for result in heard:
+        if result.detail and result.status != PASSED:
+            name = "reason" if result.status == SKIPPED else "traceback"
+            detail = {"file_bytes": result.detail.encode(), "mime_type": "text/plain; charset=utf8"}
+            written.status(test_id=result.test, file_name=name, eof=True, **detail)
+        written.status(test_id=result.test, test_status=statuses[result.status])
+
+
 def _result(test: dict[str, Any]) -> TestResult:
     status, details = _STATUSES.get(test["status"], FAILED), test["details"]
     if status == SKIPPED:
         reason = details.get("reason")
         return TestResult(test["id"], status, reason.as_text().strip() if reason else "no reason given")
     if status == PASSED:
-        return TestResult(test["id"], status)
+        measured = details.get("measured")
+        return TestResult(test["id"], status, measured.as_text().strip() if measured else "")
     said = details.get("traceback") or next(iter(details.values()), None)
     lines = said.as_text().strip().splitlines() if said else ["no traceback"]
     return TestResult(test["id"], status, "\n".join(lines[-_SHOWN_LINES:]))

@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -20,12 +21,17 @@ Say = Callable[[str], None]
 
 
 class TempestRun:
-    """Tempest in its environment, with a folder, which is its home, and its configuration."""
+    """Tempest in its environment, with a folder, which is its home, and its configuration.
 
-    def __init__(self, python: Path, folder: Path, configuration: str, say: Say) -> None:
+    ``package``: the ids of the plugin's tests begin with it.
+    """
+
+    def __init__(self, python: Path, folder: Path, configuration: str, say: Say, *, package: str) -> None:
         self._say = say
+        self._package = package
         self._program = str(python.with_name("tempest"))
         self._environ = {**os.environ, "HOME": str(folder), "PATH": f"{python.parent}:{os.environ.get('PATH', '')}"}
+        folder.mkdir(exist_ok=True)
         self._folder = folder / "tempest"
         self._log = folder / "tempest.log"
         self._call("init", str(self._folder), cwd=folder)
@@ -33,8 +39,9 @@ class TempestRun:
 
     def shipped(self) -> list[str]:
         """The ids of all tests that the plugin ships."""
-        lines = self._call("run", "--list-tests", "--regex", "^monasca_tempest_tests", cwd=self._folder).splitlines()
-        return [line for line in lines if line.startswith("monasca_tempest_tests")]
+        regex = f"^{re.escape(self._package)}"
+        lines = self._call("run", "--list-tests", "--regex", regex, cwd=self._folder).splitlines()
+        return [line for line in lines if line.startswith(self._package)]
 
     def run(self, tests: Iterable[str], *, concurrency: int, timeout: float) -> list[TestResult]:
         """The results of the tests of these ids. ``timeout``: in seconds; what runs then is ended."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the public plugin is run against: Keystone, Kafka, our services, and the files that they read."""
+"""What the plugins are run against: Keystone, Kafka, our services, and the files that they read."""
 
 import configparser
 import io
@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import tempest_search
+from tempest_warm_up import client, warm_up
 
 from monasca_common.devbroker import KafkaCluster, ports
 from monasca_common.devbroker.postgresql import PostgresqlServer
@@ -20,14 +21,22 @@ DATABASES = ("sqlite", "postgresql")
 REGION = "RegionOne"
 _SERVICES = ("api", "persister", "pipeline run evaluate")
 _ROLES = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring-delegate")
+# For a program that lives for some minutes little is compiled well, and sooner.
+_SPARK_OPTIONS = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_WARM_UP = "warm-up"  # a user, and a project
+#: The default. It is what the public plugin needs: it looks for alarms that no window has decided yet.
+DELAY_SECONDS = 30
 _AHEAD_SECONDS = 12 * 24 * 3600  # the plugin posts metrics up to 11 days ahead
 
 Say = Callable[[str], None]
 
 
 @contextmanager
-def running(keystone_python: Path, database: str, folder: Path, say: Say) -> Iterator[str]:
-    """Start all of it, in the folder, and yield tempest's configuration. It all ends with this process."""
+def running(keystone_python: Path, database: str, folder: Path, say: Say, *, delay_seconds: int) -> Iterator[str]:
+    """Start all of it, in the folder, and yield tempest's configuration. It all ends with this process.
+
+    ``delay_seconds``: how long after its end a window is evaluated.
+    """
     with ExitStack() as opened:
         say("starting Kafka")
         servers = opened.enter_context(KafkaCluster()).bootstrap_servers
@@ -41,17 +50,28 @@ def running(keystone_python: Path, database: str, folder: Path, say: Say) -> Ite
         say("starting Keystone")
         keystone = _keystone(keystone_python, folder, supervisor)
         path = folder / "monasca.conf"
-        path.write_text(service_configuration(servers, database, url, keystone.url, listening))
+        path.write_text(service_configuration(servers, database, url, keystone.url, listening, delay_seconds))
         # The plugin waits 10 s for an alarm, and each partition costs the one core of Spark its part of a second.
         run_command("init", "--execute", "--partitions", "1", configuration=path)
         say("starting the API, the persister and the evaluator")
-        for command, port in zip(_SERVICES, listening, strict=True):
-            service = ServiceProcess(supervisor, command, path)
+        services = [ServiceProcess(supervisor, command, path) for command in _SERVICES]
+        for service, port in zip(services, listening, strict=True):
             opened.callback(service.stop)
             service.wait_until_answers(f"http://{ports.HOST}:{port}/healthcheck")
         search_port = opened.enter_context(tempest_search.serving(url))
         _fill_catalog(keystone, listening[0], search_port)
-        yield tempest_configuration(keystone.url, PASSWORD, folder)
+        say(f"the first alarm took {_warm(keystone, listening[0], services):.1f} s")
+        yield tempest_configuration(keystone.url, PASSWORD, folder, delay_seconds)
+
+
+def _warm(keystone: KeystoneServer, api_port: int, services: Sequence[ServiceProcess]) -> float:
+    keystone.user(_WARM_UP, keystone.project(_WARM_UP), keystone.role("monasca-user"))
+
+    def check() -> None:
+        for service in services:
+            service.check()
+
+    return warm_up(client(f"http://{ports.HOST}:{api_port}", keystone.token(_WARM_UP, _WARM_UP)), check)
 
 
 def _keystone(python: Path, folder: Path, supervisor: Supervisor) -> KeystoneServer:
@@ -82,7 +102,14 @@ def _fill_catalog(keystone: KeystoneServer, api_port: int, search_port: int) -> 
         keystone.service(kind, url, REGION)
 
 
-def service_configuration(servers: str, driver: str, database: str, keystone: str, listening: Sequence[int]) -> str:
+def service_configuration(
+    servers: str,
+    driver: str,
+    database: str,
+    keystone: str,
+    listening: Sequence[int],
+    delay_seconds: int = DELAY_SECONDS,
+) -> str:
     """The one file of all services. ``listening``: the ports of the API, the persister and the evaluator."""
     api_port, persister_port, evaluator_port = listening
     return _ini(
@@ -107,8 +134,12 @@ def service_configuration(servers: str, driver: str, database: str, keystone: st
             "persister": {"status_port": persister_port},
             "kafka_metrics": {"topic": "metrics", "group_id": "metrics", "max_wait_time_seconds": 0.05},
             "kafka_alarm_history": {"topic": "alarm-state-transitions", "group_id": "alarms"},
-            "spark": {"master": "local[1]", "shuffle_partitions": 1},
-            "pipeline_evaluate": {"status_port": evaluator_port, "trigger_seconds": 1},
+            "spark": {"master": "local[1]", "shuffle_partitions": 1, "options": _SPARK_OPTIONS},
+            "pipeline_evaluate": {
+                "status_port": evaluator_port,
+                "trigger_seconds": 1,
+                "delay_seconds": delay_seconds,
+            },
             "kafka_logs": {"enabled": True, "topic": "log", "group_id": "logs", "max_wait_time_seconds": 0.05},
             "kafka_events": {
                 "enabled": True,
@@ -120,8 +151,8 @@ def service_configuration(servers: str, driver: str, database: str, keystone: st
     )
 
 
-def tempest_configuration(keystone: str, password: str, folder: Path) -> str:
-    """tempest.conf: the plugin's own options have their defaults, but for what is not here at all."""
+def tempest_configuration(keystone: str, password: str, folder: Path, delay_seconds: int = DELAY_SECONDS) -> str:
+    """tempest.conf: the plugins' own options have their defaults, but for what differs or is not here at all."""
     others = ("cinder", "neutron", "glance", "swift", "nova", "horizon")
     return _ini(
         {
@@ -135,6 +166,7 @@ def tempest_configuration(keystone: str, password: str, folder: Path) -> str:
             },
             "identity": {"uri_v3": keystone, "auth_version": "v3", "region": REGION},
             "oslo_concurrency": {"lock_path": folder / "locks"},
+            "monasca_common": {"delay_seconds": delay_seconds},
             "service_available": dict.fromkeys(others, False),
         }
     )

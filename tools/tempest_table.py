@@ -4,7 +4,6 @@
 from collections.abc import Iterator, Sequence
 
 from tempest_results import FAILED, PASSED, SKIPPED, SuiteResult
-from tempest_suites import NOT_BUILT
 
 _HEADINGS = ("Suite", "Tests", "Passed", "Failed", "Skipped")
 
@@ -23,7 +22,7 @@ def text(suites: Sequence[SuiteResult]) -> str:
 def fragment(suites: Sequence[SuiteResult], versions: str) -> str:
     """A list-table of reStructuredText, with the same notes below it. ``versions``: of what ran."""
     lines = [
-        ".. Written by tools/tempest.py --rst; do not edit.",
+        ".. Written by tools/run_tempest.py --rst; do not edit.",
         "",
         f"{versions}.",
         "",
@@ -44,6 +43,8 @@ def notes(suites: Sequence[SuiteResult]) -> Iterator[str]:
         for result in suite.results:
             if result.status == FAILED:
                 yield f"{suite.name} failed: {result.test}: {result.detail.splitlines()[-1]}"
+            elif result.status == PASSED and result.detail:
+                yield f"{suite.name}: {result.test} {result.detail}"
             elif result.status == SKIPPED:
                 reason = f"{suite.name} skipped: {result.detail}"
                 reasons[reason] = reasons.get(reason, 0) + 1
@@ -61,7 +62,7 @@ def _row(suite: SuiteResult) -> tuple[str, ...]:
     begin = (suite.name, str(suite.shipped))
     if suite.ran:
         return (*begin, *_counts([suite]))
-    return (*begin, NOT_BUILT.get(suite.name, "not run"), "", "")
+    return (*begin, "not run", "", "")
 
 
 def _total(ran: Sequence[SuiteResult]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from oslotest import base
 CHECKOUT = Path(__file__).parents[3]
 # Copyleft that reaches beyond its own files; each is the extra of one database, which may be left out.
 COPYLEFT = {"psycopg": "postgresql", "psycopg-binary": "postgresql"}
-OTHER_EXTRAS = ("devbroker", "docs", "lint", "quickstart", "remote", "test", "testing")
+OTHER_EXTRAS = ("devbroker", "docs", "lint", "quickstart", "remote", "tempest", "test", "testing")
 _COPYLEFT = re.compile(r"GPL|General Public|EUPL|SSPL|not declared", re.IGNORECASE)
 _FAMILIES = ("0BSD", "Apache", "BSD", "GPL", "LGPL", "MIT", "MPL|Mozilla Public License")
 _REQUIREMENT = re.compile(r"\s*(?P<name>[A-Za-z][\w.-]*)(\[\w+\])?(?P<rest>[<>=~!].*)")

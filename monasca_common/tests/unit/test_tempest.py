@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run of the public tempest plugin: which suites there are, what counts as passed, and what is printed."""
+"""The run of the tempest plugins: which suites there are, what counts as passed, and what is printed."""
 
+import argparse
 import configparser
 import io
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import fixtures
 import sqlalchemy as sa
@@ -20,12 +22,16 @@ from monasca_common.storage.settings import storage_settings
 from monasca_common.storage.sql.tables import events, logs, metadata
 
 TOOLS = Path(__file__).parents[3] / "tools"
+OWN_TESTS = Path(__file__).parents[1] / "tempest" / "api"
 
 METRIC = "monasca_tempest_tests.tests.api.test_metrics.TestMetrics.test_create[gate]"
 NAME = "monasca_tempest_tests.tests.api.test_metrics_names.TestMetricsNames.test_list[gate]"
 LOG = "monasca_tempest_tests.tests.log_api.test_single.TestSingleLog.test_small_message[gate,smoke]"
 ALARM = "monasca_tempest_tests.tests.api.test_alarms.TestAlarms.test_list[gate]"
 COUNT = "monasca_tempest_tests.tests.api.test_alarms_count.TestAlarmsCount.test_count[gate]"
+PACKAGE = "monasca_tempest_tests.tests."
+OWN = "monasca_common.tests.tempest.api.test_metrics.TestReadBack.test_a_bulk"
+RACE = "monasca_tempest_tests.tests.api.test_alarms.TestAlarms.test_verify_deterministic_alarm[gate]"
 SHIPPED = (METRIC, NAME, LOG, ALARM, COUNT)
 
 
@@ -35,16 +41,23 @@ class TempestCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS), *sys.path]))
-        import tempest
+        import run_tempest
         import tempest_results
         import tempest_run
         import tempest_search
         import tempest_stack
         import tempest_suites
         import tempest_table
+        import tempest_warm_up
 
-        self.command, self.results, self.suites, self.table = tempest, tempest_results, tempest_suites, tempest_table
+        self.command, self.results, self.suites, self.table = (
+            run_tempest,
+            tempest_results,
+            tempest_suites,
+            tempest_table,
+        )
         self.runs, self.search, self.stack = tempest_run, tempest_search, tempest_stack
+        self.warm_up = tempest_warm_up
 
     def measured(self, *outcomes, names=("metrics", "names")):
         """The results by suite, after a run of these suites in which the tests ended so: (id, status, detail)."""
@@ -61,12 +74,25 @@ class SuitesTest(TempestCase):
         failed = "setUpClass (monasca_tempest_tests.tests.api.test_alarms.TestAlarms)"
         self.assertEqual("alarms", self.suites.suite_of(failed).name)
 
-    def test_what_is_not_built_runs_when_it_is_named(self):
-        built = {suite.name for suite in self.suites.chosen(())}
-        self.assertEqual(set(), built & self.suites.NOT_BUILT.keys())
-        self.assertEqual(len(self.suites.SUITES), len(built | self.suites.NOT_BUILT.keys()))
-        for name in self.suites.NOT_BUILT:
-            self.assertEqual([name], [suite.name for suite in self.suites.chosen([name])])
+    def test_all_run_unless_some_are_named_by_suite_or_plugin(self):
+        self.assertEqual(self.suites.SUITES, self.suites.chosen(()))
+        self.assertEqual(["alarms"], [suite.name for suite in self.suites.chosen(["alarms"])])
+        own = self.suites.chosen(["own"])
+        self.assertEqual(("own-metrics", {"own"}), (own[0].name, {suite.plugin for suite in own}))
+        self.assertEqual(set(self.suites.SUITES), {*own, *self.suites.chosen(["public"])})
+
+    def test_the_same_module_of_two_plugins_is_two_suites(self):
+        self.assertEqual("own-metrics", self.suites.suite_of(OWN).name)
+        self.assertEqual("metrics", self.suites.suite_of(METRIC).name)
+
+    def test_each_module_of_our_plugin_is_in_a_suite(self):
+        modules = {path.stem for path in OWN_TESTS.glob("test_*.py")}
+        own = [module for suite in self.suites.chosen(["own"]) for module in suite.modules]
+        self.assertEqual(sorted(f"api.{module}" for module in modules), sorted(own))
+
+    def test_of_a_test_that_gives_too_little_time_it_is_known_how_little(self):
+        self.assertIn("one second", self.suites.race(RACE))
+        self.assertIsNone(self.suites.race(ALARM))
 
     def test_an_unknown_suite_is_refused_with_the_known_ones(self):
         refusal = str(self.assertRaises(ValueError, self.suites.chosen, ["metric"]))
@@ -81,7 +107,7 @@ class ResultsTest(TempestCase):
         text = "text/plain; charset=utf8"
         told.status(test_id=METRIC, test_status="exists")
         for test, status, name, detail in (
-            (METRIC, "success", "pythonlogging", b"much"),
+            (METRIC, "success", "measured", b"took 1 s"),
             (NAME, "fail", "traceback", b"Traceback\nMismatchError: 200 != 500"),
             (LOG, "skip", "reason", b"no search"),
         ):
@@ -96,7 +122,7 @@ class ResultsTest(TempestCase):
             [(METRIC, "passed"), (NAME, "failed"), (LOG, "skipped"), (ALARM, "failed")],
             [(result.test, result.status) for result in found],
         )
-        self.assertEqual("no search", found[2].detail)
+        self.assertEqual(("took 1 s", "no search"), (found[0].detail, found[2].detail))
         self.assertEqual("MismatchError: 200 != 500", found[1].detail.splitlines()[-1])
 
     def test_a_suite_is_whole_when_every_test_that_is_shipped_has_passed(self):
@@ -127,19 +153,68 @@ class ResultsTest(TempestCase):
             self.assertEqual(status, self.command.status(self.measured(*outcomes)))
 
 
+class StreamTest(TempestCase):
+    def test_what_is_written_is_read_again_and_what_nobody_heard_of_has_failed(self):
+        results = [
+            self.results.TestResult(METRIC, "passed", "passed when it ran alone: slow"),
+            self.results.TestResult(NAME, "failed", "a\nb: c"),
+            self.results.TestResult(LOG, "skipped", "no search"),
+        ]
+        stream, found = io.BytesIO(), []
+        self.results.write(stream, (*SHIPPED[:3], ALARM), results)
+        stream.seek(0)
+        self.results.read(stream, found.append)
+        self.assertEqual(
+            [(METRIC, "passed", ""), (NAME, "failed", "a\nb: c"), (LOG, "skipped", "no search")],
+            [(result.test, result.status, result.detail) for result in found[:3]],
+        )
+        self.assertEqual((ALARM, "failed"), (found[3].test, found[3].status))
+        self.assertIn("nobody heard of it", found[3].detail)
+
+
+class WarmUpTest(TempestCase):
+    def test_it_ends_with_the_first_alarm_and_leaves_no_definition(self):
+        called, histories = [], [[], [], [{"id": 1}]]
+
+        def call(method, path, body):
+            called.append((method, path))
+            return {"id": "d", "elements": histories.pop(0) if method == "GET" else None}
+
+        self.useFixture(fixtures.MonkeyPatch("tempest_warm_up._LOOK_EVERY_SECONDS", 0))
+        self.warm_up.warm_up(call, lambda: None)
+        looks = [("GET", "/alarms/state-history")] * 3
+        posts = [("POST", "/alarm-definitions"), ("POST", "/metrics")]
+        self.assertEqual([*posts, *looks, ("DELETE", "/alarm-definitions/d")], called)
+
+    def test_without_an_alarm_it_ends_with_an_error_and_with_that_of_a_service_at_once(self):
+        def call(*_):
+            return {"id": "d", "elements": []}
+
+        def ended():
+            raise self.runs.ServiceFailed("the evaluator ended")
+
+        error = self.assertRaises(self.runs.ServiceFailed, self.warm_up.warm_up, call, lambda: None, 0)
+        self.assertIn("no alarm within 0 s", str(error))
+        error = self.assertRaises(self.runs.ServiceFailed, self.warm_up.warm_up, call, ended)
+        self.assertEqual("the evaluator ended", str(error))
+
+
 class TableTest(TempestCase):
     def test_each_suite_has_a_row_and_what_is_not_built_says_why(self):
         lines = self.table.text(self.measured((METRIC, "passed"), (NAME, "failed", "a\nb: c"))).splitlines()
         self.assertIn("Suite                 Tests  Passed  Failed  Skipped", lines)
         self.assertIn("metrics               1      1       0       0", lines)
         self.assertIn("names                 1      0       1       0", lines)
-        self.assertIn("alarms                1      not seen to pass whole", lines)
+        self.assertIn("alarms                1      not run", lines)
         self.assertIn("all that ran          2      1       1       0", lines)
         self.assertEqual(f"* names failed: {NAME}: b: c", lines[-1])
 
-    def test_a_suite_that_was_not_asked_for_is_not_called_unbuilt(self):
-        lines = self.table.text(self.measured((METRIC, "passed"))).splitlines()
-        self.assertIn("logs                  1      not run", lines)
+    def test_of_a_plugin_that_did_not_run_there_is_no_row(self):
+        self.assertNotIn("own-metrics", self.table.text(self.measured((METRIC, "passed"))))
+
+    def test_what_passed_when_it_ran_alone_stands_below(self):
+        shown = self.table.text(self.measured((METRIC, "passed", "passed when it ran alone: slow")))
+        self.assertIn(f"* metrics: {METRIC} passed when it ran alone: slow", shown)
 
     def test_a_reason_stands_once_with_its_number_of_tests(self):
         suites = self.measured((LOG, "skipped", "no search"), (LOG, "skipped", "no search"), names=["logs"])
@@ -152,7 +227,7 @@ class TableTest(TempestCase):
         fragment = self.table.fragment(self.measured((METRIC, "passed"), (NAME, "passed")), "the plugin 2.7.0")
         self.assertIn("the plugin 2.7.0.\n", fragment)
         self.assertIn("   * - metrics\n     - 1\n     - 1\n     - 0\n     - 0\n", fragment)
-        self.assertIn("   * - alarms\n     - 1\n     - not seen to pass whole\n     -\n     -\n", fragment)
+        self.assertIn("   * - alarms\n     - 1\n     - not run\n     -\n     -\n", fragment)
 
 
 class ConfigurationTest(TempestCase):
@@ -181,6 +256,24 @@ class ConfigurationTest(TempestCase):
         read.read_string(self.stack.tempest_configuration("http://127.0.0.1:5/v3", "p", Path("/a")))
         self.assertEqual(("http://127.0.0.1:5/v3", "p"), (read["identity"]["uri_v3"], read["auth"]["admin_password"]))
         self.assertEqual({"False"}, set(read["service_available"].values()))
+
+
+class RaceTest(TempestCase):
+    def test_who_lost_a_known_race_runs_once_more_alone_and_others_do_not(self):
+        outcomes = {METRIC: ["failed"], ALARM: ["passed"], RACE: ["failed", "passed"]}
+        ran = []
+
+        def run(tests, *, concurrency, timeout):
+            ran.append((sorted(tests), concurrency))
+            return [self.results.TestResult(test, outcomes[test].pop(0)) for test in tests]
+
+        arguments = argparse.Namespace(concurrency=2, timeout=9)
+        results = {
+            result.test: result for result in self.command._run(SimpleNamespace(run=run), list(outcomes), arguments)
+        }
+        self.assertEqual([(sorted(outcomes), 2), ([RACE], 1)], ran)
+        self.assertEqual(("failed", "passed", "passed"), tuple(results[test].status for test in (METRIC, ALARM, RACE)))
+        self.assertIn("passed when it ran alone: it looks for a state one second", results[RACE].detail)
 
 
 class SearchTest(TempestCase):
@@ -222,7 +315,9 @@ class RunTest(TempestCase):
         made.parent.mkdir()
         made.write_text(f'#!/bin/sh\n[ "$1" = init ] && mkdir -p "$2/etc" && exit\n{program}\n')
         made.chmod(0o755)
-        return folder, self.runs.TempestRun(made.with_name("python"), folder, "[auth]\n", lambda line: None)
+        return folder, self.runs.TempestRun(
+            made.with_name("python"), folder, "[auth]\n", lambda line: None, package=PACKAGE
+        )
 
     def test_it_has_a_home_and_a_configuration_of_its_own(self):
         folder, run = self.run_of(f'echo log; echo "{METRIC}"; echo "$HOME" > "$HOME/home"')
@@ -248,7 +343,7 @@ class RunTest(TempestCase):
 
 class CommandTest(TempestCase):
     def ran(self, *arguments):
-        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tempest.py", *arguments]))
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["run_tempest.py", *arguments]))
         out, error = (self.useFixture(fixtures.StringStream(name)).stream for name in ("out", "error"))
         with fixtures.MonkeyPatch("sys.stdout", out), fixtures.MonkeyPatch("sys.stderr", error):
             status = self.command.main()
@@ -258,7 +353,7 @@ class CommandTest(TempestCase):
 
     def test_it_prints_the_table_or_json(self):
         measured = self.measured((METRIC, "passed"), (NAME, "passed"))
-        self.useFixture(fixtures.MonkeyPatch("tempest._measure", lambda *_: measured))
+        self.useFixture(fixtures.MonkeyPatch("run_tempest._measure", lambda *_: measured))
         status, out, _ = self.ran()
         self.assertEqual((0, f"{self.table.text(measured)}\n"), (status, out))
         parsed = json.loads(self.ran("--json")[1])
@@ -274,12 +369,12 @@ class CommandTest(TempestCase):
         def fail(*_):
             raise self.runs.ServiceFailed("no Keystone")
 
-        self.useFixture(fixtures.MonkeyPatch("tempest._measure", fail))
-        self.assertEqual((3, "", "tempest.py: no Keystone\n"), self.ran())
+        self.useFixture(fixtures.MonkeyPatch("run_tempest._measure", fail))
+        self.assertEqual((3, "", "run_tempest.py: no Keystone\n"), self.ran())
 
     def test_the_help_names_the_exit_statuses(self):
         out = self.useFixture(fixtures.StringStream("out")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tempest.py", "--help"]))
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["run_tempest.py", "--help"]))
         with fixtures.MonkeyPatch("sys.stdout", out):
             self.assertRaises(SystemExit, self.command.main)
         out.seek(0)
