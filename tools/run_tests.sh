@@ -120,11 +120,22 @@ run_processes() {
 # Keystone, Kafka and our services are started once, and our plugin runs against them; the public one has its own run
 # (tox -e tempest). When nothing else runs: a test claims that an alarm comes in time.
 run_tempest() {
-    local status=0
+    local again
     say "tempest tests"
-    python tools/run_tempest.py own --delay 5 --timeout 300 --stream "$results/tempest.1.subunit" \
-        2> "$results/tempest.stderr" || status=$?
-    echo "$status" > "$results/tempest.status"
+    run_plugin tempest
+    again="$(python tools/count_tests.py "$results" --repeatable tempest)"
+    if [[ -n "$again" ]]; then
+        say "tempest tests once more, by themselves"
+        run_plugin tempest-again --concurrency 1 --test "$(paste -sd '|' <<< "$again")"
+    fi
+}
+
+run_plugin() {
+    local name="$1" status=0
+    shift
+    python tools/run_tempest.py own --delay 5 --timeout 300 --stream "$results/$name.1.subunit" "$@" \
+        2> "$results/$name.stderr" || status=$?
+    echo "$status" > "$results/$name.status"
 }
 
 checks() {
