@@ -138,8 +138,7 @@ class Rounds:
         while stored is not None and stored.round_to_ms is not None:
             stored, evaluated, changed = self._chunk(stored, stored.round_to_ms)
             alarms, transitions = alarms + evaluated, transitions + changed
-            fail_point("evaluate.between_chunks")
-        fail_point("evaluate.after_commit")
+            fail_point("evaluate.after_commit" if stored.round_to_ms is None else "evaluate.between_chunks")
         delay_ms = max(0, self._clock.time_ms() - stored.evaluated_to_ms) if stored else 0
         return RoundReport(alarms, transitions, delay_ms)
 

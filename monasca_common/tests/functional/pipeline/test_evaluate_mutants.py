@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each guarantee of the job evaluate has its mutant: with it switched off, the same check is red."""
+
+import contextlib
+from unittest import mock
+
+from monasca_common.alarms import outbox
+from monasca_common.kafka import failpoints
+from monasca_common.pipeline.errors import Fenced
+from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate.batch import Evaluation
+from monasca_common.pipeline.evaluate.horizon import Look
+from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
+from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
+
+ALARM, OK, SILENT = ("UNDETERMINED", "ALARM", "a"), ("UNDETERMINED", "OK", "a"), ("OK", "UNDETERMINED", "a")
+
+
+class MergedFirstTest(EvaluateCase):
+    """What a batch reads counts in the windows that are due after it."""
+
+    def due_with_the_batch(self):
+        self.define("avg(cpu) > 5", "hostname")
+        job = self.evaluation()
+        self.measure(1.0)
+        job.step()
+        self.measure(19.0)
+        self.clock.now_ms += MINUTE_MS
+        job.step()
+        return self.changes()
+
+    def test_what_is_read_when_its_window_is_due_counts(self):
+        self.assertEqual([ALARM], self.due_with_the_batch())
+
+    def test_mutant_that_evaluates_before_it_merges(self):
+        with evaluates_first():
+            self.assertEqual([OK], self.due_with_the_batch())
+
+
+class OneTransactionTest(EvaluateCase):
+    """Measurements and their offsets are in one transaction."""
+
+    def crash(self, point):
+        """The changes after one measurement, and after two."""
+        self.define("count(cpu) > 1", "hostname")
+        job = self.evaluation()
+        self.measure(1.0)
+        with failpoints.armed(point, "raise"):
+            self.assertRaises(failpoints.FailPointReached, job.step)
+        job.step()
+        first = self.changes()
+        self.measure(1.0)
+        job.step()
+        return first, self.changes()
+
+    def test_a_crash_inside_it_counts_a_measurement_once(self):
+        self.assertEqual(([], [ALARM]), self.crash("pipeline.inside_transaction"))
+
+    def test_mutant_that_advances_offsets_in_a_transaction_before_it_loses_a_measurement(self):
+        with offsets_apart(first=True):
+            self.assertEqual(([], []), self.crash("pipeline.inside_transaction"))
+
+    def test_mutant_that_advances_offsets_in_a_transaction_after_it_counts_twice(self):
+        with offsets_apart(first=False):
+            self.assertEqual(([ALARM], [ALARM]), self.crash("mutant.between_transactions"))
+
+
+class ClearedLastTest(EvaluateCase):
+    """The outbox is cleared of what Kafka has acknowledged."""
+
+    def crash(self):
+        self.define("max(cpu) > 5", "hostname")
+        job = self.evaluation()
+        self.measure(9.0)
+        with failpoints.armed("evaluate.before_clearing", "raise"):
+            self.assertRaises(failpoints.FailPointReached, job.step)
+        job.step()
+        return set(self.transitions())
+
+    def test_a_crash_before_clearing_loses_no_transition(self):
+        self.assertEqual([ALARM], [each[1:] for each in self.crash()])
+
+    def test_mutant_that_clears_before_it_publishes_loses_one(self):
+        with clears_first():
+            self.assertEqual(set(), self.crash())
+
+
+class ComparedAndSwappedTest(EvaluateCase):
+    """Of two evaluators by mistake, one evaluates a window."""
+
+    def race(self):
+        """A second one evaluates all of the first one's round while that is under way."""
+        self.define("avg(cpu) > 5", "hostname")
+        first, second = self.evaluation(), self.evaluation()
+        self.measure(1.0)
+        first.step()
+        self.clock.now_ms += MINUTE_MS
+        first.step()
+        self.clock.now_ms += MINUTE_MS
+        opened = Rounds._open
+
+        def overtaken(rounds, *arguments):
+            stored = opened(rounds, *arguments)
+            if rounds is first._rounds:
+                second.step()
+            return stored
+
+        with mock.patch.object(Rounds, "_open", overtaken), contextlib.suppress(Fenced):
+            first.step()
+        return self.changes()
+
+    def test_an_empty_window_counts_once(self):
+        self.assertEqual([OK], self.race())
+
+    def test_mutant_without_compare_and_swap_counts_an_empty_window_twice(self):
+        with mock.patch.object(progress, "hold", lambda *_: None):
+            self.assertEqual([OK, SILENT], self.race())
+
+
+class DuplicatesTest(EvaluateCase):
+    """A copy of a message is left out, so ``count`` and ``sum`` have a measurement once."""
+
+    def copies(self, lookback):
+        self.define("count(cpu) > 1", "hostname")
+        job = self.evaluation(duplicates_lookback=lookback)
+        self.measure(1.0, message_id=b"a", partition=0)
+        job.step()
+        self.measure(1.0, message_id=b"a", partition=0)
+        job.step()
+        return self.changes()
+
+    def test_a_copy_in_a_later_batch_counts_no_second_time(self):
+        self.assertEqual([], self.copies(100))
+
+    def test_mutant_that_looks_back_at_nothing_counts_it_twice(self):
+        self.assertEqual([ALARM], self.copies(0))
+
+
+@contextlib.contextmanager
+def evaluates_first():
+    """What is due is evaluated up to the time at which a batch begins, and then the batch is merged."""
+    batch = Evaluation._batch
+
+    def evaluated(evaluation, planned, timing):
+        evaluation._rounds.run(Look(planned.look_ms, planned.range_plan.ended))
+        return batch(evaluation, planned, timing)
+
+    with mock.patch.object(Evaluation, "_batch", evaluated):
+        yield
+
+
+@contextlib.contextmanager
+def offsets_apart(*, first):
+    """Offsets move in a transaction of their own, before the merge or after it."""
+    advance = OffsetStore.advance
+
+    @contextlib.contextmanager
+    def apart(store, *ranges, **which):
+        if first:
+            with advance(store, *ranges, **which):
+                pass
+        with store.writing() as connection:
+            yield connection
+        if not first:
+            failpoints.fail_point("mutant.between_transactions")
+            with advance(store, *ranges, **which):
+                pass
+
+    with mock.patch.object(OffsetStore, "advance", apart):
+        yield
+
+
+@contextlib.contextmanager
+def clears_first():
+    """A transition is removed from the outbox, and then sent."""
+    deliver = TransitionPublisher._deliver
+
+    def delivered(publisher, rows):
+        with publisher._offset_store.writing() as connection:
+            outbox.clear(connection, rows)
+        failpoints.fail_point("evaluate.before_clearing")
+        return deliver(publisher, rows)
+
+    with mock.patch.object(TransitionPublisher, "_deliver", delivered):
+        yield
