@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users do to definitions and alarms, between two batches of the job evaluate and in the middle of one; and
+tenants, which never see each other."""
+
+import contextlib
+import json
+from dataclasses import replace
+from unittest import mock
+
+from monasca_common.alarms.alarm_queries import WhichAlarms
+from monasca_common.alarms.alarm_tables import Alarms
+from monasca_common.alarms.database import AlarmsDatabase, Slice
+from monasca_common.kafka import failpoints
+from monasca_common.pipeline.evaluate import chunk
+from monasca_common.storage import StorageSettings
+from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
+
+NEW_ALARM = ("UNDETERMINED", "ALARM", "a")
+OF_SERIES = ("alarm", "alarm_part", "alarm_series", "alarm_window", "sub_alarm", "alarm_metric", "alarm_dimension")
+
+
+class ChangesCase(EvaluateCase):
+    def setUp(self):
+        super().setUp()
+        database = AlarmsDatabase(StorageSettings(self.database, self.url))
+        self.addCleanup(database.close)
+        self.alarms = Alarms(database)
+
+    def change(self, definition, **facts):
+        self.definitions.change("t", definition, lambda before: replace(before, **facts), self.created_ms + 1)
+
+    def ids(self, tenant="t"):
+        with contextlib.closing(self.alarms.iter_found(WhichAlarms(tenant), (), Slice(100))) as found:
+            return [each.id for each in found]
+
+    def set_by_hand(self, alarm_id, state):
+        self.alarms.change("t", alarm_id, lambda before: replace(before, state=state), self.clock.now_ms)
+
+    def in_the_middle(self, job, act):
+        """A step, in which ``act`` happens once, when the batch is computed and not merged."""
+        stage, acted = job._folding.stage, []
+
+        def staged_and_acted(*arguments):
+            staged = stage(*arguments)
+            if not acted:
+                acted.append(act())
+            return staged
+
+        with mock.patch.object(job._folding, "stage", staged_and_acted):
+            job.step()
+
+    def alarming(self, text="max(cpu) > 5"):
+        """The definition, a job, and the alarm of it that it has told."""
+        definition, job = self.define(text, "hostname"), self.evaluation()
+        self.measure(9.0)
+        job.step()
+        self.assertEqual([NEW_ALARM], self.changes())
+        return definition, job, self.ids()[0]
+
+    def messages(self):
+        return [json.loads(each.value())["alarm-transitioned"] for each in self.read(self.transitions_topic, 1)]
+
+
+class DefinitionTest(ChangesCase):
+    def test_one_that_is_changed_between_two_batches(self):
+        definition, job, _ = self.alarming()
+        self.change(definition, expression="max(cpu) > 10")
+        self.measure(9.5)
+        self.clock.now_ms += MINUTE_MS
+        job.step()
+        self.assertEqual([NEW_ALARM, ("ALARM", "OK", "a")], self.changes())
+
+    def test_one_that_is_deleted_between_two_batches(self):
+        definition, job, _ = self.alarming()
+        self.definitions.delete("t", definition)
+        self.measure(1.0)
+        self.clock.now_ms += MINUTE_MS
+        job.step()
+        self.assertEqual([NEW_ALARM], self.changes())
+        self.assertEqual({table: [0] for table in OF_SERIES}, self.counts())
+
+    def counts(self):
+        return {table: self.scalars(f"SELECT count(*) FROM {table}") for table in OF_SERIES}
+
+    def test_one_that_is_deleted_while_its_alarms_are_told_leaves_the_message_and_nothing_else(self):
+        definition, job = self.define("max(cpu) > 5", "hostname"), self.evaluation()
+        self.measure(9.0)
+        with failpoints.armed("evaluate.after_commit", "raise"):
+            self.assertRaises(failpoints.FailPointReached, job.step)
+        self.definitions.delete("t", definition)
+        job.step()
+        self.assertEqual([NEW_ALARM], self.changes())
+        self.assertEqual({table: [0] for table in OF_SERIES}, self.counts())
+
+    def test_one_that_is_disabled_between_two_batches_changes_states_and_says_so(self):
+        definition, job, _ = self.alarming("last(cpu) > 5")
+        self.change(definition, actions_enabled=False)
+        self.event_ms += 1
+        self.measure(1.0)
+        job.step()
+        told = [(each["newState"], each["actionsEnabled"]) for each in self.messages()]
+        self.assertEqual([("ALARM", True), ("OK", False)], told)
+
+    def test_one_that_is_disabled_in_the_middle_of_a_batch_is_disabled_in_it(self):
+        definition, job = self.define("max(cpu) > 5", "hostname"), self.evaluation()
+        self.measure(9.0)
+        self.in_the_middle(job, lambda: self.change(definition, actions_enabled=False))
+        self.assertEqual([("ALARM", False)], [(each["newState"], each["actionsEnabled"]) for each in self.messages()])
+
+
+class AlarmTest(ChangesCase):
+    def test_one_that_is_deleted_comes_again_with_its_series_as_another(self):
+        _, job, alarm_id = self.alarming()
+        self.alarms.delete("t", alarm_id)
+        job.step()
+        self.assertEqual([], self.ids())
+        self.measure(9.0)
+        job.step()
+        self.assertEqual([NEW_ALARM, NEW_ALARM], self.changes())
+        self.assertEqual(1, len(set(self.ids()) - {alarm_id}))
+
+    def test_one_that_is_deleted_in_the_middle_of_a_batch_comes_again_with_that(self):
+        _, job, alarm_id = self.alarming("count(cpu) > 0")
+        self.measure(9.0)
+        self.in_the_middle(job, lambda: self.alarms.delete("t", alarm_id))
+        self.assertEqual([NEW_ALARM, NEW_ALARM], self.changes())
+        # What was measured before is gone with it.
+        self.assertEqual([1], self.scalars("SELECT record_count FROM alarm_window"))
+
+    def test_a_state_set_by_hand_in_the_middle_of_a_batch_holds_until_something_decides(self):
+        _, job, alarm_id = self.alarming()
+        self.event_ms += 1
+        self.measure(1.0)
+        self.in_the_middle(job, lambda: self.set_by_hand(alarm_id, "OK"))
+        self.assertEqual("OK", self.alarms.get("t", alarm_id).state)
+        self.clock.now_ms += MINUTE_MS
+        job.step()
+        self.assertEqual([NEW_ALARM, ("ALARM", "OK", "a"), ("OK", "ALARM", "a")], self.changes())
+
+
+class PostgresqlDefinitionTest(DefinitionTest):
+    database = "postgresql"
+
+
+class PostgresqlAlarmTest(AlarmTest):
+    database = "postgresql"
+
+    def test_a_state_set_by_hand_while_its_chunk_is_evaluated_stays(self):
+        _, job, alarm_id = self.alarming("last(cpu) > 5")
+        load = chunk.load
+
+        def set_meanwhile(*arguments):
+            loaded = load(*arguments)
+            self.set_by_hand(alarm_id, "UNDETERMINED")
+            return loaded
+
+        self.event_ms += 1
+        self.measure(1.0)
+        with mock.patch.object(chunk, "load", set_meanwhile):
+            job.step()
+        self.assertEqual("UNDETERMINED", self.alarms.get("t", alarm_id).state)
+        self.assertEqual([NEW_ALARM, ("ALARM", "UNDETERMINED", "a")], self.changes())
+
+
+class TenantsTest(ChangesCase):
+    def test_three_tenants_with_equal_definitions_and_series_never_see_each_other(self):
+        tenants = ("t", "u", "v")
+        for tenant in tenants:
+            self.define("max(cpu) > 5", "hostname", tenant=tenant)
+        job = self.evaluation()
+        for tenant, value in zip(tenants, (9.0, 1.0, 9.0), strict=True):
+            self.measure(value, tenant=tenant)
+        self.measure(9.0, tenant="w")
+        job.step()
+        self.assertEqual([1, 1, 1], [len(self.ids(tenant)) for tenant in tenants])
+        self.clock.now_ms += MINUTE_MS
+        job.step()
+        told = {(each["tenantId"], each["alarmId"], each["newState"]) for each in self.messages()}
+        states = dict(zip(tenants, ("ALARM", "OK", "ALARM"), strict=True))
+        self.assertEqual({(tenant, self.ids(tenant)[0], state) for tenant, state in states.items()}, told)
+        stored = self.scalars("SELECT tenant FROM alarm_history")
+        self.assertEqual(sorted(tenants), sorted(stored))
