@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot
-from monasca_common.storage.sql.transactions import Transactions
+from monasca_common.storage.sql.transactions import GroupedTransactions, Transactions
 
 T = TypeVar("T")
 Select: TypeAlias = sa.Select[*tuple[Any, ...]]
@@ -36,11 +36,14 @@ class Slice:
 
 
 class AlarmsDatabase:
-    """It connects when it is asked first, and must not be used after a fork."""
+    """It connects when it is asked first, and must not be used after a fork.
 
-    def __init__(self, settings: StorageSettings) -> None:
+    ``grouped``: what several threads write at once is one transaction, as `GroupedTransactions` says.
+    """
+
+    def __init__(self, settings: StorageSettings, *, grouped: bool = False) -> None:
         self._reads = ReadConnections(settings, schema.check_database)
-        self._transactions = Transactions(settings)
+        self._transactions = (GroupedTransactions if grouped else Transactions)(settings)
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select) -> Sequence[Row]:
@@ -65,6 +68,7 @@ class AlarmsDatabase:
 
     def close(self) -> None:
         self._reads.close()
+        self._transactions.close()
 
 
 def new_id() -> str:

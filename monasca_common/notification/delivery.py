@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.kafka import RetryPolicy
@@ -18,11 +17,10 @@ from monasca_common.notification.errors import NotificationError, SendFailed, Se
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
+from monasca_common.notification.places import MethodPlaces
 from monasca_common.notification.retries import Retry
 
 LOG = logging.getLogger(__name__)
-
-_BUSY_SECONDS = 1.0
 
 
 class NoticeDelivery:
@@ -41,21 +39,21 @@ class NoticeDelivery:
         self._notifiers = notifiers
         self._policy = policy
         self._clock = clock
-        self._max_at_one_method = max_at_one_method
+        self._places = MethodPlaces(max_at_one_method, policy.max_backoff_seconds, clock)
         self._lock = threading.Lock()
-        self._under_way: Counter[str] = Counter()
-        self._being_sent: set[str] = set()
         # Sent, while the ledger could not be told: what comes again for one of these must not send it again.
         self._unrecorded: set[str] = set()
         self.counts: Counter[str] = Counter()
 
     def attempt(self, notice: Notice, method: NotificationMethod, attempt: int) -> Retry | None:
         """The retry that is to be published, if the attempt failed. Raises `StorageError`: then it comes again."""
-        with self._place(method.id, notice.id) as is_free:
-            if not is_free:
-                seconds, reason = _BUSY_SECONDS, "others are being sent to this method"
-                return self._retry(notice, method.id, attempt, seconds, reason)
-            return self._attempt(notice, method, attempt)
+        with self._places.place(method.id, notice.id) as place:
+            if place.turn_seconds is not None:
+                reason = "others are being sent to this method"
+                return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
+            following = self._attempt(notice, method, attempt)
+            place.failed = following is not None
+            return following
 
     def give_up(self, notice: Notice, reason: str) -> None:
         """Record that there will be no further attempt. Raises `StorageError`."""
@@ -133,27 +131,6 @@ class NoticeDelivery:
 
     def _retry(self, notice: Notice, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
         return Retry(notice, method_id, attempt, self._clock.time_ms() + round(seconds * 1000), reason)
-
-    @contextlib.contextmanager
-    def _place(self, method_id: str, notice_id: str) -> Iterator[bool]:
-        """Whether this may be sent to this method now: few others are, and the same notice is not."""
-        with self._lock:
-            is_free = notice_id not in self._being_sent and self._under_way[method_id] < self._max_at_one_method
-            if is_free:
-                self._being_sent.add(notice_id)
-                self._under_way[method_id] += 1
-        try:
-            yield is_free
-        finally:
-            if is_free:
-                self._leave(method_id, notice_id)
-
-    def _leave(self, method_id: str, notice_id: str) -> None:
-        with self._lock:
-            self._being_sent.discard(notice_id)
-            self._under_way[method_id] -= 1
-            if not self._under_way[method_id]:
-                del self._under_way[method_id]
 
     def _count(self, what: str) -> None:
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 from collections.abc import Callable, Iterable
 
@@ -13,6 +14,7 @@ from monasca_common.kafka import (
     MessagingError,
     Output,
     Processor,
+    RetryLater,
     RetryPolicy,
     open_consumer,
     open_producer,
@@ -27,6 +29,41 @@ LOG = logging.getLogger(__name__)
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 _CLOSE_SECONDS = 1.0
+
+
+class PausedHandler:
+    """Calls ``handler``, and pauses every thread for a while after a `RetryLater` without a time.
+
+    The database is unavailable then. Each key has a lane of its own, so without the pause each would find that out.
+    """
+
+    def __init__(self, handler: Callable[[Message], Iterable[Output]], clock: Clock, stopping: threading.Event) -> None:
+        self._handler = handler
+        self._clock = clock
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._until = 0.0
+
+    def __call__(self, message: Message) -> Iterable[Output]:
+        left = self._until - self._clock.monotonic()
+        if left > 0:
+            self._stopping.wait(left)
+        try:
+            outputs = self._handler(message)
+        except RetryLater as later:
+            if later.after is None:
+                self._failed()
+            raise
+        self._failures = 0
+        return outputs
+
+    def _failed(self) -> None:
+        with self._lock:
+            now = self._clock.monotonic()
+            if now >= self._until:  # the others that fail now learned the same
+                self._failures += 1
+                self._until = now + _RETRY.delay(self._failures, random.random())
 
 
 class NotificationMember:
@@ -62,7 +99,7 @@ class NotificationMember:
             stack.callback(consumer.close, _CLOSE_SECONDS)
             processor = Processor(
                 consumer,
-                self._handler,
+                PausedHandler(self._handler, self._clock, self._stopping),
                 per_message=True,
                 producer=producer,
                 retry=_RETRY,

@@ -16,7 +16,7 @@ from monasca_common.notification.notice import Notice
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """``reason``: why the attempt before it failed. Attempts of one method keep their order."""
+    """``reason``: why the attempt before it failed. Its key is the notice's id, so that no retry waits for another."""
 
     notice: Notice
     method_id: str
@@ -34,7 +34,7 @@ class Retry:
             "reason": self.reason,
         }
         own_id = f"{self.notice.id}/{self.attempt}/{self.not_before_ms}".encode()
-        return Record(json_text.write({**told, **facts}), key=self.method_id.encode(), message_id=own_id)
+        return Record(json_text.write({**told, **facts}), key=self.notice.id.encode(), message_id=own_id)
 
     @classmethod
     def read(cls, value: bytes | None) -> Retry:

@@ -43,7 +43,7 @@ class NotificationWork:
         self, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys = PLAIN
     ) -> None:
         clock = SystemClock()
-        self._database = AlarmsDatabase(settings.database)
+        self._database = AlarmsDatabase(settings.database, grouped=True)
         methods = NotificationMethods(self._database, keys)
         ledger = NoticeLedger(self._database)
         self._delivery = NoticeDelivery(

@@ -190,20 +190,21 @@ class ProcessorSettings:
         "service was down is not told. Too large: people are told what is long over.",
     )
     number: int = option(
+        64,
+        minimum=1,
+        maximum=1024,
+        unit="threads",
+        help="How many new changes are told at once. Too small: many slow receivers delay others. Too large: "
+        "threads that wait take memory.",
+    )
+    max_at_one_method: int = option(
         8,
         minimum=1,
         maximum=256,
-        unit="threads",
-        help="How many notifications of new changes are sent at once. Too small: slow receivers delay others. Too "
-        "large: the database runs out of connections.",
-    )
-    max_at_one_method: int = option(
-        2,
-        minimum=1,
-        maximum=256,
         unit="notifications",
-        help="How many notifications are sent to one method at once; further ones are sent by way of the retry topic. "
-        "Too small: a method with many alarms is told late. Too large: one that hangs delays others.",
+        help="How many notifications are sent to one method at once; one to a method that failed last. What finds no "
+        "place soon is sent by way of the retry topic. Too small: a method with many alarms is told late. Too large: "
+        "receivers that hang delay others.",
     )
     retention_days: int = option(
         30,
@@ -249,12 +250,12 @@ class RetrySettings:
         "receiver loses notifications. Too large: nobody learns that a method does not work.",
     )
     number: int = option(
-        4,
+        32,
         minimum=1,
-        maximum=256,
+        maximum=1024,
         unit="threads",
-        help="How many notifications are sent again at once. Too small: slow receivers delay others. Too large: the "
-        "database runs out of connections.",
+        help="How many notifications are sent again at once. Too small: many slow receivers delay others. Too large: "
+        "memory for threads that wait.",
     )
 
     def policy(self) -> RetryPolicy:

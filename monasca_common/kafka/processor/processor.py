@@ -169,7 +169,7 @@ class Processor:
         self._log_limit = LogLimit(self._clock)
         self._lanes = Lanes(
             self._clock,
-            shares=threads if order == "key" else 1,
+            by_key=order == "key",
             batch_size=self._settings.batch_size,
             fill_seconds=max_wait_seconds,
         )

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lanes: what was polled and waits for a handler, in lines of which each is worked off strictly in order.
 
-A lane is one partition, or with ``order="key"`` one of several shares of its keys. At most one thread works
-on a lane; a lane that rests (after a failure) holds no thread.
+A lane is one partition, or with ``order="key"`` one key of it. At most one thread works on a lane; a lane that rests
+(after a failure) holds no thread.
 """
 
 from __future__ import annotations
 
 import threading
-import zlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from monasca_common.kafka.clock import Clock, Signal
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.processor.task import Task
+
+#: A message's key; its offset where it has none, because there is no order to keep; ``None`` for a whole partition.
+Key: TypeAlias = bytes | int | None
 
 
 class Lane:
@@ -25,10 +28,11 @@ class Lane:
     ``unclaimed``: where dead letters begin that no handler has accounted for yet.
     """
 
-    __slots__ = ("busy", "closing", "dead", "epoch", "partition", "queued", "resume_at", "tasks", "unclaimed")
+    __slots__ = ("busy", "closing", "dead", "epoch", "key", "partition", "queued", "resume_at", "tasks", "unclaimed")
 
-    def __init__(self, partition: TopicPartition, epoch: int) -> None:
+    def __init__(self, partition: TopicPartition, key: Key, epoch: int) -> None:
         self.partition = partition
+        self.key = key
         self.epoch = epoch
         self.tasks: deque[Task] = deque()
         self.queued = False
@@ -50,19 +54,19 @@ class Load:
 class Lanes:
     """All lanes of a processor. Thread-safe: the polling thread fills them, handler threads empty them.
 
-    ``shares``: how many lanes the keys of one partition are spread over; 1 keeps the order of the partition.
+    ``by_key``: each key of a partition has a lane of its own, for as long as something of it waits.
     ``batch_size``: what piles up in a lane goes to the handler together, up to so many messages, and waits for so many
     for ``fill_seconds`` at most.
     """
 
     def __init__(
-        self, clock: Clock, *, shares: int = 1, batch_size: int | None = None, fill_seconds: float = 0.0
+        self, clock: Clock, *, by_key: bool = False, batch_size: int | None = None, fill_seconds: float = 0.0
     ) -> None:
         self._clock = clock
-        self._shares = shares
-        self._batch_size = 0 if batch_size is None or shares > 1 else batch_size
+        self._by_key = by_key
+        self._batch_size = 0 if batch_size is None or by_key else batch_size
         self._fill_seconds = fill_seconds
-        self._lanes: dict[tuple[TopicPartition, int], Lane] = {}
+        self._lanes: dict[tuple[TopicPartition, Key], Lane] = {}
         self._ready: deque[Lane] = deque()
         self._resting: set[Lane] = set()  # those with `resume_at`
         self._changed = threading.Condition()
@@ -75,19 +79,19 @@ class Lanes:
     @property
     def ordered(self) -> bool:
         """Whether a partition is one lane, so that what is queued last is done last."""
-        return self._shares == 1
+        return not self._by_key
 
     def add(self, part: PartitionBatch) -> None:
         """Queue what was polled from one partition; without messages, if `ordered`, the end of its log."""
         partition = part.topic_partition
-        tasks = [(share, Task(piece, contiguous=self._shares == 1)) for share, piece in self._divide(part)]
+        tasks = [(key, Task(piece, contiguous=not self._by_key)) for key, piece in self._divide(part)]
         due = self._clock.monotonic() + self._fill_seconds
         with self._changed:
-            for share, task in tasks:
+            for key, task in tasks:
                 task.due = due if len(part) else None
-                lane = self._lanes.get((partition, share))
+                lane = self._lanes.get((partition, key))
                 if lane is None or lane.epoch != part.epoch:
-                    lane = self._lanes[partition, share] = Lane(partition, part.epoch)
+                    lane = self._lanes[partition, key] = Lane(partition, key, part.epoch)
                 lane.tasks.append(task)
                 self._charge(partition, len(task.part), task.size)
                 self._offer(lane)
@@ -117,6 +121,8 @@ class Lanes:
             if rest_seconds > 0 and remains:
                 self._rest(lane, self._clock.monotonic() + rest_seconds)
             self._offer(lane)
+            if self._by_key and not lane.tasks and self._lanes.get((lane.partition, lane.key)) is lane:
+                del self._lanes[lane.partition, lane.key]  # or there would be one for each key that ever came
         self.progress.set()
 
     def wake(self, now: float | None = None) -> None:
@@ -241,11 +247,10 @@ class Lanes:
         if not self._messages[partition]:
             del self._messages[partition], self._bytes[partition]
 
-    def _divide(self, part: PartitionBatch) -> Iterable[tuple[int, PartitionBatch]]:
-        if self._shares == 1:
-            return ((0, part),)
-        pieces: defaultdict[int, list[int]] = defaultdict(list)
+    def _divide(self, part: PartitionBatch) -> Iterable[tuple[Key, PartitionBatch]]:
+        if not self._by_key:
+            return ((None, part),)
+        pieces: defaultdict[Key, list[int]] = defaultdict(list)
         for index, (key, offset) in enumerate(zip(part.keys, part.offsets, strict=True)):
-            # Without a key there is no order to keep.
-            pieces[(offset if key is None else zlib.crc32(key)) % self._shares].append(index)
-        return ((share, part.select(indices)) for share, indices in pieces.items())
+            pieces[offset if key is None else key].append(index)
+        return ((key, part.select(indices)) for key, indices in pieces.items())

@@ -77,7 +77,7 @@ class ReadConnections:
         deadline = Deadline(self._settings.read_timeout_seconds)
         try:
             return self._attempt(work, deadline)
-        except _Died:
+        except ConnectionDied:
             if not deadline.left():
                 raise
             return self._attempt(work, deadline)
@@ -96,7 +96,7 @@ class ReadConnections:
                         first = False
                         yield each
                 return
-            except _Died:
+            except ConnectionDied:
                 if not (first and deadline.left()):
                     raise
                 first = False
@@ -159,7 +159,7 @@ def _begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
 
-class _Died(StorageUnavailable):
+class ConnectionDied(StorageUnavailable):
     """An idle connection of the pool was closed meanwhile."""
 
 
@@ -259,7 +259,7 @@ def translated(error: Exception, deadline: Deadline) -> StorageError:
     if code == "22003":
         return QueryTooLarge("a sum exceeds what a double can hold: ask for a shorter time or fewer series")
     if error.connection_invalidated:
-        return _Died(said)
+        return ConnectionDied(said)
     if code == "25006":  # it writes to what has become a standby
         return StorageUnavailable(said)
     if code[:2] in _MAY_PASS and isinstance(error, exc.OperationalError | exc.InterfaceError):

@@ -7,7 +7,8 @@ Only `upgrade` imports Alembic, so readers and writers do not pay for it.
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event, pool
@@ -24,6 +25,10 @@ Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions, which a test compares it with.
 REVISION = "0016"
+_POOLS: Mapping[bool, Mapping[str, Any]] = {
+    False: {"poolclass": pool.NullPool},
+    True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},
+}
 _HAS_REVISION = {
     "postgresql": "SELECT to_regclass('alembic_version')",
     "sqlite": "SELECT max(name) FROM sqlite_master WHERE name = 'alembic_version'",
@@ -56,16 +61,18 @@ def check(found: str | None, oldest: str | None = None) -> None:
     raise SchemaMismatch(f"the database's schema is {found} and this program needs {REVISION}: {_REMEDY}")
 
 
-def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None) -> sa.Engine:
+def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = None, kept: bool = False) -> sa.Engine:
     """An engine without a pool: psycopg for PostgreSQL, and DDL within transactions on SQLite too.
 
     ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse it later.
-    ``bounds``: those of PostgreSQL sessions; ``None`` for migrations.
+    ``bounds``: those of PostgreSQL sessions; ``None`` for migrations. ``kept``: there is one connection, which stays
+    open, for one thread at a time.
     """
     url = sa.make_url(connection)
     if url.get_backend_name() == "postgresql":
-        return _postgresql_engine(connection, bounds)
-    made = sa.create_engine(url, poolclass=pool.NullPool)
+        return _postgresql_engine(connection, bounds, _POOLS[kept])
+    shared = {"connect_args": {"check_same_thread": False}} if kept else {}
+    made = sa.create_engine(url, **_POOLS[kept], **shared)
     # The driver itself begins no transaction before DDL: a crash within an upgrade would leave half of it.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
     file = url.database
@@ -76,14 +83,14 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     return made
 
 
-def _postgresql_engine(connection: str, bounds: Bounds | None) -> sa.Engine:
+def _postgresql_engine(connection: str, bounds: Bounds | None, pooling: Mapping[str, Any]) -> sa.Engine:
     from monasca_common.storage.sql.bounded import connect_arguments, open_connection
 
     arguments = connect_arguments(connection)
     return sa.create_engine(
         "postgresql+psycopg://",
         creator=lambda: open_connection(arguments, bounds, application="monasca-common"),
-        poolclass=pool.NullPool,
+        **pooling,
     )
 
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -15,9 +16,12 @@ from monasca_common.storage.errors import DuplicateKey, StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounds import Bounds
-from monasca_common.storage.sql.connections import Deadline, translated
+from monasca_common.storage.sql.connections import ConnectionDied, Deadline, translated
 
 T = TypeVar("T")
+
+# So that nobody waits for long behind a group, whose statements follow each other.
+_MOST_IN_A_GROUP = 200
 
 
 class Transactions:
@@ -37,12 +41,116 @@ class Transactions:
         if not self._places.acquire(timeout=self._seconds):
             raise StorageUnavailable("every connection for writing is busy")
         try:
-            with self._engine.begin() as connection:
+            with _errors_translated(self._seconds), self._engine.begin() as connection:
                 schema.check_database(connection.exec_driver_sql, connection.dialect.name)
                 return work(connection)
-        except exc.IntegrityError as error:
-            raise DuplicateKey("the database has a row with this key") from error
-        except (exc.SQLAlchemyError, sqlite3.Error) as error:
-            raise translated(error, Deadline(self._seconds)) from error
         finally:
             self._places.release()
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class GroupedTransactions:
+    """Works of several threads in one transaction, on one connection that is kept: for those who write little, often.
+
+    While a transaction is under way, works wait for the next one, so its commit and its connection are shared by many.
+    ``work`` must change nothing beside the database, because after a failure of the group it is called again, alone.
+    """
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._seconds = settings.read_timeout_seconds
+        bounds = Bounds(self._seconds, self._seconds / 2, self._seconds)
+        self._engine = schema.engine(settings.connection, to_write=True, bounds=bounds, kept=True)
+        self._lock = threading.Lock()
+        self._waiting: list[_Work] = []
+        self._is_led = False
+
+    def run(self, work: Callable[[sa.Connection], T]) -> T:
+        """Call ``work`` in a transaction, and commit it.
+
+        Raises `DuplicateKey`, `StorageUnavailable`, `SchemaMismatch`.
+        """
+        mine = _Work(work)
+        with self._lock:
+            self._waiting.append(mine)
+            leads, self._is_led = not self._is_led, True
+        if not leads:
+            mine.turn.wait()  # as long as the transactions before it, which are bounded
+        if not mine.over:
+            self._lead()
+        if mine.error is not None:
+            raise mine.error
+        result: T = mine.result
+        return result
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _lead(self) -> None:
+        """One transaction for all that wait, this thread's own work among them; then another thread leads."""
+        with self._lock:
+            group, self._waiting = self._waiting[:_MOST_IN_A_GROUP], self._waiting[_MOST_IN_A_GROUP:]
+        try:
+            self._commit(group)
+        finally:
+            with self._lock:
+                following = self._waiting[0] if self._waiting else None
+                self._is_led = following is not None
+            for each in group:
+                each.over = True
+                each.turn.set()
+            if following is not None:
+                following.turn.set()
+
+    def _commit(self, group: Sequence[_Work]) -> None:
+        try:
+            self._together(group)
+        except StorageUnavailable as error:
+            for each in group:
+                each.error = error
+        except Exception as error:
+            if len(group) == 1:
+                group[0].error = error
+                return
+            for each in group:  # one of them is refused, and which one does not show
+                self._commit([each])
+
+    def _together(self, group: Sequence[_Work]) -> None:
+        try:
+            self._attempt(group)
+        except ConnectionDied:  # it may have been closed while nobody used it
+            self._attempt(group)
+
+    def _attempt(self, group: Sequence[_Work]) -> None:
+        with _errors_translated(self._seconds), self._engine.begin() as connection:
+            if not connection.info.get("is_checked"):
+                schema.check_database(connection.exec_driver_sql, connection.dialect.name)
+                connection.info["is_checked"] = True
+            for each in group:
+                each.result = each.work(connection)
+        for each in group:
+            each.error = None
+
+
+class _Work:
+    """What a thread wants to have written, and what became of it. ``turn``: it is over, or its thread leads."""
+
+    __slots__ = ("error", "over", "result", "turn", "work")
+
+    def __init__(self, work: Callable[[sa.Connection], Any]) -> None:
+        self.work = work
+        self.turn = threading.Event()
+        self.over = False
+        self.result: Any = None
+        self.error: Exception | None = StorageUnavailable("the thread that was to write it has ended")
+
+
+@contextlib.contextmanager
+def _errors_translated(seconds: float) -> Iterator[None]:
+    try:
+        yield
+    except exc.IntegrityError as error:
+        raise DuplicateKey("the database has a row with this key") from error
+    except (exc.SQLAlchemyError, sqlite3.Error) as error:
+        raise translated(error, Deadline(seconds)) from error

@@ -132,7 +132,7 @@ class LanesTest(base.BaseTestCase):
         self.assertEqual((2, True), (again.epoch, lane.dead))
 
     def test_a_key_is_always_in_the_same_lane(self):
-        lanes = self.lanes = Lanes(self.clock, shares=3)
+        lanes = self.lanes = Lanes(self.clock, by_key=True)
         for number in range(12):
             lanes.add(batch(number, key=b"k%d" % (number % 4)))
         homes = {}
@@ -141,6 +141,27 @@ class LanesTest(base.BaseTestCase):
                 for key in task.part.keys:
                     self.assertIs(lane, homes.setdefault(key, lane))
         self.assertEqual(4, len(homes))
+        self.assertEqual(4, len(lanes._lanes))
+
+    def test_a_key_that_is_worked_on_holds_no_other_and_leaves_nothing_behind(self):
+        lanes = self.lanes = Lanes(self.clock, by_key=True)
+        for number in range(3):
+            lanes.add(batch(number, key=b"k%d" % number))
+        lanes.add(batch(3, key=b"k0"))
+        handed_out = self.ready()
+        self.assertEqual([b"k0", b"k1", b"k2"], [task.part.keys[0] for _, task in handed_out])
+        for lane, task in handed_out:
+            lanes.finished(lane, task, (), 0)
+        ((lane, task),) = self.ready()
+        self.assertEqual((b"k0", 3), (task.part.keys[0], task.part.offsets[0]))
+        lanes.finished(lane, task, (), 0)
+        self.assertEqual({}, lanes._lanes)
+
+    def test_messages_without_a_key_wait_for_no_other(self):
+        lanes = self.lanes = Lanes(self.clock, by_key=True)
+        lanes.add(batch(1))
+        lanes.add(batch(2))
+        self.assertEqual(2, len(self.ready()))
 
     def test_halted_lanes_hand_out_nothing(self):
         self.lanes.add(batch(1))
