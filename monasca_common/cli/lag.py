@@ -15,10 +15,11 @@ from cliff.lister import Lister
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, positive
-from monasca_common.kafka import plugins
+from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag, partition_lag
 from monasca_common.monitoring.lag_survey import LagSurvey
 
@@ -31,8 +32,8 @@ _MS = 1000
 _Lags = dict[str, dict[TopicPartition, LagVerdict]]
 
 
-class _LagCommand(MonascaCommand):
-    """What the commands have in common: the cluster that is asked, and when a consumer is judged."""
+class ClusterCommand(MonascaCommand):
+    """A command that asks the brokers of a configuration, and changes nothing there."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -42,14 +43,6 @@ class _LagCommand(MonascaCommand):
             default=KAFKA_GROUP,
             metavar="S",
             help="the group of options in the configuration whose brokers are asked (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--window-seconds",
-            type=positive,
-            default=_WINDOW_SECONDS,
-            metavar="N",
-            help="how long a consumer may be silent, or late, before it is judged; too small: pauses look like faults; "
-            "too large: faults are reported late (default: %(default)s)",
         )
         return parser
 
@@ -61,19 +54,32 @@ class _LagCommand(MonascaCommand):
             self.complain(str(error))
             return 2
 
-    def survey(self, parsed_args: argparse.Namespace) -> Survey:
+    def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
+        """Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
         for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
             conf.register_opts(options, group=option_group)
-        return Survey(
-            LagSurvey(
-                plugins.load_admin(conf, parsed_args.section),
-                connection_settings(conf, parsed_args.section),
-                LagWindow(seconds=parsed_args.window_seconds),
-                timeout_seconds=_READ_SECONDS,
-            ),
-            LagWindow(seconds=parsed_args.window_seconds),
+        return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
+
+
+class _LagCommand(ClusterCommand):
+    """What the commands have in common: when a consumer is judged."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--window-seconds",
+            type=positive,
+            default=_WINDOW_SECONDS,
+            metavar="N",
+            help="how long a consumer may be silent, or late, before it is judged; too small: pauses look like faults; "
+            "too large: faults are reported late (default: %(default)s)",
         )
+        return parser
+
+    def survey(self, parsed_args: argparse.Namespace) -> Survey:
+        window = LagWindow(seconds=parsed_args.window_seconds)
+        return Survey(LagSurvey(*self.cluster(parsed_args), window, timeout_seconds=_READ_SECONDS), window)
 
 
 class Survey:

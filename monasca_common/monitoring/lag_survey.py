@@ -142,7 +142,14 @@ class _LogSpans:
         known = sorted(each for each in partitions if each.partition < counts.get(each.topic, 0))
         self.firsts = admin.first_offsets(known)
         self.ends = admin.end_offsets(known)
-        self.retention_ms = admin.retention_ms({each.topic for each in known})
+        configs = admin.topic_configs({each.topic for each in known})
+        self.retention_ms = {topic: retention_ms(config) for topic, config in configs.items()}
+
+
+def retention_ms(config: Mapping[str, str]) -> int | None:
+    """How long a topic with this configuration keeps messages; ``None`` where time removes nothing."""
+    retention = int(config["retention.ms"])
+    return retention if "delete" in config["cleanup.policy"] and retention >= 0 else None
 
 
 def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:

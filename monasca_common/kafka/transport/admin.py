@@ -182,16 +182,13 @@ class Admin:
 
     def describe_topic(self, name: str, timeout: float = 10.0) -> TopicDescription:
         """Describe a topic that exists; raises `TransportError` when it does not."""
-        answer = self._all(self._client.describe_topics(TopicCollection([name]), request_timeout=timeout), timeout)
-        partitions = sorted(answer[name].partitions, key=lambda partition: partition.id)
-        return TopicDescription(
-            name=name,
-            topic_id=str(answer[name].topic_id),
-            partitions=len(partitions),
-            leaders=tuple(p.leader.id if p.leader is not None and p.leader.id >= 0 else None for p in partitions),
-            replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
-            in_sync=tuple(tuple(node.id for node in p.isr) for p in partitions),
-        )
+        return self.describe_topics((name,), timeout)[name]
+
+    def describe_topics(self, names: Iterable[str], timeout: float = 10.0) -> dict[str, TopicDescription]:
+        """Describe topics that all exist; raises `TransportError` when one does not."""
+        wanted = TopicCollection(sorted(set(names)))
+        answer = self._all(self._client.describe_topics(wanted, request_timeout=timeout), timeout)
+        return {name: _description(name, topic) for name, topic in answer.items()}
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
         """The identity of each topic that exists; a topic that does not is left out."""
@@ -250,18 +247,16 @@ class Admin:
                 limits[resource.name] = error
         return limits
 
-    def retention_ms(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, int | None]:
-        """How long each topic keeps messages; ``None`` where time removes none: by ``-1``, or by compaction alone."""
+    def topic_configs(self, topics: Iterable[str], timeout: float = 10.0) -> dict[str, dict[str, str]]:
+        """Every setting of each topic, the brokers' defaults included."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))]
         if not resources:
             return {}
-        futures = self._client.describe_configs(resources, request_timeout=timeout)
-        kept: dict[str, int | None] = {}
-        for resource, settings in self._all(futures, timeout).items():
-            retention = int(settings["retention.ms"].value)
-            is_deleted = "delete" in settings["cleanup.policy"].value
-            kept[resource.name] = retention if is_deleted and retention >= 0 else None
-        return kept
+        answer = self._all(self._client.describe_configs(resources, request_timeout=timeout), timeout)
+        return {
+            resource.name: {name: str(entry.value) for name, entry in settings.items()}
+            for resource, settings in answer.items()
+        }
 
     def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
         """Change these settings of a topic, leaving its others as they are."""
@@ -391,6 +386,18 @@ class Admin:
         """Forget an earlier refusal, because the brokers answer now."""
         self._client.poll(0)
         self._login.refusal = None
+
+
+def _description(name: str, topic: Any) -> TopicDescription:
+    partitions = sorted(topic.partitions, key=lambda partition: partition.id)
+    return TopicDescription(
+        name=name,
+        topic_id=str(topic.topic_id),
+        partitions=len(partitions),
+        leaders=tuple(p.leader.id if p.leader is not None and p.leader.id >= 0 else None for p in partitions),
+        replicas=tuple(tuple(node.id for node in p.replicas) for p in partitions),
+        in_sync=tuple(tuple(node.id for node in p.isr) for p in partitions),
+    )
 
 
 class _OwnAdmins:

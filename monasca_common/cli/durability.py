@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common durability check``: whether this cluster would lose an acknowledged message, and how."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from cliff.lister import Lister
+
+from monasca_common.cli.lag import ClusterCommand
+from monasca_common.kafka import Admin
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.durability import (
+    Finding,
+    Severity,
+    TopicDurability,
+    durability_findings,
+    retention_findings,
+    topic_durability,
+)
+from monasca_common.monitoring.lag import LagWindow, group_lag, partition_lag
+from monasca_common.monitoring.lag_survey import LagSurvey
+
+_READ_SECONDS = 30.0
+
+
+class DurabilityCheck(ClusterCommand, Lister):
+    """Show what could lose acknowledged messages, topic by topic: copies, leaders, settings, and slow consumers.
+
+    The exit status is 0 where there is no error, 1 where there is one, 2 where the brokers cannot be asked.
+    """
+
+    _is_error = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--topic",
+            action="append",
+            metavar="T",
+            help="a topic; may be given several times (default: every topic, those of Kafka itself included)",
+        )
+        parser.add_argument("--strict", action="store_true", help="let warnings count as errors in the exit status")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or int(self._is_error)
+
+    def take_action(
+        self, parsed_args: argparse.Namespace
+    ) -> tuple[tuple[str, ...], Iterator[tuple[str, str, str, str, str]]]:
+        admin, connection = self.cluster(parsed_args)
+        topics = topic_durability(admin, _chosen(admin, parsed_args.topic))
+        survey = LagSurvey(admin, connection, LagWindow(), timeout_seconds=_READ_SECONDS)
+        findings = [finding for topic in topics for finding in durability_findings(topic)]
+        findings += _late(survey, topics)
+        findings.sort(key=lambda each: each.severity is not Severity.ERROR)
+        self._is_error = any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
+        return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
+
+
+def _chosen(admin: Admin, wanted: Sequence[str] | None) -> list[str]:
+    there = admin.partition_counts()
+    missing = sorted(set(wanted or ()) - there.keys())
+    if missing:
+        raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
+    return sorted(wanted or there)
+
+
+def _late(survey: LagSurvey, topics: Sequence[TopicDurability]) -> Iterator[Finding]:
+    """Each group against each topic that it reads."""
+    now_ms = round(time.time() * 1000)
+    known = {topic.name: topic for topic in topics}
+    for group, states in survey.look(survey.groups(), now_ms).items():
+        lags = defaultdict(list)
+        for partition, state in states.items():
+            lags[partition.topic].append(partition_lag(state, now_ms, LagWindow()))
+        for name in sorted(lags.keys() & known.keys()):
+            yield from retention_findings(known[name], group, group_lag(lags[name]))
+
+
+def _row(finding: Finding) -> tuple[str, str, str, str, str]:
+    partitions = ",".join(map(str, finding.partitions))
+    return finding.severity.name, finding.topic, partitions, finding.rule, finding.text

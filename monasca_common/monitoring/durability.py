@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Would this cluster lose an acknowledged message? Judged by what topics are set to, and by their replicas.
+
+Each finding tells in one sentence how a message is lost, or why none can be written, and what to change. Producers of
+this package wait for all in-sync replicas (acks=all), so what the brokers do with that is what counts.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from monasca_common.kafka import Admin
+from monasca_common.monitoring.lag import LagVerdict
+from monasca_common.monitoring.lag_survey import retention_ms
+
+_LEAST_HEADROOM = 0.25  # of the retention time
+
+
+class Severity(enum.Enum):
+    """The value says what it means."""
+
+    ERROR = "acknowledged messages can be lost by the failure of one broker, or cannot be written or read now"
+    WARNING = "one more failure makes it an error, or stops those who write"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDurability:
+    """What a topic is set to, and where its copies are. Position i of each tuple is partition i, and the numbers
+    in it are broker ids.
+
+    ``retention_ms``: how long it keeps messages; ``None`` where time removes nothing.
+    """
+
+    name: str
+    leaders: tuple[int | None, ...]
+    replicas: tuple[tuple[int, ...], ...]
+    in_sync: tuple[tuple[int, ...], ...]
+    min_in_sync: int
+    unclean_election: bool
+    retention_ms: int | None = None
+
+    @property
+    def copies(self) -> int:
+        """The fewest that a partition has."""
+        return min(map(len, self.replicas), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``rule``: a short name that stays the same. ``partitions``: those concerned; empty for the whole topic."""
+
+    topic: str
+    severity: Severity
+    rule: str
+    partitions: tuple[int, ...]
+    text: str
+
+
+def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurability]:
+    """Ask the brokers about topics that exist, in the order of their names. Raises `TransportError`."""
+    names = sorted(set(topics))
+    configs = admin.topic_configs(names)
+    return [
+        TopicDurability(
+            name=name,
+            leaders=described.leaders,
+            replicas=described.replicas,
+            in_sync=described.in_sync,
+            min_in_sync=int(configs[name]["min.insync.replicas"]),
+            unclean_election=configs[name]["unclean.leader.election.enable"] == "true",
+            retention_ms=retention_ms(configs[name]),
+        )
+        for name, described in sorted(admin.describe_topics(names).items())
+    ]
+
+
+def durability_findings(topic: TopicDurability) -> list[Finding]:
+    """What is wrong with a topic, errors first."""
+    found = [*_settings(topic), *_replicas(topic)]
+    return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
+
+
+def retention_findings(topic: TopicDurability, group: str, lag: LagVerdict) -> Iterator[Finding]:
+    """Whether retention removes messages before this group has read them. ``lag``: the group's in this topic."""
+    if lag.deleted:
+        text = f"{lag.deleted:,} messages were removed by retention before group {group} had read them: raise "
+        yield Finding(topic.name, Severity.ERROR, "deleted_unread", (), f"{text}retention.ms, and see `lag show`")
+    elif lag.headroom_seconds is not None and topic.retention_ms is not None:
+        share = lag.headroom_seconds * 1000 / topic.retention_ms if topic.retention_ms else 0.0
+        if share < _LEAST_HEADROOM:
+            text = (
+                f"group {group} has not read messages that retention removes in {lag.headroom_seconds:,.0f} s: raise "
+                "retention.ms now, then make the group faster"
+            )
+            yield Finding(topic.name, Severity.WARNING, "retention_near", (), text)
+
+
+def _settings(topic: TopicDurability) -> Iterator[Finding]:
+    def finding(severity: Severity, rule: str, text: str) -> Finding:
+        return Finding(topic.name, severity, rule, (), text)
+
+    copies, least = topic.copies, topic.min_in_sync
+    if copies == 1:
+        yield finding(
+            Severity.ERROR,
+            "one_copy",
+            "there is one copy of each message: when its broker loses its disk, the messages are lost; raise the "
+            "replication factor to 3",
+        )
+        return
+    if least > copies:
+        yield finding(
+            Severity.ERROR,
+            "never_writable",
+            f"min.insync.replicas is {least}, and there are {copies} copies: every write is refused; lower it below "
+            f"{copies}, or add copies",
+        )
+    elif least == copies:
+        yield finding(
+            Severity.WARNING,
+            "no_spare_copy",
+            f"min.insync.replicas is {least}, as many as there are copies: when one broker stops, nobody can write; "
+            "add a copy",
+        )
+    if least < 2:
+        yield finding(
+            Severity.ERROR,
+            "leader_alone",
+            "min.insync.replicas is 1: while its followers are behind, a leader acknowledges messages that only it "
+            "has; if it fails then, they are lost; set it to 2",
+        )
+    if topic.unclean_election:
+        yield finding(
+            Severity.ERROR,
+            "unclean_election",
+            "unclean.leader.election.enable is true: a replica that is behind may become the leader, and what it has "
+            "not is thrown away, acknowledged or not; set it to false",
+        )
+
+
+def _replicas(topic: TopicDurability) -> Iterator[Finding]:
+    def finding(severity: Severity, rule: str, partitions: Iterable[int], text: str) -> Iterator[Finding]:
+        concerned = tuple(partitions)
+        if concerned:
+            yield Finding(topic.name, severity, rule, concerned, text)
+
+    everything = range(len(topic.leaders))
+    offline = {number for number in everything if topic.leaders[number] is None}
+    behind = [
+        each for each in everything if len(topic.in_sync[each]) < len(topic.replicas[each]) and each not in offline
+    ]
+    refused = {number for number in behind if len(topic.in_sync[number]) < topic.min_in_sync}
+    yield from finding(
+        Severity.ERROR,
+        "offline",
+        sorted(offline),
+        "there is no leader: nobody can write or read, and what only the stopped brokers have is lost if they do not "
+        "come back; start them",
+    )
+    yield from finding(
+        Severity.ERROR,
+        "writes_refused",
+        sorted(refused),
+        "fewer replicas are in sync than min.insync.replicas: writes are refused until brokers come back",
+    )
+    yield from finding(
+        Severity.WARNING,
+        "under_replicated",
+        [number for number in behind if number not in refused],
+        "a replica is behind or its broker is down: there is a copy less than there should be; start the broker, and "
+        "look at its disk and network",
+    )

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+from oslotest import base
+
+from monasca_common.monitoring.durability import (
+    Severity,
+    TopicDurability,
+    durability_findings,
+    retention_findings,
+)
+from monasca_common.monitoring.lag import LagStatus, LagVerdict
+
+_ALL = (1, 2, 3)
+_SOUND = TopicDurability("metrics", (1, 2), (_ALL, _ALL), (_ALL, _ALL), min_in_sync=2, unclean_election=False)
+_PAIR = replace(_SOUND, replicas=((1, 2), (2, 1)), in_sync=((1, 2), (2, 1)))
+
+# A topic, and the rules that it breaks with the partitions concerned.
+_CASES = {
+    "three copies, two of which must have each message": (_SOUND, []),
+    "one copy": (replace(_SOUND, replicas=((1,), (2,)), in_sync=((1,), (2,)), min_in_sync=1), [("one_copy", ())]),
+    "a leader may acknowledge alone": (replace(_SOUND, min_in_sync=1), [("leader_alone", ())]),
+    "a replica that is behind may lead": (replace(_SOUND, unclean_election=True), [("unclean_election", ())]),
+    "two copies, both of which must have each message": (_PAIR, [("no_spare_copy", ())]),
+    "the classic loss": (
+        replace(_PAIR, min_in_sync=1, unclean_election=True),
+        [("leader_alone", ()), ("unclean_election", ())],
+    ),
+    "more must have it than there are": (
+        replace(_PAIR, min_in_sync=3),
+        [("never_writable", ())],
+    ),
+    "a replica is behind": (replace(_SOUND, in_sync=(_ALL, (2, 3))), [("under_replicated", (1,))]),
+    "too few are in sync": (replace(_SOUND, in_sync=((1,), _ALL)), [("writes_refused", (0,))]),
+    "nobody leads": (replace(_SOUND, leaders=(1, None), in_sync=(_ALL, (2,))), [("offline", (1,))]),
+}
+
+
+class TestDurabilityFindings(base.BaseTestCase):
+    def test_each_fault_is_found_under_its_own_name(self):
+        for name, (topic, expected) in _CASES.items():
+            with self.subTest(name):
+                found = [(each.rule, each.partitions) for each in durability_findings(topic)]
+                self.assertEqual(expected, found)
+
+    def test_errors_come_first(self):
+        found = durability_findings(replace(_PAIR, leaders=(1, None), in_sync=((1, 2), (2,))))
+        self.assertEqual(["offline", "no_spare_copy"], [each.rule for each in found])
+        self.assertEqual([Severity.ERROR, Severity.WARNING], [each.severity for each in found])
+
+    def test_a_finding_says_what_to_change(self):
+        texts = [each.text for topic, _ in _CASES.values() for each in durability_findings(topic)]
+        for text in texts:
+            self.assertTrue(any(word in text for word in ("raise", "lower", "add a copy", "set it", "start", "until")))
+
+
+class TestRetentionFindings(base.BaseTestCase):
+    def found(self, *, deleted=0, headroom_seconds=None, retention_ms=1_000_000):
+        lag = LagVerdict(LagStatus.OK, 5, 1.0, deleted, headroom_seconds, 1.0)
+        return [each.rule for each in retention_findings(replace(_SOUND, retention_ms=retention_ms), "slow", lag)]
+
+    def test_messages_that_were_removed_unread_are_an_error(self):
+        self.assertEqual(["deleted_unread"], self.found(deleted=3, headroom_seconds=0.0))
+
+    def test_less_than_a_quarter_of_the_time_left_is_a_warning(self):
+        self.assertEqual([], self.found(headroom_seconds=250.0))
+        self.assertEqual(["retention_near"], self.found(headroom_seconds=249.0))
+
+    def test_a_group_that_has_read_everything_or_a_topic_that_keeps_everything_is_sound(self):
+        self.assertEqual([], self.found())
+        self.assertEqual([], self.found(headroom_seconds=None, retention_ms=None))
