@@ -75,6 +75,18 @@ def oldest(database: AlarmsDatabase, *, before_ms: int, limit: int, due: Unpubli
     return [_unpublished(row) for row in rows]
 
 
+def left(database: AlarmsDatabase, kind: str, *, before_ms: int, limit: int) -> list[Unpublished]:
+    """The first ones that nobody has published since that time."""
+    which = _OUTBOX.c.kind == kind, _OUTBOX.c.created < before_ms
+    statement = sa.select(*_COLUMNS).where(*which).order_by(_OUTBOX.c.number).limit(limit)
+    return [_unpublished(row) for row in database.rows(statement)]
+
+
+def discard(connection: sa.Connection, kind: str, before_ms: int) -> int:
+    """Remove what nobody could publish since that time. Returns how many."""
+    return connection.execute(_OUTBOX.delete().where(_OUTBOX.c.kind == kind, _OUTBOX.c.created < before_ms)).rowcount
+
+
 def remove(database: AlarmsDatabase, rows: Sequence[Unpublished]) -> None:
     """What Kafka has acknowledged. SQLite gives a number again once its row is gone, which another may have removed:
     so the message's id must be the same too."""

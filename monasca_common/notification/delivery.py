@@ -7,9 +7,10 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from monasca_common.alarms.notification_methods import NotificationMethod
+from monasca_common.alarms.outbox import Unpublished
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
@@ -34,12 +35,14 @@ class NoticeDelivery:
         clock: Clock,
         *,
         max_at_one_method: int,
+        announce: Callable[[Unpublished], None] = lambda _: None,
     ) -> None:
         self._ledger = ledger
         self._notifiers = notifiers
         self._policy = policy
         self._clock = clock
         self._places = MethodPlaces(max_at_one_method, policy.max_backoff_seconds, clock)
+        self._announce = announce
         self._lock = threading.Lock()
         # Sent, while the ledger could not be told: what comes again for one of these must not send it again.
         self._unrecorded: set[str] = set()
@@ -57,7 +60,7 @@ class NoticeDelivery:
 
     def give_up(self, notice: Notice, reason: str) -> None:
         """Record that there will be no further attempt. Raises `StorageError`."""
-        self._ledger.finish(notice, GIVEN_UP, self._clock.time_ms(), reason)
+        self._finish(notice, GIVEN_UP, reason)
         self._count("given up")
         LOG.error("notification %s is given up: %s", notice.id, reason)
 
@@ -77,7 +80,7 @@ class NoticeDelivery:
 
     def _attempt(self, notice: Notice, method: NotificationMethod, attempt: int) -> Retry | None:
         if notice.id in self._unrecorded:
-            self._record_sent(notice)
+            self._record_sent(notice, None)
             return None
         step = self._ledger.begin(notice, method.id, attempt, self._clock.time_ms())
         if step is NextStep.NOTHING:
@@ -89,19 +92,19 @@ class NoticeDelivery:
             LOG.warning("notification %s is sent again: a crash hid whether its receiver has it", notice.id)
         fail_point("notification.before_send")
         try:
-            self._send(notice, method)
+            answer = self._send(notice, method)
         except NotificationError as error:
             return self._failed(notice, method, attempt, error)
         fail_point("notification.after_send")
-        self._record_sent(notice)
+        self._record_sent(notice, answer)
         return None
 
-    def _send(self, notice: Notice, method: NotificationMethod) -> None:
+    def _send(self, notice: Notice, method: NotificationMethod) -> str | None:
         notifier = self._notifiers.get(method.type)
         if notifier is None:
             raise SendRefused(f"no notifier is installed for the type {method.type}")
         try:
-            notifier.send(notice, method.address)
+            return notifier.send(notice, method.address)
         except NotificationError:
             raise
         except Exception as error:
@@ -109,14 +112,14 @@ class NoticeDelivery:
             LOG.exception("the notifier of %s failed", method.type)
             raise SendFailed(f"the notifier failed: {type(error).__name__}") from error
 
-    def _record_sent(self, notice: Notice) -> None:
+    def _record_sent(self, notice: Notice, answer: str | None) -> None:
         self._unrecorded.add(notice.id)
-        self._ledger.finish(notice, SENT, self._clock.time_ms())
+        self._finish(notice, SENT, answer)
         self._unrecorded.discard(notice.id)
         self._count("sent")
 
     def _failed(self, notice: Notice, method: NotificationMethod, attempt: int, error: NotificationError) -> Retry:
-        self._ledger.finish(notice, FAILED, self._clock.time_ms(), str(error))
+        self._finish(notice, FAILED, str(error))
         self._count("failed attempts")
         LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error)
         if isinstance(error, SendRefused):
@@ -125,6 +128,11 @@ class NoticeDelivery:
         if isinstance(error, SendFailed) and error.after_seconds is not None:
             seconds = max(seconds, error.after_seconds)
         return self._retry(notice, method.id, attempt + 1, seconds, str(error))
+
+    def _finish(self, notice: Notice, state: str, reason: str | None) -> None:
+        unpublished = self._ledger.finish(notice, state, self._clock.time_ms(), reason)
+        if unpublished is not None:
+            self._announce(unpublished)
 
     def _delay(self, attempt: int) -> float:
         return 0.0 if self._policy.exhausted(attempt) else self._policy.delay(attempt, random.random())

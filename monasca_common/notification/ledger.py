@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import enum
+import zlib
+from typing import Any
 
 import sqlalchemy as sa
 
+from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase, Row
+from monasca_common.alarms.outbox import Unpublished
+from monasca_common.models import json_text
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
@@ -16,6 +21,8 @@ SILENCED = "silenced"
 
 _NOTIFICATION = tables.notification
 _MOST_REASON = 500
+_MOST_FAILURES = 50
+NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
 ROWS_A_PORTION = 1000
 
 
@@ -63,11 +70,21 @@ class NoticeLedger:
 
         return self._database.write(work)
 
-    def finish(self, notice: Notice, state: str, now_ms: int, reason: str | None = None) -> None:
-        """``state``: `SENT`, `FAILED` or `GIVEN_UP`."""
-        values = {"state": state, "updated": now_ms, "reason": reason and reason[:_MOST_REASON]}
-        statement = _NOTIFICATION.update().where(_of(notice.id)).values(values)
-        self._database.write(lambda connection: connection.execute(statement))
+    def finish(self, notice: Notice, state: str, now_ms: int, reason: str | None = None) -> Unpublished | None:
+        """``state``: `SENT`, `FAILED` or `GIVEN_UP`. ``reason``: what the receiver answered, or why it was not sent.
+
+        Returns what is in the outbox since then: whoever is told of sent notifications is told of those that are given
+        up too.
+        """
+        return self._database.write(lambda connection: _finish(connection, notice, state, now_ms, reason))
+
+    def resend(self, notice_id: str, now_ms: int) -> int | None:
+        """Begin another attempt at whatever has ended, and return its number. ``None``: one is under way, or nothing
+        has this id."""
+        those = _of(notice_id), _NOTIFICATION.c.state != SENDING
+        values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + 1, "updated": now_ms}
+        statement = _NOTIFICATION.update().where(*those).values(values).returning(_NOTIFICATION.c.attempts)
+        return self._database.write(lambda connection: connection.execute(statement).scalar_one_or_none())
 
     def prune(self, before_ms: int) -> int:
         """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``. Returns how many."""
@@ -75,7 +92,55 @@ class NoticeLedger:
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
         # The age is asked for twice, because an attempt may begin between the choice of a row and its removal.
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
-        return self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+        def work(connection: sa.Connection) -> int:
+            outbox.discard(connection, NOTIFICATION, before_ms)
+            return connection.execute(statement).rowcount
+
+        return self._database.write(work)
+
+
+def _finish(
+    connection: sa.Connection, notice: Notice, state: str, now_ms: int, reason: str | None
+) -> Unpublished | None:
+    shown = reason and reason[:_MOST_REASON]
+    values: dict[str, Any] = {"state": state, "updated": now_ms, "reason": shown}
+    if state == FAILED:
+        line = json_text.write({"timestamp": now_ms, "answer": shown}).decode() + "\n"
+        longer = sa.func.coalesce(_NOTIFICATION.c.failures, "").concat(line)
+        values["failures"] = sa.case(
+            (_NOTIFICATION.c.attempts <= _MOST_FAILURES, longer), else_=_NOTIFICATION.c.failures
+        )
+    columns = (_NOTIFICATION.c[name] for name in ("method_id", "attempts", "repeats"))
+    row = connection.execute(_NOTIFICATION.update().where(_of(notice.id)).values(values).returning(*columns)).first()
+    if row is None or state == FAILED:
+        return None
+    message_id = f"{notice.id}/{state}/{row.attempts}".encode()
+    value = announcement(notice, row, state=state, answer=shown, now_ms=now_ms)
+    return outbox.put(connection, NOTIFICATION, notice.change.alarm_id, message_id, value, now_ms)
+
+
+def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:
+    """The message to the topic ``alarm-notifications``. It names the method, and not its address."""
+    change = notice.change
+    return json_text.write(
+        {
+            "alarm-notification": {
+                "id": notice.id,
+                "tenantId": change.tenant,
+                "alarmId": change.alarm_id,
+                "alarmDefinitionId": change.definition_id,
+                "newState": change.new_state,
+                "alarmTimestamp": change.time_ms,
+                "methodId": row.method_id,
+                "state": state,
+                "attempts": row.attempts,
+                "repeats": row.repeats,
+                "answer": answer,
+                "timestamp": now_ms,
+            }
+        }
+    )
 
 
 def _step(row: Row, attempt: int) -> NextStep:
@@ -86,7 +151,7 @@ def _step(row: Row, attempt: int) -> NextStep:
     return NextStep.RETRY if row.attempts == attempt else NextStep.SEND
 
 
-def _new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, str | int]:
+def _new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, Any]:
     return {
         "id": notice.id,
         "tenant": notice.change.tenant,
@@ -99,6 +164,8 @@ def _new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempt
         "repeats": 0,
         "created": now_ms,
         "updated": now_ms,
+        "definition_id": notice.change.definition_id,
+        "change": zlib.compress(notice.change.message, 1),
     }
 
 

@@ -22,6 +22,7 @@ from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
+from monasca_common.notification.announcer import NotificationAnnouncer
 from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import NoticeLedger
@@ -34,6 +35,7 @@ from monasca_common.notification.settings import NotificationSettings, notificat
 LOG = logging.getLogger(__name__)
 
 _CLOSE_SECONDS = 5
+_ANNOUNCE_SECONDS = 3.0
 
 
 class NotificationWork:
@@ -46,12 +48,15 @@ class NotificationWork:
         self._database = AlarmsDatabase(settings.database, grouped=True)
         methods = NotificationMethods(self._database, keys)
         ledger = NoticeLedger(self._database)
+        topic = settings.processing.notification_topic
+        self._announcer = NotificationAnnouncer(self._database, settings.changes.producer, topic, clock)
         self._delivery = NoticeDelivery(
             ledger,
             notifiers,
             settings.retry.policy(),
             clock,
             max_at_one_method=settings.processing.max_at_one_method,
+            announce=self._announcer.add,
         )
         (topic,) = settings.retries.consumer.topics
         silences = Silences(self._database)
@@ -68,9 +73,10 @@ class NotificationWork:
         self._retention = LedgerRetention(ledger, silences, clock, settings.processing.kept_ms)
         runs = [*(member.run for member in self._members), self._retention.run]
         self._threads = [threading.Thread(target=run, daemon=True) for run in runs]
+        self._announcing = threading.Thread(target=self._announcer.run, daemon=True)
 
     def start(self) -> None:
-        for thread in self._threads:
+        for thread in (self._announcing, *self._threads):
             thread.start()
 
     def stop(self) -> dict[str, int]:
@@ -81,6 +87,8 @@ class NotificationWork:
             thread.start()
         for thread in (*stoppers, *self._threads):
             thread.join()
+        self._announcer.stop()
+        self._announcing.join(_ANNOUNCE_SECONDS)
         self._database.close()
         return dict(self._delivery.counts)
 

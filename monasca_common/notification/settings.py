@@ -215,6 +215,12 @@ class ProcessorSettings:
         "what Kafka delivers again after that is sent again. Too large: the table fills the database.",
     )
 
+    notification_topic: str = option(
+        "alarm-notifications",
+        old_names=("kafka.notification_topic",),
+        help="The topic that is told of each notification that was sent or given up.",
+    )
+
     @property
     def kept_ms(self) -> int:
         """How long the ledger keeps a row: at least as long as its change may be told, so that none is told twice."""

@@ -492,7 +492,7 @@ alarm_staging = sa.Table(
 )
 
 # What is to be published, written in the transaction of what it tells of, and removed once Kafka has it. ``kind``:
-# ``transition`` or ``event``, which has a topic each.
+# ``transition``, ``event`` or ``notification``, which has a topic each.
 alarm_outbox = sa.Table(
     "alarm_outbox",
     metadata,
@@ -506,7 +506,8 @@ alarm_outbox = sa.Table(
 
 # The ledger of notifications. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
 # another attempt) or ``given up``. ``repeats``: attempts after one whose outcome a crash hid: the receiver may have it
-# twice.
+# twice. ``reason``: what the receiver answered, or why it was not sent. ``failures``: a JSON object a line, of each
+# failed attempt. ``change``: the message of the alarm's change, compressed by zlib.
 notification = sa.Table(
     "notification",
     metadata,
@@ -522,7 +523,13 @@ notification = sa.Table(
     sa.Column("reason", sa.Text),
     sa.Column("created", _BIG, nullable=False),
     sa.Column("updated", _BIG, nullable=False),
+    sa.Column("definition_id", _NAME),
+    sa.Column("change", sa.LargeBinary),
+    sa.Column("failures", sa.Text),
     sa.Index("notification_by_age", "updated"),
+    sa.Index("notification_by_tenant", "tenant", "created"),
+    sa.Index("notification_by_alarm", "tenant", "alarm_id", "created"),
+    sa.Index("notification_by_method", "tenant", "method_id", "created"),
 )
 
 # Whose alarms nobody is notified of for a while: those with a metric that has all ``dimensions``.

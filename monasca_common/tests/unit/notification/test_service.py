@@ -9,6 +9,7 @@ import time
 import fixtures
 from oslotest import base
 
+from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silences import Silence, Silences
@@ -17,7 +18,7 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification.http_sender import HttpSender
-from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.ledger import NOTIFICATION, NoticeLedger
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.notifiers.base import Tools
 from monasca_common.notification.notifiers.webhook import WebhookNotifier
@@ -42,7 +43,7 @@ from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 
 DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
-CHANGES, RETRIES = "alarm-state-transitions", "retry-notifications"
+CHANGES, RETRIES, NOTIFICATIONS = "alarm-state-transitions", "retry-notifications", "alarm-notifications"
 
 
 class ServiceCase(NotificationCase, base.BaseTestCase):
@@ -54,6 +55,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         self.alarms_database = AlarmsDatabase(self.database.settings)
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())
+        self.kafka.broker.create_topic(NOTIFICATIONS, 1)
         for topic in (CHANGES, RETRIES):
             self.kafka.broker.create_topic(topic, 1)
             self.kafka.broker.create_topic(f"{topic}.dlq", 1)
@@ -101,6 +103,16 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
 
     def letters(self, topic):
         return self.kafka.broker.records(f"{topic}.dlq")
+
+    def announced(self):
+        """{message id: facts} of what the topic of sent notifications was told."""
+        records = self.kafka.broker.records(NOTIFICATIONS)
+        told = {dict(each.headers)["message-id"]: json.loads(each.value)["alarm-notification"] for each in records}
+        self.assertEqual(len(records), len(told))
+        return told
+
+    def waiting_announcements(self):
+        return outbox.left(self.alarms_database, NOTIFICATION, before_ms=2**60, limit=100)
 
     def committed(self, topic):
         return self.kafka.broker.committed(f"g-{topic}").get(TopicPartition(topic, 0), 0)
@@ -168,7 +180,9 @@ class SilencesTest(ServiceCase):
         self.until(lambda: self.committed(CHANGES) == 3, "the commit")
         self.assertEqual(1, stop()["sent"])
         silenced = ("a1", "silenced", 0, f"silence {made.id} by ann: new disks")
-        self.assertEqual([silenced, ("a2", "sent", 1, None)], self.ledger("alarm_id", "state", "attempts", "reason"))
+        self.assertEqual(
+            [silenced, ("a2", "sent", 1, "answered 200")], self.ledger("alarm_id", "state", "attempts", "reason")
+        )
 
     def test_an_attempt_before_a_crash_is_finished_although_it_is_silenced_since(self):
         receiver = self.receiver()
@@ -399,3 +413,74 @@ class SettingsOfServiceTest(ConfigurationTestCase):
         self.assertEqual([(("transitions",), "old-name"), (("again",), "old-name-retry")], read)
         self.assertEqual((2, 5), (settings.processing.number, settings.processing.ttl))
         self.assertEqual((7, 30.0), (settings.retry.policy().attempts, settings.retry.policy().backoff_seconds))
+
+
+class AnnouncementTest(ServiceCase):
+    def test_what_was_sent_and_what_was_given_up_is_told_and_leaves_the_outbox(self):
+        taking, failing = self.receiver(), self.receiver()
+        failing.answer = failing.answers(500)
+        methods = [self.method(taking.url()), self.method(failing.url())]
+        stop = self.start(max_attempts=2)
+        made = self.alarm()
+        self.publish(made.message)
+        self.until(lambda: len(self.kafka.broker.records(NOTIFICATIONS)) == 2, "the announcements")
+        stop()
+
+        told = {each["methodId"]: each for each in self.announced().values()}
+        usual = {
+            "tenantId": TENANT,
+            "alarmId": "a1",
+            "alarmDefinitionId": "d1",
+            "newState": "ALARM",
+            "alarmTimestamp": made.time_ms,
+            "repeats": 0,
+        }
+        expected = {
+            methods[0]: {"state": "sent", "attempts": 1, "answer": "answered 200"},
+            methods[1]: {
+                "state": "given up",
+                "attempts": 2,
+                "answer": f"http://127.0.0.1:{failing.port} answered 500",
+            },
+        }
+        for method in methods:
+            facts = {**usual, **expected[method], "methodId": method, "id": notice_of(made, method).id}
+            self.assertEqual(facts, {name: told[method][name] for name in facts})
+        self.assertNotIn("hook", str(told))
+        self.assertEqual([], self.waiting_announcements())
+
+    def test_what_kafka_does_not_take_stays_and_is_told_later_under_the_same_id(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        made = self.alarm()
+        # A process died after its commit, and before it told of it.
+        ledger = NoticeLedger(self.alarms_database)
+        notice = notice_of(made, method)
+        ledger.begin(notice, method, 1, self.now_ms - 120_000)
+        left = ledger.finish(notice, "sent", self.now_ms - 120_000, "answered 200")
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.announcer._LOOK_SECONDS", 0.01))
+
+        self.start()
+        self.until(lambda: not self.waiting_announcements(), "the announcement")
+
+        self.assertEqual({left.message_id}, set(self.announced()))
+
+    def test_a_failed_attempt_is_in_the_ledger_with_its_answer_and_told_to_nobody(self):
+        ledger = NoticeLedger(self.alarms_database)
+        notice = notice_of(self.alarm(), "m1")
+        for attempt in (1, 2):
+            ledger.begin(notice, "m1", attempt, attempt)
+            self.assertIsNone(ledger.finish(notice, "failed", 10 * attempt, f"answered 50{attempt}"))
+        [(failures,)] = self.ledger("failures")
+        self.assertEqual(
+            [{"timestamp": 10, "answer": "answered 501"}, {"timestamp": 20, "answer": "answered 502"}],
+            [json.loads(line) for line in failures.splitlines()],
+        )
+
+    def test_what_nobody_could_publish_goes_with_the_ledger(self):
+        ledger = NoticeLedger(self.alarms_database)
+        notice = notice_of(self.alarm(), "m1")
+        ledger.begin(notice, "m1", 1, 1)
+        ledger.finish(notice, "sent", 2)
+        ledger.prune(3)
+        self.assertEqual([], self.waiting_announcements())

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes what became of notifications to the topic ``alarm-notifications``.
+
+It is in the outbox since the transaction that recorded it, so no crash loses it. It leaves the outbox once Kafka has
+acknowledged it; what a crash left there is published by whichever process is next, under the same message id.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from monasca_common.alarms import outbox
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.outbox import Unpublished
+from monasca_common.kafka import MessagingError, Record, open_producer
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.notification.ledger import NOTIFICATION
+from monasca_common.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from monasca_common.kafka import KafkaProducer
+
+LOG = logging.getLogger(__name__)
+
+_MOST_AT_ONCE = 500
+_MOST_REMEMBERED = 10_000  # more stay in the outbox until they are old enough to be looked for
+_LEFT_AFTER_MS = 60_000  # who wrote a row has published it by then, or does not any more
+_LOOK_SECONDS = 30.0
+_CLOSE_SECONDS = 2.0
+
+
+class NotificationAnnouncer:
+    """`add` is for any thread; `run` for one of its own."""
+
+    def __init__(self, database: AlarmsDatabase, producer: ProducerSettings, topic: str, clock: Clock) -> None:
+        self._database = database
+        self._settings = producer
+        self._topic = topic
+        self._clock = clock
+        self._due: deque[Unpublished] = deque(maxlen=_MOST_REMEMBERED)
+        self._wake = threading.Event()
+        self._stopping = False
+
+    def add(self, row: Unpublished) -> None:
+        """After the commit."""
+        self._due.append(row)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Returns at once. What is left after that is in the outbox."""
+        self._stopping = True
+        self._wake.set()
+
+    def run(self) -> None:
+        """Raises nothing: what fails stays in the outbox and is looked for again."""
+        producer: KafkaProducer | None = None
+        try:
+            while not self._stopping:
+                self._wake.wait(_LOOK_SECONDS)
+                self._wake.clear()
+                try:
+                    producer = producer or open_producer(self._settings)
+                    self._publish_due(producer)
+                except (MessagingError, StorageError) as error:
+                    LOG.warning("what became of notifications stays in the outbox: %s", error)
+                except Exception:
+                    LOG.exception("what became of notifications stays in the outbox")
+        finally:
+            if producer is not None:
+                producer.close(_CLOSE_SECONDS)
+
+    def _publish_due(self, producer: KafkaProducer) -> None:
+        own = [self._due.popleft() for _ in range(min(len(self._due), _MOST_AT_ONCE))]
+        if own:
+            self._publish(producer, own)
+        else:
+            before_ms = self._clock.time_ms() - _LEFT_AFTER_MS
+            while left := outbox.left(self._database, NOTIFICATION, before_ms=before_ms, limit=_MOST_AT_ONCE):
+                if not self._publish(producer, left):
+                    return
+        if self._due:
+            self._wake.set()
+
+    def _publish(self, producer: KafkaProducer, rows: Sequence[Unpublished]) -> bool:
+        """Whether Kafka has all of them."""
+        records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in rows]
+        report = producer.publish(self._topic, records)
+        kept = {delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)}
+        outbox.remove(self._database, [row for index, row in enumerate(rows) if index not in kept])
+        if kept:
+            LOG.warning("%d messages to %s stay in the outbox: %s", len(kept), self._topic, next(iter(kept.values())))
+        return not kept
