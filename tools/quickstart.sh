@@ -18,7 +18,7 @@ Creates .venv when it is missing, installs the tested versions, starts a real Ka
 posts this machine's own metrics, loses answers and kills the persister on purpose, and ends with a table that
 counts what was posted, stored, doubled and lost. A job on Spark then makes hourly averages, which are shown beside
 their rows. Then an alarm is defined on a load that one process makes, and its history is shown beside what was
-measured. Everything stays up until Ctrl-C.
+measured; a webhook on this machine is told of each change. Everything stays up until Ctrl-C.
 
   --once          end after the tables
   --json          print one JSON object as the last line of standard output
@@ -26,7 +26,8 @@ measured. Everything stays up until Ctrl-C.
   --keep-data D   keep database, configuration and logs in the new folder D
   --help          this text
 
-Exit status: 0 when nothing was lost and nothing doubled, and the alarm went from OK to ALARM and back. Needs Python 3.11 or newer and git; Java 17 or newer for a
+Exit status: 0 when nothing was lost and nothing doubled, the alarm went from OK to ALARM and back, and the webhook was
+told. Needs Python 3.11 or newer and git; Java 17 or newer for a
 real Kafka and Spark.
 EOF
             exit 0
@@ -34,5 +35,5 @@ EOF
     esac
 done
 
-make_environment api,persister,devbroker,quickstart,spark >&2
+make_environment api,persister,devbroker,notification,quickstart,spark >&2
 exec monasca-common quickstart "$@"

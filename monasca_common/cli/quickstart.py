@@ -22,7 +22,7 @@ from monasca_common.cli.command import MonascaCommand
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
-from monasca_common.quickstart import aggregates, alarm
+from monasca_common.quickstart import aggregates, alarm, webhook
 from monasca_common.quickstart.brokers import PARTITIONS, Broker, java_is_missing, mock, real_kafka
 from monasca_common.quickstart.load import MOST_SECONDS, PROCESS_NAME, OwnLoad
 from monasca_common.quickstart.run import Run, RunProgress
@@ -33,11 +33,17 @@ from monasca_common.quickstart.services import (
     make_folder,
     run_command,
     write_configuration,
+    write_notification_configuration,
 )
 from monasca_common.quickstart.table import RunSummary, show
 
 _DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
-_SERVICES = {"persister": "the persister", "api": "the API", "pipeline run evaluate": "the evaluator"}
+_SERVICES = {
+    "persister": "the persister",
+    "api": "the API",
+    "pipeline run evaluate": "the evaluator",
+    "notification": "the notification service",
+}
 _SAY_EVERY_SECONDS = 5.0
 _NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.service")
 
@@ -47,9 +53,9 @@ class Quickstart(MonascaCommand):
 
     It starts a real Kafka, the API and the persister on this machine, loses some of Kafka's acknowledgements on
     purpose, kills the persister with SIGKILL in the middle, and ends with a table. Then the pipeline makes hourly
-    averages on Spark, an alarm follows a load that is made here, and everything stays up until Ctrl-C. Without Java it
-    runs on librdkafka's in-process broker. Exit status: 0 when nothing was lost and nothing doubled, and the alarm
-    went from OK to ALARM and back.
+    averages on Spark, an alarm follows a load that is made here, a webhook on this machine is told of it, and
+    everything stays up until Ctrl-C. Without Java it runs on librdkafka's in-process broker. Exit status: 0 when
+    nothing was lost and nothing doubled, the alarm went from OK to ALARM and back, and the webhook was told.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -123,9 +129,10 @@ class Quickstart(MonascaCommand):
             # Started here, because it takes its time to start while the averages are made.
             evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
             services.append(evaluator)
+            hook = self._notified(supervisor, configuration, stack, services)
             outcome = replace(outcome, aggregates=self._aggregate(configuration, database))
             evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
-            outcome = replace(outcome, alarm=self._alarm(port, services))
+            outcome = replace(outcome, alarm=self._alarm(port, hook, services))
         if wanted.json:
             self.print(json.dumps(outcome.as_json()))
         if not wanted.once:
@@ -135,16 +142,18 @@ class Quickstart(MonascaCommand):
     def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
         if broker.kind == "kafka":
             self._say("making the database's tables and the topics")
-            run_command("init", "--execute", "--partitions", str(PARTITIONS), configuration=configuration)
+            needed = ["api", "persister", "pipeline", *(["notification"] if webhook.why_not() is None else [])]
+            named = [word for name in needed for word in ("--service", name)]
+            run_command("init", "--execute", "--partitions", str(PARTITIONS), *named, configuration=configuration)
         else:
             self._say("making the database's tables")
             run_command("db", "upgrade", configuration=configuration)
 
     def _started(
-        self, name: str, supervisor: Supervisor, configuration: Path, stack: contextlib.ExitStack
+        self, name: str, supervisor: Supervisor, configuration: Path, stack: contextlib.ExitStack, *more: Path
     ) -> ServiceProcess:
         self._running.append(_SERVICES[name])
-        service = ServiceProcess(supervisor, name, configuration)
+        service = ServiceProcess(supervisor, name, configuration, *more)
         stack.callback(service.stop)
         return service
 
@@ -154,6 +163,24 @@ class Quickstart(MonascaCommand):
             self._say(f"no hourly averages and no alarm: {missing}")
         return missing is None
 
+    def _notified(
+        self,
+        supervisor: Supervisor,
+        configuration: Path,
+        stack: contextlib.ExitStack,
+        services: list[ServiceProcess],
+    ) -> webhook.LocalWebhook | None:
+        missing = webhook.why_not()
+        if missing is not None:
+            self._say(f"nobody is notified: {missing}")
+            return None
+        hook = webhook.LocalWebhook()
+        hook.start()
+        stack.callback(hook.stop)
+        own = write_notification_configuration(configuration.parent)
+        services.append(self._started("notification", supervisor, configuration, stack, own))
+        return hook
+
     def _aggregate(self, configuration: Path, database: Path) -> int:
         self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 60 MB)")
         self._running.append("Spark")
@@ -162,7 +189,9 @@ class Quickstart(MonascaCommand):
         aggregates.show(averages, self._console)
         return len(averages)
 
-    def _alarm(self, port: int, services: Sequence[ServiceProcess]) -> alarm.AlarmSummary:
+    def _alarm(
+        self, port: int, hook: webhook.LocalWebhook | None, services: Sequence[ServiceProcess]
+    ) -> alarm.AlarmSummary:
         def check() -> None:
             for service in services:
                 service.check()
@@ -173,9 +202,17 @@ class Quickstart(MonascaCommand):
             f"({MOST_SECONDS:.0f} s at most), then rests"
         )
         with OwnLoad() as load:
-            summary = alarm.AlarmRun(port, load, check=check, say=self._say).go()
+            summary = alarm.AlarmRun(port, load, hook, check=check, say=self._say).go()
         alarm.show(summary, self._console)
+        if summary.notifications is not None:
+            webhook.show(summary.notifications, self._console)
+            self._say("the first attempt of an ALARM is refused on purpose; the next one has its id")
+        if hook is not None:
+            hook.tell(self._say_what_came)
         return summary
+
+    def _say_what_came(self, told: webhook.ReceivedNotification) -> None:
+        self._say(f"the webhook got {told.state}, id {told.id}, attempt {told.attempts}: {told.answers[-1]}")
 
     def _broker(self) -> contextlib.AbstractContextManager[Broker]:
         missing = java_is_missing()
@@ -238,6 +275,9 @@ class Quickstart(MonascaCommand):
             f"/v2.0/metrics/statistics?name=cpu.percent&statistics=avg,max&merge_metrics=true&start_time={today}",
         ):
             self._say(f"  curl '{base}{path}'")
+        if alarm_id:
+            by_hand = "curl -X PATCH -H 'Content-Type: application/json' -d '{\"state\": \"ALARM\"}'"
+            self._say(f"  {by_hand} '{base}/v2.0/alarms/{alarm_id}'")
         self._say(f"  configuration and logs: {configuration.parent}")
         try:
             while True:

@@ -18,6 +18,7 @@ from rich.table import Table
 from monasca_common.quickstart.load import PROCESS_NAME, OwnLoad
 from monasca_common.quickstart.poster import PostedBulk, Poster
 from monasca_common.quickstart.services import ServiceFailed
+from monasca_common.quickstart.webhook import LocalWebhook, ReceivedNotification
 
 METRIC = "process.cpu_perc"
 EXPRESSION = f"last({METRIC}{{process_name={PROCESS_NAME}}}) > 10"
@@ -45,7 +46,8 @@ class AlarmMoment:
 
 @dataclass(frozen=True, slots=True)
 class AlarmSummary:
-    """``history``: the states that the alarm went through, as the API tells them. ``posted``: measurements."""
+    """``history``: the states that the alarm went through, as the API tells them. ``posted``: measurements.
+    ``notifications``: what the webhook got; ``None`` where there is none."""
 
     expression: str
     alarm_id: str | None
@@ -53,10 +55,12 @@ class AlarmSummary:
     moments: tuple[AlarmMoment, ...]
     posted: int
     seconds: float
+    notifications: tuple[ReceivedNotification, ...] | None = None
 
     @property
     def good(self) -> bool:
-        return self.history == _WAY
+        told = _WAY if self.notifications is None else [each.state for each in self.notifications if each.taken]
+        return self.history == _WAY and sorted(told) == sorted(_WAY)
 
 
 class LocalApi:
@@ -88,11 +92,21 @@ class LocalApi:
 
 
 class AlarmRun:
-    """Lets the load work and rest, by what state the alarm has. ``check`` raises when a service has ended."""
+    """Lets the load work and rest, by what state the alarm has. ``webhook``: it is told of each change. ``check``
+    raises when a service has ended."""
 
-    def __init__(self, port: int, load: OwnLoad, *, check: Callable[[], None], say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        port: int,
+        load: OwnLoad,
+        webhook: LocalWebhook | None,
+        *,
+        check: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
         self._api = LocalApi(port)
         self._load = load
+        self._webhook = webhook
         self._check = check
         self._say = say
         self._poster = Poster("127.0.0.1", port, threads=1, acknowledged=lambda _: None)
@@ -100,14 +114,21 @@ class AlarmRun:
 
     def go(self) -> AlarmSummary:
         started = time.monotonic()
-        definition = {"name": _NAME, "expression": EXPRESSION, "severity": "LOW"}
-        definition_id = self._api.post("/v2.0/alarm-definitions", definition)["id"]
+        definition_id = self._defined()
         self._go_its_way(definition_id)
         self._load.rest()
         self._poster.finish(_FINISH_SECONDS)
         if self._poster.refused:
             raise ServiceFailed(f"the API refused a request: {self._poster.refused[0]}")
         return self._summary(definition_id, started)
+
+    def _defined(self) -> str:
+        definition: dict[str, Any] = {"name": _NAME, "expression": EXPRESSION, "severity": "LOW"}
+        if self._webhook is not None:
+            method = {"name": _NAME, "type": "WEBHOOK", "address": self._webhook.url}
+            method_id = self._api.post("/v2.0/notification-methods", method)["id"]
+            definition |= {"alarm_actions": [method_id], "ok_actions": [method_id]}
+        return str(self._api.post("/v2.0/alarm-definitions", definition)["id"])
 
     def _go_its_way(self, definition_id: str) -> None:
         for state, prepare in zip(_WAY, (self._load.rest, self._load.work, self._load.rest), strict=True):
@@ -146,7 +167,16 @@ class AlarmRun:
             moments(self._measurements(), history),
             len(self._posted),
             round(time.monotonic() - started, 1),
+            self._told(len(history)),
         )
+
+    def _told(self, changes: int) -> tuple[ReceivedNotification, ...] | None:
+        if self._webhook is None:
+            return None
+        told = self._webhook.wait_for(changes, _FINISH_SECONDS)
+        if sum(each.taken for each in told) < changes:
+            self._say(f"the webhook was not told of {changes} changes within {_FINISH_SECONDS:.0f} s")
+        return told
 
     def _measurements(self) -> list[list[Any]]:
         """As the API tells them, once all of them are rows."""

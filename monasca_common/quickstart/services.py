@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 from monasca_common.devbroker import DevBrokerError
@@ -82,6 +83,15 @@ group_instance_id = quickstart
 enabled = false
 """
 
+# Of the notification service alone: none of the others may be told to trust this machine's addresses.
+_NOTIFICATION = """\
+[notification]
+allowed_networks = 127.0.0.1/32
+
+[retry_engine]
+interval = 1
+"""
+
 
 class ServiceFailed(Exception):
     """A service did not start, or ended by itself; the end of its log is in the message."""
@@ -111,9 +121,16 @@ def write_configuration(folder: Path, broker: Broker, port: int, evaluator_port:
     return path, database
 
 
+def write_notification_configuration(folder: Path) -> Path:
+    """The file that the notification service reads beside the other."""
+    path = folder / "notification.conf"
+    path.write_text(_NOTIFICATION)
+    return path
+
+
 def run_command(*words: str, configuration: Path) -> str:
     """One of `monasca-common`'s commands; what it printed. Raises `ServiceFailed`."""
-    done = subprocess.run(_command(*words, configuration=configuration), capture_output=True, text=True, check=False)
+    done = subprocess.run(_command(*words, files=[configuration]), capture_output=True, text=True, check=False)
     if done.returncode:
         raise ServiceFailed(f"monasca-common {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
@@ -122,14 +139,15 @@ def run_command(*words: str, configuration: Path) -> str:
 class ServiceProcess:
     """One command, running until `stop`; it ends with this process, even when this process is killed.
 
-    ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``.
+    ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``: further
+    configuration files.
     """
 
-    def __init__(self, supervisor: Supervisor, name: str, configuration: Path) -> None:
+    def __init__(self, supervisor: Supervisor, name: str, configuration: Path, *more: Path) -> None:
         self.name = name
         self._supervisor = supervisor
         self._log = configuration.with_name(f"{name.replace(' ', '-')}.log")
-        self._pid = supervisor.start(_command(*name.split(), configuration=configuration), log=self._log)
+        self._pid = supervisor.start(_command(*name.split(), files=[configuration, *more]), log=self._log)
 
     def kill_workers(self) -> int:
         """SIGKILL each of its worker processes; how many. The service replaces them."""
@@ -191,5 +209,6 @@ def _caught_up(metrics_url: str) -> bool:
     return float(told["last_batch_time_seconds"]) > 0 and float(told["behind_offsets"]) == 0
 
 
-def _command(*words: str, configuration: Path) -> list[str]:
-    return [sys.executable, "-m", "monasca_common.cli.main", *words, "--config-file", str(configuration)]
+def _command(*words: str, files: Sequence[Path]) -> list[str]:
+    named = [word for file in files for word in ("--config-file", str(file))]
+    return [sys.executable, "-m", "monasca_common.cli.main", *words, *named]

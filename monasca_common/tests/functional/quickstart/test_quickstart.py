@@ -81,6 +81,7 @@ class QuickstartTest(base.BaseTestCase):
         for average in aggregates.stored(self.data / "monasca.sqlite"):
             self.assertEqual(average.rows, average.records)  # whatever is in the log twice
         self.assert_alarm_came_and_went(outcome["alarm"])
+        self.assert_each_change_was_told_under_an_id_of_its_own(outcome["alarm"])
         self.assert_nothing_runs()
 
     def assert_alarm_came_and_went(self, alarm):
@@ -90,6 +91,11 @@ class QuickstartTest(base.BaseTestCase):
         self.assertEqual(["UNDETERMINED -> OK", "OK -> ALARM", "ALARM -> OK"], [each["change"] for each in changes])
         self.assertEqual([False, True, False], [each["value"] > 10 for each in changes])
         self.assertEqual(alarm["posted"], len(alarm["moments"]))
+
+    def assert_each_change_was_told_under_an_id_of_its_own(self, alarm):
+        told = sorted((each["state"], each["attempts"], each["answers"]) for each in alarm["notifications"])
+        self.assertEqual([("ALARM", 2, [503, 200]), ("OK", 1, [200]), ("OK", 1, [200])], told)
+        self.assertEqual(3, len({each["id"] for each in alarm["notifications"]}))
 
     def test_without_java_it_says_so_and_runs_on_the_broker_within_librdkafka(self):
         outcome, err = self.run_once(JAVA_HOME=str(self.data))

@@ -42,8 +42,10 @@ class InterruptTest(base.BaseTestCase):
                 "aggregates",
                 "alarm",
                 "OwnLoad",
+                "webhook",
             )
         }
+        self.stand_ins["webhook"].why_not.return_value = None
         self.has_java(True)
         self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", lambda: self.broker("kafka")))
         self.useFixture(fixtures.MockPatchObject(quickstart, "mock", lambda _topics: self.broker("mock")))
@@ -97,14 +99,23 @@ class InterruptTest(base.BaseTestCase):
         self.stand_ins["aggregates"].why_not.return_value = None
         status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
         self.assertEqual(130, status)
-        self.assertIn("stopping Spark, the evaluator, the API, the persister and Apache Kafka; ", lines[0])
+        self.assertIn("stopping Spark, the notification service, the evaluator, the API, the persister and ", lines[0])
 
     def test_the_evaluator_is_named_while_the_alarm_is_awaited(self):
         self.stand_ins["aggregates"].why_not.return_value = None
         self.stand_ins["aggregates"].aggregate.return_value = []
         status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
         self.assertEqual(130, status)
-        self.assertIn("stopping the evaluator, the API, the persister and Apache Kafka; ", lines[0])
+        self.assertIn("stopping the notification service, the evaluator, the API, the persister and ", lines[0])
+
+    def test_without_the_extra_nobody_is_notified_and_the_alarm_is_shown_all_the_same(self):
+        self.stand_ins["aggregates"].why_not.return_value = None
+        self.stand_ins["aggregates"].aggregate.return_value = []
+        self.stand_ins["webhook"].why_not.return_value = "jinja2 is not installed"
+        main(["quickstart", "--once"])
+        self.out.seek(0)
+        self.assertIn("nobody is notified: jinja2 is not installed", self.out.read())
+        self.assertIsNone(self.stand_ins["alarm"].AlarmRun.call_args.args[2])
 
     def test_an_alarm_that_did_not_come_back_is_the_exit_status(self):
         self.stand_ins["Run"].return_value.go.return_value.good = False

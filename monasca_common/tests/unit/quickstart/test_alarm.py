@@ -9,6 +9,7 @@ from rich.console import Console
 from monasca_common.alarms.expression import parse
 from monasca_common.quickstart import alarm
 from monasca_common.quickstart.services import ServiceFailed
+from monasca_common.quickstart.webhook import ReceivedNotification
 
 OK, ALARM = "2026-01-31T06:00:01.000Z", "2026-01-31T06:00:02.500Z"
 HISTORY = [
@@ -23,12 +24,11 @@ class FollowingApi:
 
     def __init__(self, load, posted, *, stuck=False):
         self.load, self.posted, self.stuck = load, posted, stuck
-        self.history = []
+        self.history, self.made = [], {}
 
     def post(self, path, content):
-        assert path == "/v2.0/alarm-definitions"
-        parse(content["expression"])
-        return {"id": "the-definition"}
+        self.made[path] = content
+        return {"id": f"id of {path}"}
 
     def get(self, path, **query):
         if path == "/v2.0/metrics/measurements":
@@ -64,15 +64,16 @@ class AlarmRunTest(base.BaseTestCase):
         self.poster.refused = []
         self.load, self.check, self.said = StandInLoad(), mock.Mock(), []
 
-    def run_alarm(self, **named):
-        run = alarm.AlarmRun(1, self.load, check=self.check, say=self.said.append)
-        run._api = FollowingApi(self.load, lambda: run._posted, **named)
+    def run_alarm(self, webhook=None, **named):
+        run = alarm.AlarmRun(1, self.load, webhook, check=self.check, say=self.said.append)
+        run._api = self.api = FollowingApi(self.load, lambda: run._posted, **named)
         return run.go()
 
     def test_an_alarm_that_follows_the_load_is_good(self):
         summary = self.run_alarm()
         self.assertEqual(("OK", "ALARM", "OK"), summary.history)
         self.assertTrue(summary.good)
+        parse(self.api.made["/v2.0/alarm-definitions"]["expression"])
         self.assertEqual(("the-alarm", summary.posted), (summary.alarm_id, self.poster.post.call_count))
 
     def test_an_alarm_that_stays_as_it_is_is_told_and_not_good(self):
@@ -81,6 +82,18 @@ class AlarmRunTest(base.BaseTestCase):
         self.assertEqual((("OK",), False), (summary.history, summary.good))
         self.assertIn("did not become ALARM", self.said[-1])
         self.assertFalse(self.load.works)
+
+    def test_a_webhook_is_the_method_of_both_states_and_has_to_be_told_of_each_change(self):
+        for states, is_good in ((("OK", "ALARM", "OK"), True), (("OK", "ALARM"), False)):
+            hook = mock.Mock(url="http://127.0.0.1:1/alarms")
+            told = tuple(ReceivedNotification(str(n), state, 1, (200,)) for n, state in enumerate(states))
+            hook.wait_for.return_value = told
+            summary = self.run_alarm(hook)
+            self.assertEqual((told, is_good), (summary.notifications, summary.good))
+            self.assertEqual(hook.url, self.api.made["/v2.0/notification-methods"]["address"])
+            definition = self.api.made["/v2.0/alarm-definitions"]
+            for actions in ("alarm_actions", "ok_actions"):
+                self.assertEqual(["id of /v2.0/notification-methods"], definition[actions])
 
     def test_a_service_that_has_ended_ends_it(self):
         self.check.side_effect = ServiceFailed("the evaluator ended")

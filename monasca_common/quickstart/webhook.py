@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A webhook on this machine: it refuses the first attempt of an ALARM, so that a retry under the same id is seen."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+REFUSED, TAKEN = 503, 200
+_PATH = "/alarms"
+_MOST_BYTES = 1_000_000
+_READ_SECONDS = 10.0
+_LOOK_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedNotification:
+    """What came under one ``id``. ``answers``: one for each attempt. ``seconds``: from the change to the last one."""
+
+    id: str
+    state: str
+    attempts: int = 0
+    answers: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def taken(self) -> bool:
+        return TAKEN in self.answers
+
+
+class LocalWebhook:
+    """Listens on 127.0.0.1 between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._received: dict[str, ReceivedNotification] = {}
+        self._tell: Callable[[ReceivedNotification], None] = lambda _: None
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}{_PATH}"
+
+    def start(self) -> None:
+        threading.Thread(target=self._server.serve_forever, name="webhook", daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def tell(self, tell: Callable[[ReceivedNotification], None]) -> None:
+        """From now on, call ``tell`` for each attempt."""
+        self._tell = tell
+
+    def received(self) -> tuple[ReceivedNotification, ...]:
+        """In the order of their first attempts."""
+        with self._lock:
+            return tuple(self._received.values())
+
+    def wait_for(self, count: int, seconds: float) -> tuple[ReceivedNotification, ...]:
+        """Wait until so many were taken, and return what there is then."""
+        deadline = time.monotonic() + seconds
+        while sum(each.taken for each in self.received()) < count and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_SECONDS)
+        return self.received()
+
+    def take(self, notification_id: str, told: dict[str, Any]) -> int:
+        """The answer to an attempt."""
+        with self._lock:
+            before = self._received.get(notification_id) or ReceivedNotification(notification_id, told["state"])
+            answer = REFUSED if told["state"] == "ALARM" and not before.attempts else TAKEN
+            found = replace(
+                before,
+                attempts=before.attempts + 1,
+                answers=(*before.answers, answer),
+                seconds=round(time.time() - float(told["alarm_timestamp"]), 1),
+            )
+            self._received[notification_id] = found
+        self._tell(found)
+        return answer
+
+    def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
+        webhook = self
+
+        class WebhookHandler(http.server.BaseHTTPRequestHandler):
+            timeout = _READ_SECONDS
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(min(int(self.headers["Content-Length"]), _MOST_BYTES))
+                self.send_response(webhook.take(self.headers["Idempotency-Key"], json.loads(body)))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Quiet."""
+
+        return WebhookHandler
+
+
+def why_not() -> str | None:
+    """Why nobody can be notified; ``None`` if somebody can."""
+    missing = [name for name in ("cotyledon", "jinja2", "urllib3") if importlib.util.find_spec(name) is None]
+    return f"{', '.join(missing)} is not installed (monasca-common[notification])" if missing else None
+
+
+def show(received: Iterable[ReceivedNotification], console: Console) -> None:
+    table = Table(title="What the webhook was told", title_justify="left")
+    table.add_column("state", no_wrap=True)
+    table.add_column("id (Idempotency-Key)", no_wrap=True)
+    table.add_column("attempts", justify="right")
+    table.add_column("answers", no_wrap=True)
+    table.add_column("after", justify="right", no_wrap=True)
+    for each in received:
+        answers = ", ".join(map(str, each.answers))
+        table.add_row(each.state, each.id, str(each.attempts), answers, f"{each.seconds:.0f} s")
+    console.print(table)
