@@ -44,7 +44,8 @@ class Results:
         return _spread([_value(run, figure) for run in self.runs[case]])
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Of medians of this run. The spread is that of single repeats, each beside its neighbour in time."""
+        """The median of single repeats, each beside its neighbour in time: what else runs on the machine changes from
+        minute to minute, and both of a pair have the same of it."""
         for required in REQUIRED:
             if self.runs.get(required.case) and (required.peer is None or self.runs.get(required.peer)):
                 yield self._verdict(required)
@@ -57,12 +58,12 @@ class Results:
         theirs = [_value(run, required.figure) for run in self.runs[required.peer]]
         compare = operator.truediv if required.figure == "rate" else operator.sub
         singles = [compare(a, b) for a, b in zip(mine, theirs, strict=False)]
-        median = compare(statistics.median(mine), statistics.median(theirs))
-        value = Spread(median, min(singles), max(singles))
+        value = _spread(singles)
         if required.figure != "rate":
-            return Verdict(required, value, None, met=median <= required.limit)
-        cpu = self.spread(required.peer, "cpu_us").median / self.spread(required.case, "cpu_us").median
-        return Verdict(required, value, cpu, met=median >= required.limit)
+            return Verdict(required, value, None, met=value.median <= required.limit)
+        pairs = zip(self.runs[required.peer], self.runs[required.case], strict=False)
+        cpu = statistics.median(theirs.cpu_us / mine.cpu_us for theirs, mine in pairs)
+        return Verdict(required, value, cpu, met=value.median >= required.limit)
 
     def updated(self, newer: Results) -> Results:
         """These, with the sections of ``newer`` in place of their older figures."""

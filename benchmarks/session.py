@@ -81,8 +81,9 @@ class Session:
                         self._measure(case, replace(self._job(case, topics[case.repeats]), database=url))
 
     def _write(self, section: Section) -> None:
-        for _ in range(section.runs(quick=self._quick)):
-            for case in section.cases:
+        for repeat in range(section.runs(quick=self._quick)):
+            # Now one and now the other is first, because the first has a machine that did something else before.
+            for case in section.cases if repeat % 2 == 0 else reversed(section.cases):
                 with self._topics.new() as topic:
                     self._measure(case, self._job(case, topic))
 

@@ -210,10 +210,8 @@ def parse_post(
     """
     rules = _Rules(allowed, max_dimensions, reserved_names)
     try:
-        if _OBJECT.match(body):
-            return ParsedPost([_normalised(_decode_posted(body), rules)], [0], 1)
-        metrics = _decode_posted_list(body)
-        valid = [_normalised(metric, rules) for metric in metrics[:max_elements]]
+        metrics = [_decode_posted(body)] if _OBJECT.match(body) else _decode_posted_list(body)
+        valid = _normalised(metrics[:max_elements], rules)
     except _REFUSED:
         return _parse_each(body, partial(_parse_element, rules=rules), max_elements)
     check_count(len(metrics), max_elements)
@@ -243,7 +241,7 @@ def envelopes(metrics_json: Sequence[bytes], tenant: str, region: str, creation_
 
 def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
     try:
-        return _normalised(_decode_posted(element), rules)
+        return _normalised([_decode_posted(element)], rules)[0]
     except _REFUSED:
         raise _why_not_posted(element, rules) from None
 
@@ -253,23 +251,36 @@ def _parse_element(element: bytes, *, rules: _Rules) -> bytes:
 _checked: Seen[tuple[str, bytes, int], msgspec.Raw] = Seen(20_000, max_entry_bytes=1024)
 
 
-def _normalised(metric: _PostedMetric, rules: _Rules) -> bytes:
+def _normalised(metrics: Sequence[_PostedMetric], rules: _Rules) -> list[bytes]:
+    """The text of each. Raises where one breaks a rule.
+
+    One loop without calls, then one pass in C: with a call for each metric it took a quarter longer.
+    """
     allowed, max_dimensions, reserved_names = rules
-    if metric.name in reserved_names:
+    if reserved_names and not reserved_names.isdisjoint([metric.name for metric in metrics]):
         raise ValueError(_RESERVED)
+    earliest_ms, latest_ms = max(0, allowed.earliest_ms), min(LATEST_MS, allowed.latest_ms)
+    find = _checked.find
+    for metric in metrics:
+        key = (metric.name, bytes(metric.dimensions), max_dimensions)
+        metric.dimensions = find(key) or _check(key)
+        time_ms = metric.timestamp
+        if time_ms.__class__ is float:
+            time_ms = metric.timestamp = _whole(time_ms)
+        if not earliest_ms <= time_ms <= latest_ms:
+            raise ValueError(times.NOT_A_TIME)
+        if not metric.value:
+            metric.value = 0.0  # -0.0 equals it
+        if metric.value_meta is not None:
+            metric.value_meta = _posted_meta(metric.value_meta) if metric.value_meta else None  # type: ignore[assignment]
     # Written by msgspec as a whole: a third of what formatting a text of the members costs.
-    key = (metric.name, bytes(metric.dimensions), max_dimensions)
-    metric.dimensions = _checked.find(key) or _check(key)
-    time_ms = metric.timestamp
-    if not (0 <= time_ms <= LATEST_MS and allowed.earliest_ms <= int(time_ms) <= allowed.latest_ms):
+    return list(map(_write, metrics))
+
+
+def _whole(time_ms: float) -> int:
+    if not 0 <= time_ms <= LATEST_MS:
         raise ValueError(times.NOT_A_TIME)
-    if time_ms.__class__ is float:
-        metric.timestamp = int(time_ms)
-    if not metric.value:
-        metric.value = 0.0  # -0.0 equals it
-    if metric.value_meta is not None:
-        metric.value_meta = _posted_meta(metric.value_meta) if metric.value_meta else None  # type: ignore[assignment]
-    return _write(metric)
+    return int(time_ms)
 
 
 def _check(key: tuple[str, bytes, int]) -> msgspec.Raw:
