@@ -25,11 +25,13 @@ from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.ledger import SILENCED
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.waiting import WaitingRetries
 from monasca_common.storage.errors import StorageError
 
 T = TypeVar("T")
 
 _FIRST = 1
+_SOON_SECONDS = 2.0  # what is due so soon waits in memory
 _MOST_AT_ONCE = 16  # methods of one change
 
 
@@ -83,6 +85,7 @@ class RetriesHandler:
     def __init__(
         self,
         methods: NotificationMethods,
+        waiting: WaitingRetries,
         delivery: NoticeDelivery,
         clock: Clock,
         *,
@@ -90,6 +93,7 @@ class RetriesHandler:
         max_attempts: int,
     ) -> None:
         self._methods = methods
+        self._waiting = waiting
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
@@ -98,9 +102,12 @@ class RetriesHandler:
     def __call__(self, message: Message) -> list[Output]:
         retry = _read(Retry.read, message)
         left_seconds = (retry.not_before_ms - self._clock.time_ms()) / 1000
-        if left_seconds > 0:
+        if 0 < left_seconds <= _SOON_SECONDS:
             raise RetryLater(after=left_seconds)
         with _translated():
+            if left_seconds > 0:
+                self._waiting.park(retry, message.value or b"")
+                return []
             if retry.attempt > self._max_attempts:
                 self._delivery.give_up(retry.notice, retry.reason)
                 raise Poison(retry.reason)

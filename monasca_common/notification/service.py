@@ -31,6 +31,7 @@ from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import Notifiers, types
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import NotificationSettings, notification_settings
+from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 
 LOG = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ _ANNOUNCE_SECONDS = 3.0
 
 
 class NotificationWork:
-    """Both members and the retention, over one database. Create it after the fork."""
+    """Both members, the timer of retries and the retention, over one database. Create it after the fork."""
 
     def __init__(
         self, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys = PLAIN
@@ -63,15 +64,17 @@ class NotificationWork:
         changes = ChangesHandler(
             methods, silences, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl
         )
+        waiting = WaitingRetries(self._database)
         retries = RetriesHandler(
-            methods, self._delivery, clock, retry_topic=topic, max_attempts=settings.retry.max_attempts
+            methods, waiting, self._delivery, clock, retry_topic=topic, max_attempts=settings.retry.max_attempts
         )
         self._members = (
             NotificationMember(settings.changes, changes, settings.processing.number, clock),
             NotificationMember(settings.retries, retries, settings.retry.number, clock),
         )
         self._retention = LedgerRetention(ledger, silences, clock, settings.processing.kept_ms)
-        runs = [*(member.run for member in self._members), self._retention.run]
+        self._timer = RetryTimer(waiting, topic, settings.retries.producer, clock)
+        runs = [*(member.run for member in self._members), self._retention.run, self._timer.run]
         self._threads = [threading.Thread(target=run, daemon=True) for run in runs]
         self._announcing = threading.Thread(target=self._announcer.run, daemon=True)
 
@@ -82,6 +85,7 @@ class NotificationWork:
     def stop(self) -> dict[str, int]:
         """What became of the notifications of this process."""
         self._retention.stop()
+        self._timer.stop()
         stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
         for thread in stoppers:
             thread.start()

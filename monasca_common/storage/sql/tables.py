@@ -547,5 +547,17 @@ silence = sa.Table(
     sa.Index("silence_by_end", "tenant", "until_ms"),
 )
 
+# Retries of notifications that are not due yet. ``due``: when ``value`` is published, or until when a process that
+# publishes it has claimed it.
+notification_waiting = sa.Table(
+    "notification_waiting",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("due", _BIG, nullable=False),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+    sa.Index("notification_waiting_by_due", "due"),
+)
+
 # One row: programs of an older revision than this one refuse to run on the database.
 oldest_program = sa.Table("oldest_program", metadata, sa.Column("revision", sa.Text, primary_key=True))
