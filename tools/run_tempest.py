@@ -175,8 +175,9 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 
 def _versions(database: str) -> str:
-    constraints = (_CHECKOUT / "tools" / "tempest-constraints.txt").read_text().splitlines()
-    pins = dict(line.split("==") for line in constraints if "==" in line)
+    files = (_CHECKOUT / "upper-constraints.txt", _CHECKOUT / "tools" / "tempest-constraints.txt")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    pins = dict(line.split("==") for line in lines if "==" in line)
     return f"monasca-tempest-plugin {pins['monasca-tempest-plugin']}, tempest {pins['tempest']}, {database}"
 
 

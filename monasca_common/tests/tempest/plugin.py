@@ -30,8 +30,8 @@ OPTIONS = [
         "lateness_seconds",
         default=10.0,
         min=0.0,
-        help="Up to how many seconds after a window was due its change of state may be seen in the history. Too small: "
-        "a busy installation fails.",
+        help="Up to how many seconds after a window was due, or after the post of what decides at once, its change of "
+        "state may be seen. Too small: a busy installation fails.",
     ),
 ]
 

@@ -362,6 +362,12 @@ class CommandTest(TempestCase):
             next(suite["results"] for suite in parsed if suite["name"] == "metrics"),
         )
 
+    def test_the_table_for_the_documentation_names_the_versions(self):
+        path = Path(self.useFixture(fixtures.TempDir()).path, "tempest.inc")
+        self.useFixture(fixtures.MonkeyPatch("run_tempest._measure", lambda *_: self.measured((METRIC, "passed"))))
+        self.ran("--rst", str(path), "--database", "postgresql")
+        self.assertRegex(path.read_text(), r"\nmonasca-tempest-plugin 2\.[\d.]+, tempest [\d.]+, postgresql\.\n")
+
     def test_a_wrong_argument_and_what_cannot_run_have_their_own_status(self):
         self.assertEqual(2, self.ran("metric")[0])
         self.assertEqual(2, self.ran("--keep", str(TOOLS))[0])

@@ -66,6 +66,23 @@ class TestLifeCycle(MonitoringCase):
         self.assertEqual([2, 1], [len(page) for page in pages])
         self.assertEqual(sorted(each["id"] for each in alarms), [each["id"] for page in pages for each in page])
 
+    def test_what_later_data_cannot_undo_is_decided_soon_after_its_post(self):
+        metric = self.name()
+        definition = self.define(f"count({metric}, deterministic) > 10")
+        self.post(metric, *range(5), host="a")
+        (alarm,) = self.alarms_of(definition)
+        self.assertEqual("OK", alarm["state"])
+        self.post(metric, *range(40), host="a")  # so many that a minute that ends within them leaves enough
+        posted = time.monotonic()
+        self.wait_for(
+            lambda: self.client.find(f"alarms/{alarm['id']}"),
+            lambda found: found["state"] == "ALARM",
+            "ALARM by the count",
+        )
+        took = time.monotonic() - posted
+        self.assertLess(took, CONF.monasca_common.lateness_seconds)
+        self.addDetail("measured", text_content(f"saw the state {took:.1f} s after the answer to its post"))
+
     def test_a_state_set_by_hand_is_in_the_history_and_the_history_outlives_the_alarm(self):
         metric = self.name()
         definition = self.define(f"last({metric}) > 14")
