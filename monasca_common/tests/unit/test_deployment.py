@@ -5,6 +5,7 @@ import configparser
 import functools
 import re
 import shlex
+from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import yaml
@@ -19,18 +20,24 @@ from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
 from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.notification import service as notification
+from monasca_common.notification.settings import notification_settings
 from monasca_common.persister import service, status_server
 from monasca_common.persister.settings import persister_settings
+from monasca_common.pipeline.settings import spark_settings
 from monasca_common.tests.unit.test_command_pages import commands
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-SERVICES = ("api", "persister", "pipeline")
+SERVED = ("api", "persister", "pipeline", "evaluator")  # at a port
+SERVICES = (*SERVED, "notification")
+CONFIGURED = {"evaluator": "pipeline"}  # as which of the services of `config check`; others by their own name
+JOBS = {"pipeline": "aggregate", "evaluator": "evaluate"}
 [RELEASE] = re.findall(r"(?m)^version = (.+)$", (ROOT / "setup.cfg").read_text())
 _SECONDS = {"s": 1, "min": 60}
 _BATCH_SECONDS = 180  # of the pipeline: batches are short, and one that is killed is computed again
 _STATUS_PATHS = set(re.findall(r'path == "(/\w+)"', Path(status_server.__file__).read_text()))
-PATHS = {"api": PUBLIC_PATHS, "persister": _STATUS_PATHS, "pipeline": {"/metrics"}}
+PATHS = {"api": PUBLIC_PATHS, "persister": _STATUS_PATHS, "pipeline": {"/metrics"}, "evaluator": {"/metrics"}}
 
 
 def unit(name):
@@ -82,7 +89,9 @@ def words_of_containers():
 class ConfiguredTestCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        [database] = self.create_tempfiles([("secret", "[database]\nconnection = postgresql://u:p@db/d\n")])
+        key = urlsafe_b64encode(b"replace+this+example+key+at+once").decode()
+        secrets = f"[database]\nconnection = postgresql://u:p@db/d\n[alarms]\naddress_keys = {key}\n"
+        [database] = self.create_tempfiles([("secret", secrets)])
         authority = self.create_tempfiles([("ca", "")], ext=".pem")[0]
         example = (DEPLOY / "systemd" / "monasca.conf").read_text().replace("/etc/monasca/ca.pem", authority)
         [here] = self.create_tempfiles([("monasca", example)])
@@ -108,14 +117,15 @@ class CommandsTest(base.BaseTestCase):
         words = words[words[0] == "monasca-common" :]
         length = next(length for length in (3, 2, 1) if " ".join(words[:length]) in known)
         parsed = known[" ".join(words[:length])].parse_args(words[length:])
-        self.assertEqual(2, len(parsed.config_file))
+        self.assertIn(len(parsed.config_file), (2, 3))
         self.assertNotRegex(" ".join(words), "(?i)password|token|://")
 
     def test_each_command_of_a_unit_is_one_of_ours(self):
         for name in SERVICES:
             program, *words = shlex.split(unit(name)["ExecStart"])
             self.assertEqual("/opt/monasca/bin/monasca-common", program)
-            self.assertEqual(name, words[0])
+            command = ["pipeline", "run", JOBS[name]] if name in JOBS else [name]
+            self.assertEqual(command, words[: len(command)])
             self.assert_accepted(words)
 
     def test_each_command_of_a_container_is_one_of_ours(self):
@@ -127,7 +137,7 @@ class ConfigurationsTest(ConfiguredTestCase):
     def test_each_service_would_start_with_each_file(self):
         for where, files in self.files.items():
             for name in SERVICES:
-                found = look_over(name, files)
+                found = look_over(CONFIGURED.get(name, name), files)
                 self.assertEqual(((), ()), (found.faults, found.notes), f"{where}: {name}")
 
     def test_each_option_for_keystone_is_one_of_the_middleware_or_of_the_way_to_authenticate(self):
@@ -143,7 +153,7 @@ class ConfigurationsTest(ConfiguredTestCase):
 
     def test_ports_are_those_of_the_files(self):
         spec, config = composed()["services"], (DEPLOY / "compose" / "monasca.conf").read_text()
-        for name in SERVICES:
+        for name in SERVED:
             pod = pods()[name]["containers"][0]
             ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
             self.assertEqual(port_of(name, (DEPLOY / "kubernetes" / "monasca.conf").read_text()), ports["http"])
@@ -154,13 +164,26 @@ class ConfigurationsTest(ConfiguredTestCase):
 
     def test_the_driver_is_found_where_executors_look_for_it(self):
         text = (DEPLOY / "kubernetes" / "monasca.conf").read_text()
-        options = dict(re.findall(r"(?m)^options = ([\w.]+)=(.+)$", text))
-        ports = {each["name"]: each["port"] for each in manifests("Service")["pipeline"]["spec"]["ports"]}
-        self.assertEqual("monasca-pipeline", options["spark.driver.host"])
-        self.assertEqual(str(ports["driver"]), options["spark.driver.port"])
-        self.assertEqual(str(ports["blocks"]), options["spark.driver.blockManager.port"])
+        own = {"pipeline": "", "evaluator": (DEPLOY / "kubernetes" / "evaluator.conf").read_text()}
+        for name, more in own.items():
+            options = dict(re.findall(r"(?m)^options = ([\w.]+)=(.+)$", text + more))
+            ports = {each["name"]: each["port"] for each in manifests("Service")[name]["spec"]["ports"]}
+            self.assertEqual(f"monasca-{name}", options["spark.driver.host"])
+            self.assertEqual(f"monasca-{name}-0", options["spark.kubernetes.driver.pod.name"])
+            self.assertEqual(str(ports["driver"]), options["spark.driver.port"])
+            self.assertEqual(str(ports["blocks"]), options["spark.driver.blockManager.port"])
         [image] = [each for each in kustomization()["images"] if each["name"] == "monasca-pipeline"]
         self.assertEqual(f"{image['newName']}:{image['newTag']}", options["spark.kubernetes.container.image"])
+
+    def test_the_evaluator_has_the_options_of_the_later_file(self):
+        folder = DEPLOY / "kubernetes"
+        files = [folder / "monasca.conf", folder / "evaluator.conf", DEPLOY / "systemd" / "secret.conf"]
+        settings = spark_settings(services.read_service("pipeline", list(map(str, files))))
+        self.assertEqual("monasca-evaluator", settings.options["spark.driver.host"])
+        self.assertEqual("2", settings.options["spark.executor.instances"])
+        [container] = pods()["evaluator"]["containers"]
+        named = [Path(word).name for word in container["args"] if word.endswith(".conf")]
+        self.assertEqual([path.name for path in files], named)
 
     def test_a_stop_may_take_as_long_as_the_service_does(self):
         compose, kubernetes = composed()["services"], pods()
@@ -170,6 +193,8 @@ class ConfigurationsTest(ConfiguredTestCase):
                 "api": gunicorn.cfg.graceful_timeout,
                 "persister": service._grace_seconds(persister_settings(self.conf(where))),
                 "pipeline": _BATCH_SECONDS,
+                "evaluator": _BATCH_SECONDS,
+                "notification": notification._grace_seconds(notification_settings(self.conf(where, "notification"))),
             }
             for name, least in takes.items():
                 self.assertGreater(seconds(unit(name)["TimeoutStopSec"]), least)
@@ -180,7 +205,7 @@ class ConfigurationsTest(ConfiguredTestCase):
 def port_of(name, text):
     parser = configparser.RawConfigParser(strict=False)
     parser.read_string(text)
-    group = {"api": "api", "persister": "persister", "pipeline": "pipeline_aggregate"}[name]
+    group = f"pipeline_{JOBS[name]}" if name in JOBS else name
     return int(parser[group]["port" if name == "api" else "status_port"])
 
 
@@ -237,10 +262,11 @@ class ContainersTest(base.BaseTestCase):
 
     def test_java_may_run_what_it_unpacks_into_the_temporary_folder(self):
         # Docker mounts a tmpfs noexec unless it is told otherwise, and zstd's and snappy's libraries are then refused.
-        self.assertEqual(["/tmp:exec"], composed()["services"]["pipeline"]["tmpfs"])
+        for name in JOBS:
+            self.assertEqual(["/tmp:exec"], composed()["services"][name]["tmpfs"])
 
     def test_each_probe_asks_what_the_service_serves(self):
-        for name in SERVICES:
+        for name in SERVED:
             container = pods()[name]["containers"][0]
             probes = [probe for key, probe in container.items() if key.endswith("Probe")]
             self.assertGreaterEqual(len(probes), 2)
@@ -249,7 +275,7 @@ class ContainersTest(base.BaseTestCase):
                 self.assertIn(probe["httpGet"]["path"], PATHS[name])
 
     def test_what_a_dependency_lets_fail_restarts_no_pod(self):
-        for name in SERVICES:
+        for name in SERVED:
             self.assertNotEqual("/healthcheck", pods()[name]["containers"][0]["livenessProbe"]["httpGet"]["path"])
 
     def test_kustomize_finds_each_file_and_each_file_is_found(self):
