@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from monasca_common.alarms import transitions
 from monasca_common.alarms.errors import BrokenRules
 from monasca_common.alarms.expression import ExpressionError, SubExpression, parse
 from monasca_common.models.errors import Violation
 from monasca_common.models.limits import LONGEST_TEXT, MOST_DIMENSIONS, POSTED, TextRule
 
-SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
+SEVERITIES = transitions.SEVERITIES
 STATES = ("OK", "UNDETERMINED", "ALARM")
 SORTS = ("id", "name", "severity", "updated_at", "created_at")
 NAME = TextRule()

@@ -13,6 +13,8 @@ from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import NON_EMPTY, TENANT
 
+#: The lowest first.
+SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
 BY_HAND = "Alarm state updated via API"
 _ID_BYTES = 16
 

@@ -18,7 +18,7 @@ from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.notification.settings import CHANGES_GROUP, RETRIES_GROUP, notification_settings
+from monasca_common.notification.settings import CHANGES_GROUP, PERIODIC_GROUP, RETRIES_GROUP, notification_settings
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_settings, has_archive
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, replay_settings
@@ -117,6 +117,7 @@ def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     settings = notification_settings(conf)
     yield from _read_by(settings.changes.consumer, CHANGES_GROUP)
     yield from _read_by(settings.retries.consumer, RETRIES_GROUP)
+    yield from _read_by(settings.periodic.consumer, PERIODIC_GROUP)
     yield ServiceTopic(settings.processing.notification_topic, CHANGES_GROUP)
 
 

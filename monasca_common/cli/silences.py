@@ -20,7 +20,8 @@ from monasca_common.models import times
 from monasca_common.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from monasca_common.alarms.silences import Silence, Silences
+    from monasca_common.alarms.silence_tables import Silences
+    from monasca_common.alarms.silences import Silence
 
 _MOST_LISTED = 10_000
 
@@ -123,7 +124,7 @@ class SilenceRemove(_SilenceCommand):
 def _stored(parsed_args: argparse.Namespace) -> Iterator[Silences]:
     from monasca_common.alarms.database import AlarmsDatabase
     from monasca_common.alarms.settings import database_settings
-    from monasca_common.alarms.silences import Silences
+    from monasca_common.alarms.silence_tables import Silences
 
     database = AlarmsDatabase(database_settings(configuration.read(parsed_args)))
     try:

@@ -15,7 +15,7 @@ from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.errors import NotificationError, SendFailed, SendRefused
-from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, NextStep, NoticeLedger
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.places import MethodPlaces
@@ -48,13 +48,18 @@ class NoticeDelivery:
         self._unrecorded: set[str] = set()
         self.counts: Counter[str] = Counter()
 
-    def attempt(self, notice: Notice, method: NotificationMethod, attempt: int) -> Retry | None:
-        """The retry that is to be published, if the attempt failed. Raises `StorageError`: then it comes again."""
+    def attempt(
+        self, notice: Notice, method: NotificationMethod, attempt: int, *, released: bool = False
+    ) -> Retry | None:
+        """The retry that is to be published, if the attempt failed. ``released``: see `NoticeLedger.begin`.
+
+        Raises `StorageError`: then it comes again.
+        """
         with self._places.place(method.id, notice.id) as place:
             if place.turn_seconds is not None:
                 reason = "others are being sent to this method"
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
-            following = self._attempt(notice, method, attempt)
+            following = self._attempt(notice, method, attempt, released=released)
             place.failed = following is not None
             return following
 
@@ -64,25 +69,14 @@ class NoticeDelivery:
         self._count("given up")
         LOG.error("notification %s is given up: %s", notice.id, reason)
 
-    def withhold(self, notice: Notice, method: NotificationMethod, state: str, why: str) -> bool:
-        """Record that it is not sent. ``False``: an attempt was made before a crash, so another one must follow.
-
-        Raises `StorageError`.
-        """
-        found = self._ledger.withhold(notice, method.id, state, why, self._clock.time_ms())
-        if found == state:
-            self._count(state)
-            LOG.info("notification %s is %s: %s", notice.id, state, why)
-        return found not in (SENDING, FAILED)
-
     def skip(self, why: str) -> None:
         self._count(why)
 
-    def _attempt(self, notice: Notice, method: NotificationMethod, attempt: int) -> Retry | None:
+    def _attempt(self, notice: Notice, method: NotificationMethod, attempt: int, *, released: bool) -> Retry | None:
         if notice.id in self._unrecorded:
             self._record_sent(notice, None)
             return None
-        step = self._ledger.begin(notice, method.id, attempt, self._clock.time_ms())
+        step = self._ledger.begin(notice, method.id, attempt, self._clock.time_ms(), released=released)
         if step is NextStep.NOTHING:
             return None
         if step is NextStep.RETRY:

@@ -15,15 +15,15 @@ from typing import TypeVar
 
 from monasca_common.alarms.errors import UnknownId
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
-from monasca_common.alarms.silences import Silence, Silences
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka import Message, Output, Poison, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
-from monasca_common.notification.calm import silencing
+from monasca_common.notification.calm import ChangeFacts
 from monasca_common.notification.delivery import NoticeDelivery
-from monasca_common.notification.ledger import SILENCED
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.held import HeldNotices
+from monasca_common.notification.notice import Notice, notice_of
+from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.waiting import WaitingRetries
 from monasca_common.storage.errors import StorageError
@@ -41,7 +41,7 @@ class ChangesHandler:
     def __init__(
         self,
         methods: NotificationMethods,
-        silences: Silences,
+        planner: NoticePlanner,
         delivery: NoticeDelivery,
         clock: Clock,
         *,
@@ -49,7 +49,7 @@ class ChangesHandler:
         ttl_seconds: float,
     ) -> None:
         self._methods = methods
-        self._silences = silences
+        self._planner = planner
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
@@ -64,60 +64,81 @@ class ChangesHandler:
             return []
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
-            silence = self._silence_of(change) if methods else None
-            retries = _at_once([partial(self._tell, change, each, silence) for each in methods])
+            facts = self._planner.facts(change) if methods else ChangeFacts()
+            retries = _at_once([partial(self._tell, change, each, facts) for each in methods])
             return [Output(self._retry_topic, retry.record()) for retry in retries if retry is not None]
 
-    def _silence_of(self, change: AlarmChange) -> Silence | None:
-        now_ms = self._clock.time_ms()
-        return silencing(self._silences.lasting(change.tenant, now_ms), change, now_ms)
-
-    def _tell(self, change: AlarmChange, method: NotificationMethod, silence: Silence | None) -> Retry | None:
+    def _tell(self, change: AlarmChange, method: NotificationMethod, facts: ChangeFacts) -> Retry | None:
         notice = notice_of(change, method.id)
-        if silence is not None and self._delivery.withhold(notice, method, SILENCED, silence.shown):
+        if self._planner.withholds(notice, method, facts):
             return None
         return self._delivery.attempt(notice, method, _FIRST)
 
 
 class RetriesHandler:
-    """Makes each attempt when it is due; after the last one the notification is a dead letter."""
+    """Makes each attempt when it is due; after the last one the notification is a dead letter.
+
+    ``max_late_seconds``: a first attempt that comes later than that is left out, as there is a newer one.
+    """
 
     def __init__(
         self,
         methods: NotificationMethods,
         waiting: WaitingRetries,
+        held: HeldNotices,
         delivery: NoticeDelivery,
         clock: Clock,
         *,
         retry_topic: str,
         max_attempts: int,
+        max_late_seconds: float | None = None,
     ) -> None:
         self._methods = methods
         self._waiting = waiting
+        self._held = held
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
         self._max_attempts = max_attempts
+        self._max_late_seconds = max_late_seconds
 
     def __call__(self, message: Message) -> list[Output]:
         retry = _read(Retry.read, message)
         left_seconds = (retry.not_before_ms - self._clock.time_ms()) / 1000
         if 0 < left_seconds <= _SOON_SECONDS:
             raise RetryLater(after=left_seconds)
+        if self._max_late_seconds is not None and retry.attempt == _FIRST and -left_seconds > self._max_late_seconds:
+            self._delivery.skip("too late")
+            return []
         with _translated():
             if left_seconds > 0:
                 self._waiting.park(retry, message.value or b"")
                 return []
-            if retry.attempt > self._max_attempts:
-                self._delivery.give_up(retry.notice, retry.reason)
-                raise Poison(retry.reason)
-            try:
-                method = self._methods.get(retry.notice.change.tenant, retry.method_id)
-            except UnknownId:
-                self._delivery.give_up(retry.notice, "the method was deleted")
-                return []
-            following = self._delivery.attempt(retry.notice, method, retry.attempt)
+            following = self._attempt(retry)
         return [] if following is None else [Output(self._retry_topic, following.record())]
+
+    def _attempt(self, retry: Retry) -> Retry | None:
+        """The attempt after this one. Raises `StorageError`, `Poison`."""
+        notice: Notice | None = retry.notice if retry.members == 1 else self._held.message(retry.notice.id)
+        if notice is None:
+            return None  # a group that was finished before a crash
+        if retry.attempt > self._max_attempts:
+            self._give_up(notice, retry.reason)
+            raise Poison(retry.reason)
+        try:
+            method = self._methods.get(notice.change.tenant, retry.method_id)
+        except UnknownId:
+            self._give_up(notice, "the method was deleted")
+            return None
+        following = self._delivery.attempt(notice, method, retry.attempt, released=True)
+        if following is None and notice.others:
+            self._held.finish(notice.id, self._clock.time_ms())
+        return following
+
+    def _give_up(self, notice: Notice, reason: str) -> None:
+        self._delivery.give_up(notice, reason)
+        if notice.others:
+            self._held.give_up_all(notice.id, self._clock.time_ms(), f"in the message {notice.id}: {reason}")
 
 
 def _at_once(works: Sequence[Callable[[], T]]) -> list[T]:

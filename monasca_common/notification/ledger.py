@@ -13,11 +13,11 @@ from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.outbox import Unpublished
 from monasca_common.models import json_text
+from monasca_common.notification.calm import HELD, INHIBITED, SILENCED
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
-SILENCED = "silenced"
 
 _NOTIFICATION = tables.notification
 _MOST_REASON = 500
@@ -39,34 +39,22 @@ class NoticeLedger:
     def __init__(self, database: AlarmsDatabase) -> None:
         self._database = database
 
-    def begin(self, notice: Notice, method_id: str, attempt: int, now_ms: int) -> NextStep:
-        """Raises `StorageError`; so do the others."""
+    def begin(self, notice: Notice, method_id: str, attempt: int, now_ms: int, *, released: bool = False) -> NextStep:
+        """``released``: it was withheld, and is not any more. Raises `StorageError`; so do the others."""
 
         def work(connection: sa.Connection) -> NextStep:
             columns = (_NOTIFICATION.c.state, _NOTIFICATION.c.attempts)
             row = connection.execute(sa.select(*columns).where(_of(notice.id)).with_for_update()).one_or_none()
             if row is None:
-                made = _new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
+                made = new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
                 connection.execute(_NOTIFICATION.insert().values(made))
                 return NextStep.SEND
-            step = _step(row, attempt)
+            step = _step(row, attempt, released=released)
             if step in (NextStep.SEND, NextStep.REPEAT):
                 repeats = _NOTIFICATION.c.repeats + int(step is NextStep.REPEAT)
-                values = {"state": SENDING, "attempts": attempt, "repeats": repeats, "updated": now_ms}
+                values = {"state": SENDING, "reason": None, "attempts": attempt, "repeats": repeats, "updated": now_ms}
                 connection.execute(_NOTIFICATION.update().where(_of(notice.id)).values(values))
             return step
-
-        return self._database.write(work)
-
-    def withhold(self, notice: Notice, method_id: str, state: str, reason: str, now_ms: int) -> str:
-        """Record that it is not sent, and why, unless it has a row. Returns the state that it has then."""
-        values = _new_row(notice, method_id, now_ms, state=state, attempts=0) | {"reason": reason[:_MOST_REASON]}
-
-        def work(connection: sa.Connection) -> str:
-            found = connection.execute(sa.select(_NOTIFICATION.c.state).where(_of(notice.id))).scalar_one_or_none()
-            if found is None:
-                connection.execute(_NOTIFICATION.insert().values(values))
-            return found or state
 
         return self._database.write(work)
 
@@ -143,7 +131,9 @@ def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, no
     )
 
 
-def _step(row: Row, attempt: int) -> NextStep:
+def _step(row: Row, attempt: int, *, released: bool) -> NextStep:
+    if row.state in (SILENCED, INHIBITED, HELD):
+        return NextStep.SEND if released else NextStep.NOTHING
     if row.state in (SENT, GIVEN_UP) or row.attempts > attempt:
         return NextStep.NOTHING
     if row.state == SENDING:
@@ -151,7 +141,8 @@ def _step(row: Row, attempt: int) -> NextStep:
     return NextStep.RETRY if row.attempts == attempt else NextStep.SEND
 
 
-def _new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, Any]:
+def new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts: int) -> dict[str, Any]:
+    """Of a notification that has none."""
     return {
         "id": notice.id,
         "tenant": notice.change.tenant,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from monasca_common.alarms.silences import Silences
+from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.ledger import ROWS_A_PORTION, NoticeLedger
 from monasca_common.storage.errors import StorageError

@@ -16,13 +16,15 @@ from monasca_common.notification.notice import Notice
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """``reason``: why the attempt before it failed. Its key is the notice's id, so that no retry waits for another."""
+    """``reason``: why the attempt before it failed. ``members``: how many changes the notice tells of; those of a group
+    are in the database. Its key is the notice's id, so that no retry waits for another."""
 
     notice: Notice
     method_id: str
     attempt: int
     not_before_ms: int
     reason: str
+    members: int = 1
 
     def record(self) -> Record:
         told = json_text.read(self.notice.change.message)
@@ -32,6 +34,7 @@ class Retry:
             "attempt": self.attempt,
             "not_before": self.not_before_ms,
             "reason": self.reason,
+            "members": max(self.members, len(self.notice.changes)),
         }
         own_id = f"{self.notice.id}/{self.attempt}/{self.not_before_ms}".encode()
         return Record(json_text.write({**told, **facts}), key=self.notice.id.encode(), message_id=own_id)
@@ -46,8 +49,9 @@ class Retry:
         attempt = fields.parsed("attempt", _count) or 1
         not_before_ms = fields.parsed("not_before", _count) or 0
         reason = fields.text("reason", required=False) or ""
+        members = fields.parsed("members", _count, required=False) or 1
         fields.raise_violations()
-        return cls(Notice(notice_id, AlarmChange.read(value)), method_id, attempt, not_before_ms, reason)
+        return cls(Notice(notice_id, AlarmChange.read(value)), method_id, attempt, not_before_ms, reason, members)
 
 
 def _count(value: object) -> int:

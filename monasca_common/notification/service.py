@@ -11,6 +11,7 @@ import logging
 import math
 import multiprocessing
 import threading
+from functools import partial
 
 import cotyledon
 from cotyledon.types import WorkerId
@@ -19,7 +20,7 @@ from oslo_config import cfg
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, address_keys
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
-from monasca_common.alarms.silences import Silences
+from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.notification.announcer import NotificationAnnouncer
@@ -29,8 +30,10 @@ from monasca_common.notification.ledger import NoticeLedger
 from monasca_common.notification.member import NotificationMember
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.notification.planning import NoticePlanner
+from monasca_common.notification.release import HeldRelease
 from monasca_common.notification.retention import LedgerRetention
-from monasca_common.notification.settings import NotificationSettings, notification_settings
+from monasca_common.notification.settings import PERIOD_SECONDS, NotificationSettings, notification_settings
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +43,7 @@ _ANNOUNCE_SECONDS = 3.0
 
 
 class NotificationWork:
-    """Both members, the timer of retries and the retention, over one database. Create it after the fork."""
+    """A member for each topic, and what is done by the clock. Create it after the fork."""
 
     def __init__(
         self, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys = PLAIN
@@ -60,21 +63,34 @@ class NotificationWork:
             announce=self._announcer.add,
         )
         (topic,) = settings.retries.consumer.topics
-        silences = Silences(self._database)
+        (periodic_topic,) = settings.periodic.consumer.topics
+        planner = NoticePlanner(self._database, settings.calm, clock, self._delivery.skip)
         changes = ChangesHandler(
-            methods, silences, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl
+            methods, planner, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl
         )
         waiting = WaitingRetries(self._database)
-        retries = RetriesHandler(
-            methods, waiting, self._delivery, clock, retry_topic=topic, max_attempts=settings.retry.max_attempts
+        again = partial(
+            RetriesHandler,
+            methods,
+            waiting,
+            planner.held,
+            self._delivery,
+            clock,
+            retry_topic=topic,
+            max_attempts=settings.retry.max_attempts,
         )
         self._members = (
             NotificationMember(settings.changes, changes, settings.processing.number, clock),
-            NotificationMember(settings.retries, retries, settings.retry.number, clock),
+            NotificationMember(settings.retries, again(), settings.retry.number, clock),
+            NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), settings.retry.number, clock),
         )
-        self._retention = LedgerRetention(ledger, silences, clock, settings.processing.kept_ms)
-        self._timer = RetryTimer(waiting, topic, settings.retries.producer, clock)
-        runs = [*(member.run for member in self._members), self._retention.run, self._timer.run]
+        release = HeldRelease(
+            planner, methods, settings.retries.producer, clock, retry_topic=topic, periodic_topic=periodic_topic
+        )
+        timer = RetryTimer(waiting, topic, settings.retries.producer, clock)
+        retention = LedgerRetention(ledger, Silences(self._database), clock, settings.processing.kept_ms)
+        self._others = (release, timer, retention)
+        runs = [each.run for each in (*self._members, *self._others)]
         self._threads = [threading.Thread(target=run, daemon=True) for run in runs]
         self._announcing = threading.Thread(target=self._announcer.run, daemon=True)
 
@@ -84,8 +100,8 @@ class NotificationWork:
 
     def stop(self) -> dict[str, int]:
         """What became of the notifications of this process."""
-        self._retention.stop()
-        self._timer.stop()
+        for each in self._others:
+            each.stop()
         stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
         for thread in stoppers:
             thread.start()
@@ -132,7 +148,7 @@ def run(conf: cfg.ConfigOpts) -> None:
 
 
 def start_line(settings: NotificationSettings) -> str:
-    consumers = [settings.changes.consumer, settings.retries.consumer]
+    consumers = [each.consumer for each in (settings.changes, settings.retries, settings.periodic)]
     return started(
         "notification",
         reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
@@ -144,5 +160,6 @@ def start_line(settings: NotificationSettings) -> str:
 
 def _grace_seconds(settings: NotificationSettings) -> int:
     """How long the process may take to stop before it is killed."""
-    longest = max(each.consumer.stop_timeout_seconds for each in (settings.changes, settings.retries))
+    streams = (settings.changes, settings.retries, settings.periodic)
+    longest = max(each.consumer.stop_timeout_seconds for each in streams)
     return math.ceil(longest) + _CLOSE_SECONDS

@@ -4,29 +4,36 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
 from monasca_common.alarms.settings import database_settings
+from monasca_common.alarms.transitions import SEVERITIES
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.config import (
+    KAFKA_GROUP,
     GroupReader,
     OptionGroup,
     OptionType,
     consumer_settings,
+    group_of,
     option,
     options_of,
     producer_settings,
     register,
 )
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.storage.settings import StorageSettings
 
 NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
+PERIODIC_GROUP = "kafka_periodic_notifications"
+PERIOD_SECONDS = 60
 _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
@@ -91,6 +98,72 @@ class HttpSettings:
     def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
         """Raises `ValueError`."""
         return tuple(map(ipaddress.ip_network, self.allowed_networks))
+
+
+@dataclass(frozen=True, slots=True)
+class CalmSettings:
+    """Of all tenants; silences are each tenant's own."""
+
+    group_by: tuple[str, ...] = option(
+        (),
+        help="What alarms have in common whose notifications a method gets in one message: the word definition, for "
+        "the alarm definition, or keys of dimensions, separated by commas. Unset: each notification is a message. Too "
+        "many: hardly any are alike, and each waits for nothing.",
+    )
+    group_wait: float = option(
+        30.0,
+        minimum=0.0,
+        maximum=3600.0,
+        unit="seconds",
+        help="How long the first notification of a group waits for others. Too small: a failure of many hosts is many "
+        "messages, and services are told of before their host inhibits them. Too large: people are told late.",
+    )
+    max_per_minute: int = option(
+        0,
+        minimum=0,
+        maximum=100_000,
+        unit="messages",
+        help="How many messages a method gets in a minute; what is more is sent in a digest when the minute is over. "
+        "0: any number. Too small: people are told late. Too large: a failure of many hosts floods a receiver.",
+    )
+    inhibit_by_definition: tuple[str, ...] = option(
+        (),
+        type=OptionType.LINES,
+        help="NAME=KEYS: while an alarm of the definition with this name is in the state ALARM, nobody is told of "
+        "alarms of other definitions that have the same values of these dimensions, separated by commas. May be "
+        "given several times, the strongest first: the alarms of a definition are inhibited by those before it alone.",
+    )
+    inhibit_by_severity: tuple[str, ...] = option(
+        (),
+        type=OptionType.LINES,
+        help="SEVERITY=KEYS: the same for alarms of this severity, which inhibit those of lower ones. May be given "
+        "several times.",
+    )
+
+    def rules(self) -> CalmRules:
+        """Raises `ValueError`, which names the option."""
+        by_definition = [Inhibition(keys, definition=name) for name, keys in _named(self, "inhibit_by_definition")]
+        by_severity = [Inhibition(keys, severity=name) for name, keys in _named(self, "inhibit_by_severity")]
+        if unknown := sorted({each.severity or "" for each in by_severity} - set(SEVERITIES)):
+            raise ValueError(f"inhibit_by_severity names {unknown[0]!r}: write one of {', '.join(SEVERITIES)}")
+        wait_ms = round(self.group_wait * 1000)
+        return CalmRules(self.group_by, wait_ms, self.max_per_minute, (*by_definition, *by_severity))
+
+
+def _named(settings: CalmSettings, option_name: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for line in getattr(settings, option_name):
+        name, _, keys = line.rpartition("=")
+        named = tuple(key.strip() for key in keys.split(",") if key.strip())
+        if not name.strip() or not named:
+            raise ValueError(f"{option_name} is {line!r}: write NAME=KEY,KEY")
+        yield name.strip(), named
+
+
+@dataclass(frozen=True, slots=True)
+class OldPeriodicSettings:
+    """An option of ``[kafka]`` in Monasca's files."""
+
+    periodic: tuple[str, ...] = option((), help="Topics of periodic notifications: PERIOD:TOPIC.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +357,14 @@ class NotificationSettings:
     database: StorageSettings
     processing: ProcessorSettings
     retry: RetrySettings
+    periodic: StreamOf
+    calm: CalmRules
 
 
+_OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
 _PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))
 _RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
-_HTTP = OptionGroup(NOTIFICATION_GROUP, options_of(HttpSettings))
+_HTTP = OptionGroup(NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings)))
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings))
 _PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
@@ -305,20 +381,53 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
     """Registers every option that it reads. Raises `ConfigurationError`, which names the option."""
-    changes, retries = _stream(conf, CHANGES_GROUP), _stream(conf, RETRIES_GROUP)
-    if changes.consumer.group_id == retries.consumer.group_id:
-        # Old files have one name for both. One group would move the partitions of each topic for the other's sake.
-        own = replace(retries.consumer, group_id=f"{retries.consumer.group_id}-retry")
-        retries = replace(retries, consumer=own)
-    if len(retries.consumer.topics) != 1:
-        raise ConfigurationError(f"topic in group [{RETRIES_GROUP}] names several: name one, which retries are sent to")
+    changes = _stream(conf, CHANGES_GROUP)
+    # Old files have one name for all. One group would move the partitions of each topic for the others' sake.
+    retries = _own_group(_stream(conf, RETRIES_GROUP), changes, "retry")
+    periodic = _own_group(_periodic(conf), changes, "periodic")
+    for name, stream in ((RETRIES_GROUP, retries), (PERIODIC_GROUP, periodic)):
+        if len(stream.consumer.topics) != 1:
+            raise ConfigurationError(f"topic in group [{name}] must name one topic: name the one that is written to")
     return NotificationSettings(
         changes,
         retries,
         database_settings(conf),
         GroupReader(conf, _PROCESSOR).settings(ProcessorSettings),
         GroupReader(conf, _RETRY).settings(RetrySettings),
+        periodic,
+        calm_rules(conf),
     )
+
+
+def calm_rules(conf: cfg.ConfigOpts) -> CalmRules:
+    """Raises `ConfigurationError`, which names the option."""
+    settings = GroupReader(conf, _HTTP).settings(CalmSettings)
+    try:
+        return settings.rules()
+    except ValueError as error:
+        raise ConfigurationError(f"in group [{NOTIFICATION_GROUP}], {error}") from None
+
+
+def _own_group(stream: StreamOf, changes: StreamOf, suffix: str) -> StreamOf:
+    if stream.consumer.group_id != changes.consumer.group_id:
+        return stream
+    own = replace(stream.consumer, group_id=f"{stream.consumer.group_id}-{suffix}")
+    return replace(stream, consumer=own)
+
+
+def _periodic(conf: cfg.ConfigOpts) -> StreamOf:
+    """Old files name topics by their period; the API allows this one alone."""
+    stream = _stream(conf, PERIODIC_GROUP)
+    named = dict(each.partition(":")[::2] for each in GroupReader(conf, _OLD).settings(OldPeriodicSettings).periodic)
+    if not named or GroupReader(conf, group_of(PERIODIC_GROUP)).is_set("topic"):
+        return stream
+    topic = named.get(str(PERIOD_SECONDS), "").strip()
+    if not is_topic_name(topic):
+        raise ConfigurationError(
+            f"periodic in group [{KAFKA_GROUP}] names no topic of {PERIOD_SECONDS} seconds: write "
+            f"{PERIOD_SECONDS}:TOPIC, or set topic in group [{PERIODIC_GROUP}]"
+        )
+    return replace(stream, consumer=replace(stream.consumer, topics=(topic,)))
 
 
 def _stream(conf: cfg.ConfigOpts, group: str) -> StreamOf:

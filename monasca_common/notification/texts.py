@@ -13,10 +13,12 @@ from monasca_common.notification.errors import SendRefused
 from monasca_common.notification.notice import Notice
 
 SUBJECT, TEXT, HTML = "subject.txt", "text.txt", "body.html"
+GROUP_SUBJECT, GROUP_TEXT, GROUP_HTML = "group_subject.txt", "group_text.txt", "group_body.html"
 
 _PACKAGE = "monasca_common.notification"
 _MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse more, and people do not read it
 _MOST_METRICS = 100
+_MOST_CHANGES = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
 
 
@@ -35,13 +37,15 @@ class Texts:
 
     def subject(self, notice: Notice) -> str:
         """One line, without signs of control: headers hold it."""
-        return _CONTROL.sub(" ", self._rendered(SUBJECT, notice)).strip()[:_MOST_SUBJECT]
+        return _CONTROL.sub(" ", self._rendered(GROUP_SUBJECT if notice.others else SUBJECT, notice)).strip()[
+            :_MOST_SUBJECT
+        ]
 
     def text(self, notice: Notice) -> str:
-        return self._rendered(TEXT, notice)[:_MOST_TEXT]
+        return self._rendered(GROUP_TEXT if notice.others else TEXT, notice)[:_MOST_TEXT]
 
     def html(self, notice: Notice) -> str:
-        return self._rendered(HTML, notice)[: 2 * _MOST_TEXT]
+        return self._rendered(GROUP_HTML if notice.others else HTML, notice)[: 2 * _MOST_TEXT]
 
     def _rendered(self, name: str, notice: Notice) -> str:
         """Raises `SendRefused` for a template that is broken, or that leaves the sandbox."""
@@ -50,6 +54,8 @@ class Texts:
             return self._environment.get_template(name).render(
                 id=notice.id,
                 change=change,
+                changes=notice.changes[:_MOST_CHANGES],
+                count=len(notice.changes),
                 metrics=change.metrics[:_MOST_METRICS],
                 more_metrics=max(0, len(change.metrics) - _MOST_METRICS),
                 time=datetime.datetime.fromtimestamp(change.time_ms / 1000, datetime.UTC),

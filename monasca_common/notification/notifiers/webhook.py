@@ -26,13 +26,19 @@ class WebhookNotifier(Notifier):
         return cls(webhook_settings(conf), tools)
 
     def send(self, notice: Notice, address: str) -> str:
-        body = json_text.write(document(notice.change))
+        body = json_text.write(body_of(notice))
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
         if self._settings.hmac_secret:
             digest = hmac.new(self._settings.hmac_secret.encode(), body, hashlib.sha256).hexdigest()
             headers["X-Monasca-Signature"] = f"sha256={digest}"
         answer = self._http.post(address, body, headers, self._settings.timeout)
         return f"answered {answer.status}"
+
+
+def body_of(notice: Notice) -> dict[str, Any]:
+    """Of a group: the worst change, and ``alarms``, which has all of them."""
+    alarms = {"alarms": [document(each) for each in notice.changes]} if notice.others else {}
+    return {**document(notice.change), **alarms}
 
 
 def document(change: AlarmChange) -> dict[str, Any]:

@@ -530,6 +530,40 @@ notification = sa.Table(
     sa.Index("notification_by_tenant", "tenant", "created"),
     sa.Index("notification_by_alarm", "tenant", "alarm_id", "created"),
     sa.Index("notification_by_method", "tenant", "method_id", "created"),
+    sa.Index("notification_by_time", "alarm_id", "alarm_time"),
+)
+
+# Notifications that are not sent now. ``kind``: a state of the ledger (``silenced``, ``inhibited``, ``held``), or
+# ``repeat``, of which ``notice_id`` is the first and ``number`` counts. ``due``: when it is looked at again.
+# ``group_key``: what is sent in one message; ``sealed``: the id of that message, whose members do not change any more.
+notification_held = sa.Table(
+    "notification_held",
+    metadata,
+    sa.Column("id", _NAME, primary_key=True),
+    sa.Column("notice_id", _NAME, nullable=False),
+    sa.Column("tenant", _NAME, nullable=False),
+    sa.Column("method_id", _NAME, nullable=False),
+    sa.Column("kind", _NAME, nullable=False),
+    sa.Column("group_key", _NAME, nullable=False),
+    sa.Column("sealed", _NAME, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("due", _BIG, nullable=False),
+    sa.Column("created", _BIG, nullable=False),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("value", sa.LargeBinary, nullable=False),
+    sa.Index("notification_held_by_due", "due"),
+    sa.Index("notification_held_by_tenant", "tenant", "kind"),
+    sa.Index("notification_held_by_group", "group_key", "created"),
+    sa.Index("notification_held_by_message", "sealed"),
+)
+
+# The minute of each method that has a limit: since when, and how many messages it got.
+notification_rate = sa.Table(
+    "notification_rate",
+    metadata,
+    sa.Column("method_id", _NAME, primary_key=True),
+    sa.Column("since_ms", _BIG, nullable=False),
+    sa.Column("count", sa.Integer, nullable=False),
 )
 
 # Whose alarms nobody is notified of for a while: those with a metric that has all ``dimensions``.

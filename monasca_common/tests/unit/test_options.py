@@ -22,6 +22,7 @@ from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.notification.settings import (
     AppriseSettings,
+    CalmSettings,
     EmailSettings,
     HttpSettings,
     JiraSettings,
@@ -57,6 +58,7 @@ DECLARING = (
     ProducerSettings,
     SecuritySettings,
     AppriseSettings,
+    CalmSettings,
     EmailSettings,
     HttpSettings,
     JiraSettings,

@@ -1,11 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules that keep notifications few, as tables of cases: time is an argument."""
 
+import dataclasses
+
 from oslotest import base
 
 from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import AlarmedMetric
-from monasca_common.notification.calm import silencing
+from monasca_common.notification.calm import (
+    ActiveAlarm,
+    CalmRules,
+    ChangeFacts,
+    CurrentAlarm,
+    Inhibition,
+    RateWindow,
+    RepeatStep,
+    admission,
+    grouping,
+    inhibiting,
+    next_repeat_ms,
+    plan,
+    repeat_step,
+    repeats,
+    silencing,
+)
 from monasca_common.tests.unit.notification.receivers import change
 
 NOW_MS = 1_790_000_000_123
@@ -43,3 +61,141 @@ class SilencingTest(base.BaseTestCase):
     def test_of_several_the_one_counts_that_ends_last(self):
         several = [silence({}, end=end, own_id=str(end)) for end in (3, 9, 5)]
         self.assertEqual("9", silencing(several, ALARM, NOW_MS).id)
+
+
+HOST = ActiveAlarm("host", "d9", "Host is down", "CRITICAL", ({"hostname": "h1"},))
+BY_NAME = Inhibition(("hostname",), definition="Host is down")
+BY_SEVERITY = Inhibition(("hostname",), severity="CRITICAL")
+
+
+def source(**changes):
+    return dataclasses.replace(HOST, **changes)
+
+
+class InhibitingTest(base.BaseTestCase):
+    def test_which_alarm_inhibits_which(self):
+        for inhibits, rule, active in (
+            (True, BY_NAME, HOST),
+            (True, BY_SEVERITY, HOST),
+            (False, BY_NAME, source(definition="Host is slow")),
+            (False, BY_SEVERITY, source(severity="HIGH")),
+            (False, Inhibition(("hostname",), severity="HIGH"), source(severity="HIGH")),  # the change's own severity
+            (False, Inhibition(("hostname",), severity="MEDIUM"), source(severity="MEDIUM")),
+            (False, BY_NAME, source(dimensions=({"hostname": "h3"},))),
+            (True, BY_NAME, source(dimensions=({"hostname": "h3"}, {"hostname": "h2"}))),
+            (False, BY_NAME, source(dimensions=({"service": "a"},))),
+            (False, BY_NAME, source(dimensions=())),
+            (False, Inhibition(("hostname", "service"), definition="Host is down"), HOST),
+            (
+                False,  # no metric has both values
+                Inhibition(("hostname", "service"), definition="Host is down"),
+                source(dimensions=({"hostname": "h1", "service": "b"},)),
+            ),
+            (
+                True,
+                Inhibition(("hostname", "service"), definition="Host is down"),
+                source(dimensions=({"hostname": "h2", "service": "b"},)),
+            ),
+            (False, BY_NAME, source(id=ALARM.alarm_id)),
+            (False, BY_NAME, source(definition_id=ALARM.definition_id)),
+        ):
+            self.assertEqual(inhibits, inhibiting([rule], [active], ALARM) is not None, (rule, active))
+
+    def test_a_source_is_inhibited_by_stronger_rules_alone(self):
+        switch = source(definition="Switch is down", definition_id="d8")
+        rules = [Inhibition(("hostname",), definition="Switch is down"), BY_NAME]
+        host = change(name="Host is down", definition_id="d9", severity="LOW")
+        self.assertIs(switch, inhibiting(rules, [switch], host))
+        self.assertIsNone(inhibiting(rules, [HOST], change(name="Switch is down")))
+        self.assertIsNone(inhibiting([BY_NAME], [source(definition_id="d7")], host))
+
+    def test_an_alarm_without_metrics_is_not_inhibited(self):
+        self.assertIsNone(inhibiting([BY_NAME], [HOST], change(metrics=())))
+
+
+class PlanTest(base.BaseTestCase):
+    def test_what_becomes_of_a_change(self):
+        grouped, inhibited = CalmRules(("definition",), 7), CalmRules(inhibitions=(BY_NAME,))
+        covering, ended = ChangeFacts([silence({})]), ChangeFacts(withheld_before=True)
+        for state, due_ms, rules, facts, made in (
+            (None, None, CalmRules(), ChangeFacts(), ALARM),
+            ("silenced", NOW_MS + 5, CalmRules(), covering, ALARM),
+            ("silenced", NOW_MS + 5, grouped, covering, ALARM),
+            ("inhibited", NOW_MS + 60_000, inhibited, ChangeFacts(active=[HOST]), ALARM),
+            ("silenced", NOW_MS + 5, inhibited, ChangeFacts([silence({})], [HOST]), ALARM),
+            ("held", NOW_MS + 7, grouped, ChangeFacts(), ALARM),
+            (None, None, CalmRules(), ended, ALARM),
+            ("silenced", None, CalmRules(), ended, change(new_state="OK")),
+            (None, None, CalmRules(), ChangeFacts(), change(new_state="OK")),
+            ("silenced", None, CalmRules(), dataclasses.replace(ended, last_told="ALARM"), ALARM),
+            (None, None, CalmRules(), dataclasses.replace(ended, last_told="ALARM"), change(new_state="OK")),
+        ):
+            found = plan(rules, facts, made, "m1", NOW_MS)
+            self.assertEqual((state, due_ms), (found and found.state, found and found.due_ms), (rules, facts, made))
+
+    def test_what_is_in_one_group(self):
+        other = change(alarm_id="a2", metrics=[AlarmedMetric("net", _A)])
+        for is_same, by, made, method in (
+            (True, ("definition",), other, "m1"),
+            (False, ("definition",), other, "m2"),
+            (False, ("definition",), change(definition_id="d2"), "m1"),
+            (True, ("hostname",), change(definition_id="d2"), "m1"),
+            (False, ("hostname",), change(metrics=[AlarmedMetric("cpu", _B)]), "m1"),
+            (False, ("hostname",), change(metrics=()), "m1"),
+            (True, ("region",), change(metrics=[AlarmedMetric("cpu", _B)]), "m1"),
+            (False, ("hostname", "definition"), change(definition_id="d2"), "m1"),
+        ):
+            rules = CalmRules(by)
+            first = change(metrics=[AlarmedMetric("cpu", {"hostname": "h1"})])
+            keys = {grouping(rules, first, "m1", 1).group_key, grouping(rules, made, method, 2).group_key}
+            self.assertEqual(is_same, len(keys) == 1, (by, made))
+
+    def test_keys_of_groups_are_short_enough_for_an_index(self):
+        long = change(
+            metrics=[AlarmedMetric("cpu", {"hostname": "é" * 255}), AlarmedMetric("cpu", {"hostname": "è" * 255})]
+        )
+        self.assertLess(len(grouping(CalmRules(("hostname",)), long, "m" * 36, 1).group_key), 100)
+
+
+class LimitTest(base.BaseTestCase):
+    def test_how_many_messages_a_minute_has(self):
+        for expected, window, now_ms in (
+            (RateWindow(5, 1), None, 5),
+            (RateWindow(5, 2), RateWindow(5, 1), 60_004),
+            (None, RateWindow(5, 2), 60_004),
+            (RateWindow(60_005, 1), RateWindow(5, 2), 60_005),
+            (RateWindow(4, 1), RateWindow(5, 2), 4),  # the clock was set back
+        ):
+            self.assertEqual(expected, admission(window, now_ms, 2), (window, now_ms))
+
+
+class RepeatsTest(base.BaseTestCase):
+    def test_what_becomes_of_a_repeat(self):
+        now = CurrentAlarm("ALARM", ALARM.time_ms, None, actions_enabled=True)
+        inhibited = CalmRules(inhibitions=(BY_NAME,))
+        for step, current, rules, facts in (
+            (RepeatStep.SEND, now, CalmRules(), ChangeFacts()),
+            (RepeatStep.END, None, CalmRules(), ChangeFacts()),
+            (RepeatStep.END, dataclasses.replace(now, state="OK"), CalmRules(), ChangeFacts()),
+            (RepeatStep.END, dataclasses.replace(now, since_ms=now.since_ms + 1), CalmRules(), ChangeFacts()),
+            (RepeatStep.SKIP, dataclasses.replace(now, lifecycle_state="ACKNOWLEDGED"), CalmRules(), ChangeFacts()),
+            (RepeatStep.SEND, dataclasses.replace(now, lifecycle_state="OPEN"), CalmRules(), ChangeFacts()),
+            (RepeatStep.SKIP, dataclasses.replace(now, actions_enabled=False), CalmRules(), ChangeFacts()),
+            (RepeatStep.SKIP, now, CalmRules(), ChangeFacts([silence({})])),
+            (RepeatStep.SKIP, now, inhibited, ChangeFacts(active=[HOST])),
+            (RepeatStep.SEND, now, CalmRules(("definition",)), ChangeFacts()),
+        ):
+            self.assertEqual(step, repeat_step(rules, facts, current, ALARM, NOW_MS), (current, facts))
+
+    def test_which_changes_are_repeated(self):
+        for expected, state, period in (
+            (True, "ALARM", 60),
+            (True, "UNDETERMINED", 60),
+            (False, "OK", 60),
+            (False, "ALARM", 0),
+        ):
+            self.assertEqual(expected, repeats(change(new_state=state), period))
+
+    def test_when_the_next_one_is_due(self):
+        for expected, due, now in ((160, 100, 100), (160, 100, 159), (220, 100, 160), (700, 100, 699), (160, 100, 90)):
+            self.assertEqual(expected * 1000, next_repeat_ms(due * 1000, 60, now * 1000), (due, now))

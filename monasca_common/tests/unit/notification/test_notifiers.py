@@ -10,14 +10,16 @@ import socket
 from pathlib import Path
 
 import fixtures
+from oslotest import base
 
 from monasca_common.alarms.notification_methods import NotificationMethod, violations
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
-from monasca_common.notification.notice import notice_of
+from monasca_common.notification.notice import group_of, notice_of
 from monasca_common.notification.notifiers.plugins import Notifiers, types
+from monasca_common.notification.texts import Texts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, SmtpReceiver, change
 
@@ -99,6 +101,21 @@ class WebhookTest(NotifierCase):
             },
             body,
         )
+
+    def test_the_body_of_a_group_is_that_of_its_worst_alarm_with_all_of_them(self):
+        receiver = self.receiver()
+        notice = group_of(
+            [notice_of(each, "m1") for each in (change(alarm_id="a1", new_state="OK"), change(alarm_id="a2"))]
+        )
+
+        self.notifier().send(notice, receiver.url())
+
+        headers, body = self.posted(receiver)
+        self.assertEqual((notice.id, "a2"), (headers["Idempotency-Key"], body["alarm_id"]))
+        self.assertEqual(
+            [("a2", "ALARM"), ("a1", "OK")], [(each["alarm_id"], each["state"]) for each in body["alarms"]]
+        )
+        self.assertEqual({*body} - {"alarms"}, {*body["alarms"][0]})
 
     def test_no_token_of_the_service_is_sent(self):
         receiver = self.receiver()
@@ -398,6 +415,34 @@ class EmailTest(NotifierCase):
         receiver.refuses = {"QUIT": "500 no"}
         self.smtp(receiver, starttls="false").send(notice_of(change(), "m1"), "a@example.org")
         self.assertEqual(1, len(receiver.mails))
+
+
+class GroupTextsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.texts = Texts()
+
+    def group(self, count, **facts):
+        return group_of([notice_of(change(alarm_id=f"a{number}", **facts), "m1") for number in range(count)])
+
+    def test_a_group_names_its_number_and_each_alarm(self):
+        notice = group_of([notice_of(each, "m1") for each in (change(), change(alarm_id="a2", new_state="OK"))])
+        self.assertEqual("2 changes of alarms, the worst ALARM: cpu is busy", self.texts.subject(notice))
+        for text in (self.texts.text(notice), self.texts.html(notice)):
+            self.assertIn("Alarm a1", text)
+            self.assertIn("Alarm a2", text)
+        self.assertIn("Metric cpu {hostname=h1}", self.texts.text(notice))
+
+    def test_a_group_of_many_tells_how_many_are_left_out(self):
+        text = self.texts.text(self.group(150))
+        self.assertEqual(100, text.count("Alarm a"))
+        self.assertIn("and 50 more", text)
+
+    def test_what_stands_in_an_alarm_is_data(self):
+        notice = self.group(2, name="{{ 7 * 7 }}<b>", reason="<script>\n")
+        self.assertIn("{{ 7 * 7 }}&lt;b&gt;", self.texts.html(notice))
+        self.assertNotIn("<script>", self.texts.html(notice))
+        self.assertIn("{{ 7 * 7 }}<b>", self.texts.subject(notice))
 
 
 class TemplatesTest(NotifierCase):

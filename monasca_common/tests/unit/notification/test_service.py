@@ -12,11 +12,14 @@ from oslotest import base
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
-from monasca_common.alarms.silences import Silence, Silences
+from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.ledger import NOTIFICATION, NoticeLedger
 from monasca_common.notification.notice import notice_of
@@ -44,6 +47,7 @@ from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 DAY_MS = 86_400_000
 _PATIENCE_SECONDS = 50  # for a machine under load
 CHANGES, RETRIES, NOTIFICATIONS = "alarm-state-transitions", "retry-notifications", "alarm-notifications"
+PERIODIC = "60-seconds-notifications"
 
 
 class ServiceCase(NotificationCase, base.BaseTestCase):
@@ -56,7 +60,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         self.addCleanup(self.alarms_database.close)
         self.kafka = self.useFixture(MemoryKafka())
         self.kafka.broker.create_topic(NOTIFICATIONS, 1)
-        for topic in (CHANGES, RETRIES):
+        for topic in (CHANGES, RETRIES, PERIODIC):
             self.kafka.broker.create_topic(topic, 1)
             self.kafka.broker.create_topic(f"{topic}.dlq", 1)
         self.producer = self.kafka.producer()
@@ -68,13 +72,15 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         )
         return StreamOf(consumer, self.kafka.producer_settings())
 
-    def start(self, *, processing=None, timeout=10.0, **retry):
+    def start(self, *, processing=None, timeout=10.0, calm=None, **retry):
         settings = NotificationSettings(
             self.stream(CHANGES),
             self.stream(RETRIES),
             self.database.settings,
             ProcessorSettings(**(processing or {})),
             RetrySettings(**{"interval": 0.02, "max_interval": 0.05, "max_attempts": 3, **retry}),
+            self.stream(PERIODIC),
+            calm or CalmRules(),
         )
         tools = Tools(HttpSender(HttpSettings(allowed_networks=ALLOWED)), Texts())
         work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
@@ -413,6 +419,46 @@ class SettingsOfServiceTest(ConfigurationTestCase):
         self.assertEqual([(("transitions",), "old-name"), (("again",), "old-name-retry")], read)
         self.assertEqual((2, 5), (settings.processing.number, settings.processing.ttl))
         self.assertEqual((7, 30.0), (settings.retry.policy().attempts, settings.retry.policy().backoff_seconds))
+
+    def test_periodic_topics_of_old_files_are_those_of_the_minute(self):
+        self.assertEqual(("60-seconds-notifications",), self.settings().periodic.consumer.topics)
+        settings = self.settings("group = old", "periodic = 60:again,30:never")
+        self.assertEqual(("again",), settings.periodic.consumer.topics)
+        self.assertEqual("old-periodic", settings.periodic.consumer.group_id)
+        self.assertIn("write 60:TOPIC", self.refused_settings("periodic = 30:never"))
+        own = self.settings("periodic = 60:again", kafka_periodic_notifications="topic = own")
+        self.assertEqual(("own",), own.periodic.consumer.topics)
+
+    def refused_settings(self, *lines, **groups):
+        return str(self.assertRaises(ConfigurationError, self.settings, *lines, **groups))
+
+    def test_calm_is_off_unless_it_is_asked_for(self):
+        self.assertEqual(CalmRules(), self.settings().calm)
+        text = """group_by = definition, hostname
+group_wait = 1.5
+max_per_minute = 7
+inhibit_by_severity = CRITICAL=hostname
+inhibit_by_definition = Switch=down=rack, row
+inhibit_by_definition = Host is down=hostname
+"""
+        named = (
+            Inhibition(("rack", "row"), definition="Switch=down"),
+            Inhibition(("hostname",), definition="Host is down"),
+            Inhibition(("hostname",), severity="CRITICAL"),
+        )
+        expected = CalmRules(("definition", "hostname"), 1500, 7, named)
+        self.assertEqual(expected, self.settings(notification=text).calm)
+
+    def test_calm_that_cannot_be_is_refused_with_the_option(self):
+        for line, told in (
+            ("inhibit_by_definition = Host", "inhibit_by_definition is 'Host': write NAME=KEY,KEY"),
+            ("inhibit_by_definition = =hostname", "write NAME=KEY,KEY"),
+            ("inhibit_by_definition = Host=", "write NAME=KEY,KEY"),
+            ("inhibit_by_severity = FATAL=hostname", "inhibit_by_severity names 'FATAL'"),
+            ("group_wait = -1", "group_wait"),
+            ("max_per_minute = -1", "max_per_minute"),
+        ):
+            self.assertIn(told, self.refused_settings(notification=line), line)
 
 
 class AnnouncementTest(ServiceCase):

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a notification is sent now: what is stored about its change, read for the rules of calm."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase, Condition
+from monasca_common.alarms.notification_methods import NotificationMethod
+from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.kafka.clock import Clock
+from monasca_common.notification import calm
+from monasca_common.notification.calm import (
+    HELD,
+    INHIBITED,
+    OK,
+    SILENCED,
+    ActiveAlarm,
+    CalmRules,
+    ChangeFacts,
+    CurrentAlarm,
+    Hold,
+)
+from monasca_common.notification.held import HeldNotices
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT
+from monasca_common.notification.notice import Notice
+from monasca_common.storage.sql import tables
+
+_ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
+_METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
+_MOST_VALUES = 500  # of a dimension, in one change: a statement has a bounded number of them
+_MOST_METRICS = 10_000  # of the alarms that may inhibit one change
+
+
+class NoticePlanner:
+    """Several threads call it at once. Each call raises `StorageError`. ``count``: of what becomes of notifications."""
+
+    def __init__(self, database: AlarmsDatabase, rules: CalmRules, clock: Clock, count: Callable[[str], None]) -> None:
+        self.rules = rules
+        self.held = HeldNotices(database)
+        self._database = database
+        self._silences = Silences(database)
+        self._clock = clock
+        self._count = count
+
+    def facts(self, change: AlarmChange) -> ChangeFacts:
+        silences = self._silences.lasting(change.tenant, self._clock.time_ms())
+        withheld_before, last_told = self._told(change)
+        return ChangeFacts(silences, self._active(change), withheld_before, last_told)
+
+    def current(self, change: AlarmChange) -> CurrentAlarm | None:
+        """``None``: there is no such alarm any more."""
+        columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
+        joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+        rows = self._database.rows(joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant))
+        return CurrentAlarm(*rows[0]) if rows else None
+
+    def withholds(self, notice: Notice, method: NotificationMethod, facts: ChangeFacts) -> bool:
+        """Whether nothing is to be sent now: then it is recorded, with what is to come of it."""
+        now_ms = self._clock.time_ms()
+        hold = calm.plan(self.rules, facts, notice.change, method.id, now_ms) or self.limit(method.id)
+        if hold is None:
+            self.begin_repeats(notice, method)
+            return False
+        found = self.held.withhold(notice, method.id, hold, now_ms)
+        if found == hold.state:
+            self._count(hold.state)
+        return found not in (SENDING, FAILED)  # of a crash: a retry must follow
+
+    def limit(self, method_id: str, *, is_digest: bool = False) -> Hold | None:
+        """Why the method gets no further message in this minute."""
+        most, now_ms = self.rules.max_per_minute, self._clock.time_ms()
+        due_ms = self.held.admit(method_id, most, now_ms, is_digest=is_digest) if most else None
+        if due_ms is None:
+            return None
+        return Hold(HELD, due_ms, f"the method gets {most} a minute", f"{calm.LIMIT_KEY}{method_id}")
+
+    def begin_repeats(self, notice: Notice, method: NotificationMethod) -> None:
+        if calm.repeats(notice.change, method.period):
+            now_ms = self._clock.time_ms()
+            self.held.repeat(notice, method.id, now_ms + method.period * 1000, now_ms)
+
+    def _told(self, change: AlarmChange) -> tuple[bool, str]:
+        """Whether the change before was withheld; and the state that people were told last."""
+        of_alarm = (_NOTIFICATION.c.alarm_id == change.alarm_id, _NOTIFICATION.c.tenant == change.tenant)
+        earlier = (*of_alarm, _NOTIFICATION.c.alarm_time < change.time_ms)
+        before = self._newest(_NOTIFICATION.c.state, *earlier)
+        told = _NOTIFICATION.c.state.in_((SENDING, SENT, FAILED, GIVEN_UP, HELD))
+        return before in (SILENCED, INHIBITED), self._newest(_NOTIFICATION.c.new_state, *earlier, told) or OK
+
+    def _newest(self, column: sa.Column[str], *conditions: Condition) -> str | None:
+        statement = sa.select(column).where(*conditions).order_by(_NOTIFICATION.c.alarm_time.desc()).limit(1)
+        rows = self._database.rows(statement)
+        return rows[0][0] if rows else None
+
+    def _active(self, change: AlarmChange) -> Sequence[ActiveAlarm]:
+        """Those that may inhibit it: of a source of a rule, and with one of its dimensions."""
+        rules = self.rules.inhibitions
+        pairs = _pairs(change, {key for rule in rules for key in rule.equal})
+        if not pairs:
+            return ()
+        sources = sa.or_(
+            _DEFINITION.c.name.in_([rule.definition for rule in rules if rule.definition is not None]),
+            _DEFINITION.c.severity.in_([rule.severity for rule in rules if rule.severity is not None]),
+        )
+        shares = sa.exists().where(
+            _DIMENSION.c.alarm_id == _ALARM.c.id,
+            _DIMENSION.c.tenant == change.tenant,
+            sa.or_(*(sa.and_(_DIMENSION.c.name == key, _DIMENSION.c.value.in_(some)) for key, some in pairs.items())),
+        )
+        statement = (
+            sa.select(_ALARM.c.id, _ALARM.c.definition_id, _DEFINITION.c.name, _DEFINITION.c.severity)
+            .add_columns(_METRIC.c.dimensions)
+            .join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+            .join(_METRIC, _METRIC.c.alarm_id == _ALARM.c.id)
+            .where(_ALARM.c.tenant == change.tenant, _ALARM.c.state == "ALARM", sources, shares)
+            .where(_ALARM.c.definition_id != change.definition_id)
+            .order_by(_ALARM.c.id)
+            .limit(_MOST_METRICS)
+        )
+        found = groupby(self._database.rows(statement), key=lambda row: tuple(row[:4]))
+        return [
+            ActiveAlarm(own_id, definition_id, name, severity, tuple(row.dimensions for row in rows))
+            for (own_id, definition_id, name, severity), rows in found
+        ]
+
+
+def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:
+    """The values of these dimensions."""
+    values: dict[str, dict[str, None]] = defaultdict(dict)
+    for metric in change.metrics:
+        for key in keys & metric.dimensions.keys():
+            if len(values[key]) < _MOST_VALUES:
+                values[key][metric.dimensions[key]] = None
+    return {key: list(some) for key, some in values.items()}

@@ -1,0 +1,744 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calm over a database of either kind, with a clock that the test moves: mixed into a case with ``self.database``.
+
+The handlers get what is in the topics when the test says so; Kafka is in memory, and `Receivers` stands for people.
+"""
+
+import contextlib
+from collections import Counter
+
+import fixtures
+import sqlalchemy as sa
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
+from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silences import Silence
+from monasca_common.alarms.transitions import AlarmedMetric
+from monasca_common.kafka import Message, Poison, RetryLater, RetryPolicy, failpoints
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.notification.calm import CalmRules, Inhibition
+from monasca_common.notification.delivery import NoticeDelivery
+from monasca_common.notification.errors import SendFailed
+from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
+from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.planning import NoticePlanner
+from monasca_common.notification.release import HeldRelease
+from monasca_common.notification.waiting import WaitingRetries
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.notification.receivers import change
+
+RETRIES, PERIODIC = "retry-notifications", "60-seconds-notifications"
+SECOND_MS, MINUTE_MS, HOUR_MS = 1000, 60_000, 3_600_000
+LEASE_MS, UNFINISHED_MS = 30_000, 600_000
+MAX_ATTEMPTS = 3
+HOST = "Host is down"
+
+
+class Receivers:
+    """A notifier. ``taken``: the notice and the address of each message; ``fails``: whether nobody takes any."""
+
+    def __init__(self):
+        self.taken = []
+        self.fails = False
+
+    def send(self, notice, address):
+        if self.fails:
+            raise SendFailed("answered 500")
+        self.taken.append((notice, address))
+        return "answered 200"
+
+
+class CalmCase:
+    rules = CalmRules()
+
+    def setUp(self):
+        super().setUp()
+        self.clock = self.database.clock
+        self.alarms_database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(self.alarms_database.close)
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in (RETRIES, PERIODIC):
+            self.kafka.broker.create_topic(topic, 1, max_message_bytes=6_000_000)
+        self.producer = self.kafka.producer()
+        self.addCleanup(self.producer.close, 0.0)
+        self.methods = NotificationMethods(self.alarms_database)
+        self.people = Receivers()
+        self.queue = []
+        self.read = Counter()
+        self.actions = 0
+        self.start()
+
+    def start(self, rules=None):
+        """A process; what one before it knew is gone."""
+        if rules is not None:
+            self.rules = rules
+        self.delivery = NoticeDelivery(
+            NoticeLedger(self.alarms_database),
+            {"WEBHOOK": self.people},
+            RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
+            self.clock,
+            max_at_one_method=10,
+        )
+        self.planner = NoticePlanner(self.alarms_database, self.rules, self.clock, self.delivery.skip)
+        self.changes = ChangesHandler(
+            self.methods, self.planner, self.delivery, self.clock, retry_topic=RETRIES, ttl_seconds=14_400
+        )
+        self.releases = self.release()
+        named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS}
+        waiting = WaitingRetries(self.alarms_database)
+        arguments = (self.methods, waiting, self.planner.held, self.delivery, self.clock)
+        self.retries = RetriesHandler(*arguments, **named)
+        self.handlers = {RETRIES: self.retries, PERIODIC: RetriesHandler(*arguments, **named, max_late_seconds=60)}
+
+    def release(self):
+        settings = self.kafka.producer_settings()
+        return HeldRelease(
+            self.planner, self.methods, settings, self.clock, retry_topic=RETRIES, periodic_topic=PERIODIC
+        )
+
+    def method(self, name="hook", *, definition="d1", states=("ALARM", "OK", "UNDETERMINED"), period=0, tenant="t1"):
+        """Its id; the definition's alarms tell it of these states."""
+        asked = NotificationMethod(f"{name} {self.actions}", "WEBHOOK", f"http://{name}/", period)
+        made = self.methods.create(tenant, asked, 1)
+        self.act(made.id, definition, states)
+        return made.id
+
+    def act(self, method_id, definition="d1", states=("ALARM", "OK", "UNDETERMINED")):
+        for state in states:
+            self.actions += 1
+            row = {"definition_id": definition, "state": state, "position": self.actions, "method_id": method_id}
+            self.write(tables.alarm_action.insert().values(row))
+
+    def define(self, own_id, name, *, severity="LOW", tenant="t1"):
+        row = {"id": own_id, "tenant": tenant, "name": name, "description": "", "expression": "", "match_by": []}
+        row |= {"severity": severity, "deterministic": False, "actions_enabled": True}
+        self.write(tables.alarm_definition.insert().values(row | {"created": 1, "updated": 1, "version": 1}))
+
+    def write(self, statement):
+        self.alarms_database.write(lambda connection: connection.execute(statement))
+
+    def alarm(self, own_id="a1", state="ALARM", *, definition="d1", hostname="h1", tenant="t1", **facts):
+        """The alarm enters the state now: in the database, and in the change that is returned."""
+        alarm, metric, dimension = tables.alarm, tables.alarm_metric, tables.alarm_dimension
+        values = {"state": state, "state_updated": self.clock.now_ms, "lifecycle_state": None}
+        same = sa.select(alarm.c.id).where(alarm.c.id == own_id)
+        if self.alarms_database.rows(same):
+            self.write(alarm.update().where(alarm.c.id == own_id).values(values))
+        else:
+            row = {"id": own_id, "tenant": tenant, "definition_id": definition, "match_key": own_id.encode()}
+            row |= {"match_values": [], "updated": 1, "created": 1, "version": 1}
+            series = {"alarm_id": own_id, "series_id": own_id.encode(), "tenant": tenant}
+            self.write(alarm.insert().values(row | values))
+            self.write(metric.insert().values(series | {"name": "up", "dimensions": {"hostname": hostname}}))
+            named = {"name": "hostname", "value": hostname, "metric_name": "up"}
+            self.write(dimension.insert().values(series | named))
+        return change(
+            alarm_id=own_id,
+            definition_id=definition,
+            tenant=tenant,
+            new_state=state,
+            time_ms=self.clock.now_ms,
+            **{"metrics": [AlarmedMetric("up", {"hostname": hostname})], **facts},
+        )
+
+    def tell(self, made):
+        """The service reads the change."""
+        self.queue += _values(self.changes(_read("alarm-state-transitions", made.message)))
+        self.deliver()
+
+    def wait(self, ms=0):
+        """Time passes, and then whoever is due is told."""
+        self.clock.now_ms += ms
+        self.releases.release_due(self.producer)
+        self.deliver()
+
+    def deliver(self):
+        """What is in the topics, in their order; retries are due at once."""
+        while found := [*self.unread(), *self.queue]:
+            self.queue = []
+            for topic, value in found:
+                self.queue += self.attempt(topic, value)
+
+    def unread(self):
+        for topic in (RETRIES, PERIODIC):
+            records = self.kafka.broker.records(topic)[self.read[topic] :]
+            self.read[topic] += len(records)
+            yield from ((topic, record.value) for record in records)
+
+    def attempt(self, topic, value):
+        now_ms = self.clock.now_ms
+        try:
+            while True:
+                with contextlib.suppress(RetryLater):
+                    return _values(self.handlers[topic](_read(topic, value)))
+                self.clock.now_ms += SECOND_MS
+        except Poison:
+            return []
+        finally:
+            self.clock.now_ms = now_ms
+
+    def silence(self, dimensions, ms, *, tenant="t1"):
+        now_ms = self.clock.now_ms
+        made = Silence(tenant, dimensions, now_ms, now_ms + ms, "ann", "disks")
+        return Silences(self.alarms_database).create(made, now_ms)
+
+    def told(self):
+        """Each message that was taken since this was asked last: the alarms and their states."""
+        taken, self.people.taken = self.people.taken, []
+        return [" ".join(sorted(f"{each.alarm_id}:{each.new_state}" for each in notice.changes)) for notice, _ in taken]
+
+    def ledger(self):
+        """The state of each, by alarm."""
+        table = tables.notification
+        rows = self.alarms_database.rows(sa.select(table.c.alarm_id, table.c.state).order_by(table.c.alarm_id))
+        return [tuple(row) for row in rows]
+
+    def held(self):
+        rows = self.alarms_database.rows(sa.select(tables.notification_held.c.kind))
+        return sorted(kind for (kind,) in rows)
+
+
+def _read(topic, value):
+    return Message(topic, 0, 0, None, None, value, ())
+
+
+def _values(outputs):
+    return [(output.topic, output.record.value) for output in outputs]
+
+
+class SilencesContract(CalmCase):
+    def setUp(self):
+        super().setUp()
+        self.define("d1", "cpu")
+        self.define("d2", "cpu", tenant="t2")
+
+    def test_at_the_end_of_a_silence_whoever_was_not_told_is_told_once(self):
+        self.method()
+        self.silence({"hostname": "h1"}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("a2", hostname="h2"))
+        self.assertEqual((["a2:ALARM"], [("a1", "silenced"), ("a2", "sent")]), (self.told(), self.ledger()))
+        self.wait(HOUR_MS - 1)
+        self.assertEqual([], self.told())
+        self.start()
+        self.wait(1)
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+        self.wait(HOUR_MS)
+        self.assertEqual([], self.told())
+
+    def test_what_was_over_before_the_silence_was_is_not_told(self):
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("a1", "OK"))
+        self.wait(HOUR_MS)
+        self.assertEqual(([], []), (self.told(), self.held()))
+        self.assertEqual([("a1", "silenced")] * 2, self.ledger())
+
+    def test_an_end_that_was_silenced_is_told_to_those_who_know_of_the_alarm(self):
+        self.method()
+        self.tell(self.alarm("a1"))
+        self.silence({}, HOUR_MS)
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("a1", "OK"))
+        self.wait(HOUR_MS)
+        self.assertEqual(["a1:ALARM", "a1:OK"], self.told())
+
+    def test_an_end_is_not_told_when_nobody_knows_of_the_alarm(self):
+        self.method()
+        made = self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        ended = self.alarm("a1", "OK")
+        Silences(self.alarms_database).delete("t1", made.id)
+        self.tell(ended)
+        self.wait(HOUR_MS)
+        self.assertEqual(([], []), (self.told(), self.held()))
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_a_silence_that_is_deleted_ends_then(self):
+        self.method()
+        made = self.silence({}, HOUR_MS)
+        self.silence({"hostname": "h2"}, HOUR_MS)
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}", hostname=f"h{number}"))
+        Silences(self.alarms_database).delete("t1", made.id)
+        self.wait()
+        self.assertEqual((["a1:ALARM"], ["silenced"]), (self.told(), self.held()))
+
+    def test_a_silence_is_of_one_tenant(self):
+        self.method()
+        self.method("other", definition="d2", tenant="t2")
+        self.silence({}, HOUR_MS, tenant="t2")
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("b1", definition="d2", tenant="t2"))
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_a_change_that_is_read_twice_is_silenced_once(self):
+        self.method()
+        self.silence({}, HOUR_MS)
+        made = self.alarm("a1")
+        self.tell(made)
+        self.tell(made)
+        self.assertEqual((["silenced"], [("a1", "silenced")]), (self.held(), self.ledger()))
+        self.wait(HOUR_MS)
+        self.tell(made)
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_nobody_is_told_through_a_method_that_is_deleted_meanwhile(self):
+        method = self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.methods.delete("t1", method)
+        self.wait(HOUR_MS)
+        self.assertEqual(([], []), (self.told(), self.held()))
+
+    def test_a_crash_before_what_is_due_is_published_loses_nothing(self):
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        with failpoints.armed("notification.after_release", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.wait, HOUR_MS)
+        self.start()
+        self.wait(LEASE_MS)
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
+
+class RepeatsContract(CalmCase):
+    def acknowledge(self, own_id="a1", state="ACKNOWLEDGED"):
+        self.write(tables.alarm.update().where(tables.alarm.c.id == own_id).values(lifecycle_state=state))
+
+    def test_an_alarm_is_told_each_minute_until_it_leaves_the_state(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.told())
+        for _ in range(3):
+            self.wait(MINUTE_MS - 1)
+            self.assertEqual([], self.told())
+            self.start()
+            self.wait(1)
+            self.assertEqual(["a1:ALARM"], self.told())
+        self.tell(self.alarm("a1", "OK"))
+        self.wait(MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual((["a1:OK"], []), (self.told(), self.held()))
+
+    def test_each_repeat_has_an_id_of_its_own(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.wait(MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(3, len({notice.id for notice, _ in self.people.taken}))
+
+    def test_an_acknowledged_alarm_is_not_repeated_until_that_is_taken_back(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.acknowledge()
+        self.wait(MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+        self.acknowledge(state=None)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_what_is_silenced_is_not_repeated_meanwhile(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.silence({}, 2 * MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_repeats_begin_after_a_silence(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.silence({}, MINUTE_MS)
+        self.tell(self.alarm("a1"))
+        self.wait(MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM"] * 2, self.told())
+
+    def test_what_ended_is_not_repeated(self):
+        self.define("d1", "cpu")
+        method = self.method(period=60)
+        for number, end in enumerate(
+            (
+                lambda: self.write(tables.alarm.delete()),
+                lambda: self.write(tables.alarm_definition.update().values(actions_enabled=False)),
+                lambda: self.write(tables.alarm_action.delete()),
+                lambda: self.methods.delete("t1", method),
+            )
+        ):
+            self.tell(self.alarm(f"a{number}"))
+            end()
+            self.wait(MINUTE_MS)
+            self.assertEqual([f"a{number}:ALARM"], self.told()[:1])
+            self.assertEqual([], self.told())
+            self.write(tables.alarm_definition.update().values(actions_enabled=True))
+            self.write(tables.notification_held.delete())
+            self.write(tables.alarm_action.delete())
+            self.act(method)
+
+    def test_repeats_that_were_missed_are_not_made_up_for(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.wait(10 * MINUTE_MS + SECOND_MS)
+        self.wait()
+        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.wait(MINUTE_MS - SECOND_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_a_repeat_that_waited_in_kafka_until_the_next_is_left_out(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        self.clock.now_ms += MINUTE_MS
+        self.releases.release_due(self.producer)
+        self.wait(MINUTE_MS + 1)
+        self.assertEqual(["a1:ALARM"] * 2, self.told())
+
+    def test_a_crash_doubles_no_repeat_and_ends_none(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1"))
+        with failpoints.armed("notification.after_release", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.wait, MINUTE_MS)
+        self.start()
+        self.deliver()
+        self.wait(LEASE_MS)
+        self.assertEqual(["a1:ALARM"] * 2, self.told())
+        self.wait(MINUTE_MS)
+        self.assertEqual((["a1:ALARM"], ["repeat"]), (self.told(), self.held()))
+
+    def test_an_ok_is_told_once(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        self.tell(self.alarm("a1", "OK"))
+        self.assertEqual((["a1:OK"], []), (self.told(), self.held()))
+
+
+class GroupsContract(CalmCase):
+    rules = CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
+
+    def test_alarms_of_a_definition_are_one_message_when_the_first_has_waited(self):
+        self.method()
+        self.act_of_another = self.method("other", definition="d2")
+        self.tell(self.alarm("a1"))
+        self.wait(9 * SECOND_MS)
+        self.tell(self.alarm("a2", "OK"))
+        self.tell(self.alarm("b1", definition="d2"))
+        self.assertEqual(([], ["held"] * 3), (self.told(), self.held()))
+        self.start()
+        self.wait(SECOND_MS)
+        self.assertEqual((["a1:ALARM a2:OK"], ["held"]), (self.told(), self.held()))
+        self.wait(9 * SECOND_MS)
+        self.assertEqual((["b1:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual({"sent"}, {state for _, state in self.ledger()})
+
+    def test_what_comes_after_the_message_is_in_the_next_one(self):
+        self.method()
+        self.tell(self.alarm("a1"))
+        self.wait(10 * SECOND_MS)
+        self.tell(self.alarm("a2"))
+        self.wait(9 * SECOND_MS)
+        self.tell(self.alarm("a3"))
+        self.wait(SECOND_MS)
+        self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.told())
+
+    def test_each_method_and_each_value_of_a_dimension_has_its_group(self):
+        self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
+        self.method()
+        self.method()
+        for number in range(4):
+            self.tell(self.alarm(f"a{number}", hostname=f"h{number % 2}"))
+        self.wait(SECOND_MS)
+        self.assertEqual(["a0:ALARM a2:ALARM"] * 2 + ["a1:ALARM a3:ALARM"] * 2, sorted(self.told()))
+
+    def test_the_worst_comes_first(self):
+        self.method()
+        self.tell(self.alarm("a1", "OK", severity="CRITICAL"))
+        self.tell(self.alarm("a2", severity="LOW"))
+        self.tell(self.alarm("a3", severity="HIGH"))
+        self.wait(10 * SECOND_MS)
+        [(notice, _)] = self.people.taken
+        self.assertEqual(["a3", "a2", "a1"], [each.alarm_id for each in notice.changes])
+
+    def test_a_failure_is_tried_again_with_all_members_and_under_one_id(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        self.people.fails = True
+        self.clock.now_ms += 10 * SECOND_MS
+        self.releases.release_due(self.producer)
+        [(topic, value)] = self.unread()
+        self.queue = self.attempt(topic, value)
+        self.start()
+        self.people.fails = False
+        self.deliver()
+        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
+
+    def test_a_message_that_is_given_up_gives_up_its_members(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        self.people.fails = True
+        self.wait(10 * SECOND_MS)
+        self.assertEqual(([], {"given up"}), (self.held(), {state for _, state in self.ledger()}))
+
+    def test_a_method_that_is_deleted_gives_up_its_messages(self):
+        method = self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        self.clock.now_ms += 10 * SECOND_MS
+        self.releases.release_due(self.producer)
+        self.methods.delete("t1", method)
+        self.deliver()
+        self.assertEqual(([], [], {"given up"}), (self.told(), self.held(), {state for _, state in self.ledger()}))
+
+    def test_a_crash_between_seal_and_publication_sends_the_same_message(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        with failpoints.armed("notification.after_seal", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
+        self.start()
+        self.tell(self.alarm("a3"))
+        self.wait(LEASE_MS)
+        self.assertEqual({"a1:ALARM a2:ALARM", "a3:ALARM"}, set(self.told()))
+        self.assertEqual([], self.held())
+
+    def test_a_crash_after_the_publication_sends_it_once(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        with failpoints.armed("notification.after_release", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
+        self.start()
+        self.wait(LEASE_MS)
+        self.wait(UNFINISHED_MS)
+        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
+
+    def test_a_crash_after_the_message_was_sent_finishes_its_members(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+
+        def crashes(*_, **__):
+            raise failpoints.FailPointReached("a crash")
+
+        with fixtures.MonkeyPatch("monasca_common.notification.held.HeldNotices.finish", crashes):
+            self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
+        self.start()
+        self.wait(LEASE_MS)
+        self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual({"sent"}, {state for _, state in self.ledger()})
+
+    def test_of_two_processes_that_find_a_group_one_sends_it(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        self.clock.now_ms += 10 * SECOND_MS
+        held = self.planner.held
+        rows, members = held.due(self.clock.now_ms, 9), held.members(held.due(self.clock.now_ms, 9)[0].group_key)
+        self.releases.release_due(self.producer)
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.held.HeldNotices.due", lambda *_: rows))
+        self.useFixture(
+            fixtures.MonkeyPatch("monasca_common.notification.held.HeldNotices.members", lambda *_: members)
+        )
+        self.release().release_due(self.producer)
+        self.deliver()
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.assertEqual(1, len(self.kafka.broker.records(RETRIES)))
+
+    def test_a_group_of_another_tenant_is_another_message(self):
+        self.method()
+        self.method("other", definition="d2", tenant="t2")
+        self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("b1", definition="d2", tenant="t2"))
+        self.wait(SECOND_MS)
+        self.assertEqual(["a1:ALARM", "b1:ALARM"], sorted(self.told()))
+
+    def test_what_is_silenced_while_it_waits_leaves_its_group(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}", hostname=f"h{number}"))
+        self.silence({"hostname": "h1"}, HOUR_MS)
+        self.wait(10 * SECOND_MS)
+        self.assertEqual((["a2:ALARM"], ["silenced"]), (self.told(), self.held()))
+
+    def test_members_of_megabytes_are_messages_of_their_own(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}", reason="x" * 5_000_000))
+        self.tell(self.alarm("a3"))
+        self.clock.now_ms += 10 * SECOND_MS
+        for _ in range(3):
+            self.wait()
+        self.assertEqual((["a1:ALARM", "a2:ALARM", "a3:ALARM"], []), (sorted(self.told()), self.held()))
+
+    def test_what_fails_unexpectedly_blocks_nothing_else(self):
+        self.method()
+        self.method("other", definition="d2")
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("b1", definition="d2"))
+        found = NotificationMethods.notified
+
+        def fails(methods, tenant, definition, state):
+            if definition == "d1":
+                raise ValueError("a flaw")
+            return found(methods, tenant, definition, state)
+
+        with fixtures.MonkeyPatch("monasca_common.alarms.notification_methods.NotificationMethods.notified", fails):
+            self.wait(10 * SECOND_MS)
+            self.assertEqual(["b1:ALARM"], self.told())
+        self.wait(LEASE_MS)
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
+    def test_what_no_topic_takes_is_given_up_and_the_others_are_told(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.held.MOST_BYTES", 100))
+        self.method()
+        self.tell(self.alarm("a1", reason="x" * 7_000_000))
+        self.tell(self.alarm("a2"))
+        self.clock.now_ms += 10 * SECOND_MS
+        for _ in range(2):
+            self.wait()
+        self.assertEqual((["a2:ALARM"], []), (self.told(), self.held()))
+        self.assertEqual([("a1", "given up"), ("a2", "sent")], self.ledger())
+
+    def test_a_change_without_what_it_is_grouped_by_is_grouped_with_its_likes(self):
+        self.start(CalmRules(group_by=("region", "definition"), group_wait_ms=SECOND_MS))
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}", metrics=()))
+        self.wait(SECOND_MS)
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+
+    def test_periodic_members_of_a_group_are_repeated(self):
+        self.define("d1", "cpu")
+        self.method(period=60)
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        self.wait(10 * SECOND_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM", "a1:ALARM a2:ALARM", "a2:ALARM"], sorted(self.told()))
+
+
+class LimitsContract(CalmCase):
+    rules = CalmRules(max_per_minute=2)
+
+    def test_what_is_too_much_for_a_minute_is_one_digest_when_it_is_over(self):
+        self.method()
+        for number in range(5):
+            self.tell(self.alarm(f"a{number}"))
+            self.wait(SECOND_MS)
+        self.assertEqual((["a0:ALARM", "a1:ALARM"], ["held"] * 3), (self.told(), self.held()))
+        self.start()
+        self.wait(54 * SECOND_MS)
+        self.assertEqual([], self.told())
+        self.wait(SECOND_MS)
+        self.assertEqual((["a2:ALARM a3:ALARM a4:ALARM"], []), (self.told(), self.held()))
+        self.tell(self.alarm("a5"))
+        self.tell(self.alarm("a6"))
+        self.assertEqual(["a5:ALARM"], self.told())
+
+    def test_each_method_has_its_own_limit(self):
+        for _ in range(3):
+            self.method()
+        self.tell(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"] * 3, self.told())
+
+    def test_what_comes_while_a_digest_waits_does_not_overtake_it(self):
+        self.method()
+        for number in range(3):
+            self.tell(self.alarm(f"a{number}"))
+        self.clock.now_ms += MINUTE_MS
+        self.tell(self.alarm("a2", "OK"))
+        self.assertEqual(["a0:ALARM", "a1:ALARM"], self.told())
+        self.wait()
+        [(notice, _)] = self.people.taken
+        self.assertEqual({("a2", "ALARM"), ("a2", "OK")}, {(each.alarm_id, each.new_state) for each in notice.changes})
+
+    def test_a_digest_of_too_many_is_several_messages_which_count(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.held.MOST_MEMBERS", 2))
+        self.start(CalmRules(max_per_minute=1))
+        self.method()
+        for number in range(4):
+            self.tell(self.alarm(f"a{number}"))
+            self.clock.now_ms += 1
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a0:ALARM", "a1:ALARM a2:ALARM"], self.told())
+        self.wait(MINUTE_MS)
+        self.assertEqual((["a3:ALARM"], []), (self.told(), self.held()))
+
+    def test_groups_are_limited_as_messages(self):
+        self.start(CalmRules(group_by=("definition",), group_wait_ms=SECOND_MS, max_per_minute=1))
+        method = self.method()
+        self.act(method, "d2")
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("b1", definition="d2"))
+        self.tell(self.alarm("b2", definition="d2"))
+        self.wait(SECOND_MS)
+        self.assertEqual(1, len(self.told()))
+        self.wait(MINUTE_MS)
+        self.assertEqual((1, []), (len(self.told()), self.held()))
+
+
+class InhibitionContract(CalmCase):
+    rules = CalmRules(inhibitions=(Inhibition(("hostname",), definition=HOST),))
+
+    def setUp(self):
+        super().setUp()
+        self.define("d1", "service")
+        self.define("host", HOST, severity="CRITICAL")
+        self.act(self.method(), "host")
+
+    def host(self, state="ALARM", hostname="h1", tenant="t1"):
+        return self.alarm(f"host-{hostname}", state, definition="host", hostname=hostname, tenant=tenant, name=HOST)
+
+    def test_a_host_that_is_down_inhibits_its_services_until_it_is_up(self):
+        self.tell(self.host())
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("a2", hostname="h2"))
+        self.assertEqual(["host-h1:ALARM", "a2:ALARM"], self.told())
+        self.assertIn(("a1", "inhibited"), self.ledger())
+        self.start()
+        for _ in range(3):
+            self.wait(MINUTE_MS)
+        self.assertEqual(([], ["inhibited"]), (self.told(), self.held()))
+        self.tell(self.host("OK"))
+        self.wait(MINUTE_MS)
+        self.assertEqual((["host-h1:OK", "a1:ALARM"], []), (self.told(), self.held()))
+
+    def test_services_that_are_up_again_with_their_host_are_not_told(self):
+        self.tell(self.host())
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        self.tell(self.host("OK"))
+        self.tell(self.alarm("a1", "OK"))
+        self.wait(MINUTE_MS)
+        self.assertEqual((["host-h1:ALARM", "host-h1:OK"], []), (self.told(), self.held()))
+
+    def test_a_host_of_another_tenant_inhibits_nothing(self):
+        self.define("host2", HOST, tenant="t2")
+        self.alarm("other", definition="host2", tenant="t2")
+        self.tell(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_a_host_that_is_seen_down_while_the_group_waits_inhibits_its_services(self):
+        self.start(CalmRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))
+        self.tell(self.alarm("a1"))
+        self.tell(self.host())
+        self.wait(SECOND_MS)
+        self.assertEqual((["host-h1:ALARM"], ["inhibited"]), (self.told(), self.held()))
