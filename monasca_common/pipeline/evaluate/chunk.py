@@ -91,12 +91,14 @@ class LoadedDefinitions:
 
 
 def among(connection: sa.Connection, column: sa.ColumnElement[str], ids: Sequence[str]) -> Condition:
-    """As ``IN``, of sorted ``ids``. On PostgreSQL with one parameter, because thousands take longer to write than to
-    answer, and with their range: of neighbours it reads that part of an index, not the whole table."""
-    if connection.dialect.name == "postgresql" and ids:
+    """As ``IN``, of sorted ``ids``, and their range: of neighbours a database reads that part of an index, not all of
+    the table. On PostgreSQL with one parameter, because thousands take longer to write than to answer."""
+    if not ids:
+        return sa.false()
+    is_one: Condition = column.in_(ids)
+    if connection.dialect.name == "postgresql":
         is_one = column == sa.any_(sa.cast(sa.literal(list(ids), _TEXTS), _TEXTS))
-        return sa.and_(column >= ids[0], column <= ids[-1], is_one)
-    return column.in_(ids)
+    return sa.and_(column >= ids[0], column <= ids[-1], is_one)
 
 
 def prefer_indexes(connection: sa.Connection) -> None:
@@ -212,23 +214,18 @@ def _windows(
     needed = {sub.id: (sub.windows, _needed_from_ms(sub.expression, span)) for sub in subs}
     least_ms = min((from_ms for _, from_ms in needed.values()), default=0)
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
+    is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
     columns = (_PART.c.alarm_id, *(_WINDOW.c[name] for name in ("sub_expression_id", "windows", "window_start")))
-    statement: Select = (
-        sa.select(*columns, *_OF_PARTIAL)
-        .join_from(_PART, _WINDOW, sa.and_(*of_part))
-        # Each sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
-        .where(among(connection, _PART.c.alarm_id, ids), sa.or_(_WINDOW.c.window_start >= least_ms, _is_of_last()))
-    )
+    # An outer join begins with the parts of the chunk: SQLite may begin an inner one with all windows. Each
+    # sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
+    joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))
+    statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined).where(among(connection, _PART.c.alarm_id, ids))
     found: _Windows = defaultdict(lambda: defaultdict(list))
     for alarm_id, sub_id, windows, start_ms, *partial in connection.execute(statement).all():
         generation, from_ms = needed.get(sub_id, (-1, 0))
         if windows == generation and start_ms >= from_ms:
             found[alarm_id, sub_id][start_ms].append(partial)
     return found
-
-
-def _is_of_last() -> Condition:
-    return _WINDOW.c.window_start == LAST_WINDOW
 
 
 def _needed_from_ms(sub: SubExpression, span: DueSpan) -> int:
