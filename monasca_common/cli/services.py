@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from oslo_config import cfg
 
+from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.api.settings import api_settings, read_configuration
 from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
@@ -21,6 +22,7 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.notification.settings import CHANGES_GROUP, PERIODIC_GROUP, RETRIES_GROUP, notification_settings
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_settings, has_archive
+from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, EvaluateSettings, evaluate_settings
 from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, replay_settings
 from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
@@ -84,6 +86,9 @@ def databases(service: str, conf: cfg.ConfigOpts) -> list[StorageSettings]:
     streams = [aggregate_stream(conf)[0]]
     if has_archive(conf):
         streams += archive_settings(conf).streams
+    evaluate = _evaluate_settings(conf)
+    if evaluate is not None:
+        streams.append(evaluate.stream)
     return [StorageSettings(dialect_of(url), url) for url in dict.fromkeys(each.connection for each in streams)]
 
 
@@ -111,6 +116,19 @@ def _of_pipeline(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
             target = replay_settings(conf).target
             if isinstance(target, KafkaTarget):
                 yield ServiceTopic(target.topic, KAFKA_GROUP)
+    evaluate = _evaluate_settings(conf)
+    if evaluate is not None:
+        yield ServiceTopic(evaluate.alarm_transitions_topic, EVALUATE_GROUP)
+        if EVALUATE_GROUP in conf.list_all_sections():
+            yield from _read_by(evaluate.stream.consumer, EVALUATE_GROUP)
+
+
+def _evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings | None:
+    """None where no database can hold alarms: then nobody evaluates them."""
+    try:
+        return evaluate_settings(conf)
+    except NoAlarmsDatabase:
+        return None
 
 
 def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:

@@ -153,11 +153,23 @@ class ConfigurationTest(InitCase):
             "[pipeline_archive]\nlocation = /archive\ntopic = m,l\n"
         )
         self.assertEqual(
-            {"m", "log", "monevents", "bad", "dead", "l", "l.dlq", "m.dlq", "hours"},
+            {"m", "log", "monevents", "bad", "dead", "l", "l.dlq", "m.dlq", "hours", "alarm-state-transitions"},
             set(found),
         )
         self.assertEqual({"bad", "dead", "l.dlq", "m.dlq"}, {name for name in found if found[name]["dead_letters"]})
         self.assertEqual(["api", "persister", "pipeline"], found["m"]["services"])
+
+    def test_the_pipeline_evaluates_alarms_where_there_is_a_database_for_them(self):
+        only = ("--service", "pipeline")
+        found = self.topics("[pipeline_evaluate]\nalarm_transitions_topic = changes\ntopic = m\n", *only)
+        self.assertEqual({"metrics", "m", "changes", "metrics.dlq", "m.dlq"}, set(found))
+        self.assertEqual(["pipeline"], found["changes"]["services"])
+        self.assertIn("alarm-state-transitions", self.topics("", *only))
+
+    def test_alarms_with_a_database_of_their_own_have_their_tables_there(self):
+        own = os.path.join(self.folder, "alarms.sqlite")
+        self.run_command("--execute", text=f"{self.configuration}[alarms]\nconnection = sqlite:///{own}\n")
+        self.assertIsNotNone(self.revision(own))
 
     def test_a_topic_that_somebody_reads_is_not_only_for_dead_letters(self):
         found = self.topics("[kafka_logs]\nenabled = true\ntopic = metrics.dlq\n")
