@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
+BUCKET_MS = 10_000
+"""Of Kafka's times no more is kept than the starts of the buckets of this length in which a record came."""
 MOST_BUCKETS = 100_000
 """Eleven days of them; of more the newest are kept."""
 
@@ -56,7 +58,7 @@ class Arrivals:
 
     @property
     def buckets(self) -> frozenset[int]:
-        """The starts of the buckets of `frames.ARRIVAL_MS` in which a record came."""
+        """The starts of the buckets of `BUCKET_MS` in which a record came."""
         return frozenset(self._buckets.value)
 
     def adder(self) -> ArrivalsAdder:

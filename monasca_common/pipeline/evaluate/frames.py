@@ -19,6 +19,7 @@ from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Measurement
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
+from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
 from monasca_common.pipeline.evaluate.folding import FoldedRow, Folding, merged_rows
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, MatchTarget, SubExpressionIndex
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-ARRIVAL_MS = 10_000
-"""Of Kafka's times no more is kept than the starts of the buckets of this length in which a record came."""
 #: The columns of `FoldedRow`.
 FOLDED = (
     *(("sub_expression_id", "string"), ("windows", "long"), ("match_key", "binary"), ("match_values", "string")),
@@ -52,7 +51,7 @@ _MOST_REMEMBERED = 200_000
 #: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
 OnCounts = Callable[[int, int, Mapping[int, float]], None]
 #: Called with the offset and Kafka's time of the last record of each partition, and the starts of the buckets of
-#: `ARRIVAL_MS` in which a record came.
+#: `BUCKET_MS` in which a record came.
 OnArrivals = Callable[[Mapping[int, tuple[int, int]], AbstractSet[int]], None]
 
 
@@ -113,7 +112,7 @@ class RecordFolding:
         for partition, found in by_partition(partitions, offsets, rejected).items():
             self.on_rejected(partition, found)
         self.on_counts(taken, len(rejected), newest_ms)
-        self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // ARRIVAL_MS * ARRIVAL_MS for each in kafka_ms})
+        self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
     def _too_new(self, row: Measurement) -> Rejection | None:
         if row.time_ms > self.latest_ms:

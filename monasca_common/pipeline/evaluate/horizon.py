@@ -15,8 +15,6 @@ from monasca_common.alarms.evaluation import Standstill
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.storage.retention import DAY_MS
 
-BUCKET_MS = 10_000
-"""Arrivals are noted by the start of the bucket of Kafka's time in which they were."""
 LONGEST_SILENCE_MS = 60_000
 """Longer without a look and without an arrival is a standstill."""
 
@@ -24,7 +22,8 @@ LONGEST_SILENCE_MS = 60_000
 @dataclass(frozen=True, slots=True)
 class Look:
     """At the topic at ``look_ms``. ``ended``: partitions that were read to their end of then. ``last_kafka_ms``: the
-    Kafka timestamp of the last record that was read, by partition. ``arrivals``: buckets."""
+    Kafka timestamp of the last record that was read, by partition. ``arrivals``: the starts of buckets, of
+    `arrivals.BUCKET_MS`."""
 
     look_ms: int
     ended: Set[int] = frozenset()

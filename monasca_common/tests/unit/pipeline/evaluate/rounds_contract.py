@@ -28,7 +28,8 @@ from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
 from monasca_common.pipeline.evaluate import chunk, horizon, progress
-from monasca_common.pipeline.evaluate.horizon import BUCKET_MS, Look
+from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
+from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.rounds import Rounds
