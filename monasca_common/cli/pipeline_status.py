@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monasca_common.models import times
+from monasca_common.pipeline.evaluate.levels import EvaluationLevels
 from monasca_common.pipeline.jobs.activity import JobState
 from monasca_common.pipeline.status import JobStatus
 
@@ -20,12 +21,21 @@ def status_lines(status: JobStatus, now_ms: int) -> Iterator[str]:
     if batch is not None:
         counts = f"{batch.offsets:,} offsets, {batch.records:,} records, {batch.seconds:,.1f} s"
         yield f"  last batch at {times.shown(batch.ended_ms)}: {counts}"
-    if status.evaluated_to_ms is not None:
-        yield f"  alarms are evaluated up to {times.shown(status.evaluated_to_ms)}"
+    if status.evaluation is not None:
+        yield from _evaluation(status.evaluation, now_ms)
     yield f"  lag {_seconds(status.lag_seconds)}"
     for each in status.partitions:
         where = f"stored below {each.next_offset:,} of {each.end:,}"
         yield f"  {status.topic}/{each.partition}  {where}, lag {_seconds(each.lag_seconds)}"
+
+
+def _evaluation(levels: EvaluationLevels, now_ms: int) -> Iterator[str]:
+    for what, until_ms in (
+        ("alarms are evaluated", levels.evaluated_to_ms),
+        ("measurements are known", levels.horizon_ms),
+    ):
+        yield f"  {what} up to {times.shown(until_ms)}, {_seconds(max(0.0, (now_ms - until_ms) / 1000))} ago"
+    yield f"  alarms: {', '.join(f'{count:,} {state}' for state, count in levels.alarms.items())}"
 
 
 def _state(status: JobStatus, now_ms: int) -> str:

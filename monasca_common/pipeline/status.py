@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
-from monasca_common.alarms import outbox
 from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.aggregate import periods
 from monasca_common.pipeline.aggregate.periods import Closing
 from monasca_common.pipeline.archive import manifest
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
-from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate import levels
+from monasca_common.pipeline.evaluate.levels import EvaluationLevels
 from monasca_common.pipeline.evaluate.settings import EVALUATE_GROUP, evaluate_settings
 from monasca_common.pipeline.jobs import activity
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
@@ -43,7 +43,7 @@ class JobStatus:
 
     ``lag_seconds``: that of the partition that is furthest behind. ``state``, ``seen_ms`` and ``last_batch``: see
     `monasca_common.pipeline.jobs.activity`; ``started_ms`` and ``seen_ms`` are ``None`` if no job has written there.
-    ``evaluated_to_ms``: up to when alarms are evaluated, of the job that does.
+    ``evaluation``: of the job that evaluates alarms, once it has begun.
     """
 
     job: str
@@ -59,7 +59,7 @@ class JobStatus:
     started_ms: int | None = None
     seen_ms: int | None = None
     last_batch: LastBatch | None = None
-    evaluated_to_ms: int | None = None
+    evaluation: EvaluationLevels | None = None
 
 
 def job_statuses(conf: cfg.ConfigOpts, clock: Clock | None = None) -> list[JobStatus]:
@@ -99,14 +99,12 @@ def _evaluate_statuses(conf: cfg.ConfigOpts, now_ms: int) -> list[JobStatus]:
     offset_store = OffsetStore(stream.connection)
     offset_store.check()
     with offset_store.reading() as connection:
-        evaluated = progress.load(connection, stream.name)
-    if evaluated is None and EVALUATE_GROUP not in conf.list_all_sections():
+        evaluation = levels.read(connection, stream.name)
+    if evaluation is None and EVALUATE_GROUP not in conf.list_all_sections():
         return []
     _, _, status = _job_status("evaluate", stream, now_ms)
-    with offset_store.reading() as connection:
-        waiting = outbox.count(connection, outbox.TRANSITION)
-    evaluated_to_ms = None if evaluated is None else evaluated.evaluated_to_ms
-    return [replace(status, due=waiting, waiting="transitions to publish", evaluated_to_ms=evaluated_to_ms)]
+    waiting = 0 if evaluation is None else evaluation.unpublished
+    return [replace(status, due=waiting, waiting="transitions to publish", evaluation=evaluation)]
 
 
 def _job_status(job: str, stream: StreamSettings, now_ms: int) -> tuple[OffsetStore, Source, JobStatus]:

@@ -11,6 +11,7 @@ from oslo_config import cfg
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.evaluate.batch import Evaluation
+from monasca_common.pipeline.evaluate.metrics import LevelsCollector
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.jobs import loop
@@ -48,7 +49,8 @@ class EvaluateJob(Job):
             topic = stack.enter_context(SourceTopic(stream.consumer))
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(stream.producer))
-            told = stack.enter_context(served("evaluate", stream.status_host, stream.status_port, watcher))
+            levels = LevelsCollector(stream.connection, stream.name)
+            told = stack.enter_context(served("evaluate", stream.status_host, stream.status_port, watcher, levels))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-evaluate")
             stack.callback(close_session, spark)

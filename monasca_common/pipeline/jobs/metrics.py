@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.registry import Collector
 
 from monasca_common.kafka.config import check_listener
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
@@ -69,12 +70,15 @@ class _Board:
 
 
 @contextlib.contextmanager
-def served(job: str, host: str, port: int | None, watcher: JobWatcher) -> Iterator[JobWatcher]:
-    """A watcher that forwards progress to ``watcher``, and serves it at the port if there is one."""
+def served(job: str, host: str, port: int | None, watcher: JobWatcher, *collectors: Collector) -> Iterator[JobWatcher]:
+    """A watcher that forwards progress to ``watcher``, and serves it at the port if there is one, with what
+    ``collectors`` of the job have."""
     if port is None:
         yield watcher
         return
     board = _Board(job)
+    for each in collectors:
+        board.registry.register(each)
     check_listener(f"pipeline_{job}", host, port, prefix="status_")
     server, thread = start_http_server(port, host, board.registry)
 

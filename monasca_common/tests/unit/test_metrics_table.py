@@ -4,6 +4,7 @@
 import re
 from pathlib import Path
 
+import fixtures
 from oslotest import base
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,9 +17,14 @@ from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
+from monasca_common.pipeline.evaluate import progress
+from monasca_common.pipeline.evaluate.metrics import LevelsCollector
+from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
 from monasca_common.pipeline.jobs.timing import PartitionLag
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Kind
 
 PAGE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "watching.rst"
@@ -78,9 +84,17 @@ class MetricsTableTest(base.BaseTestCase):
         self.assert_told("monasca_persister_", generate_latest(registry).decode())
 
     def test_job_of_the_pipeline(self):
-        board = _Board("aggregate")
+        board = _Board("evaluate")
+        board.registry.register(self.evaluation())
         board.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
         self.assert_told("monasca_pipeline_", generate_latest(board.registry).decode())
+
+    def evaluation(self):
+        url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/alarms.sqlite"
+        open_storage(StorageSettings("sqlite", url)).upgrade()
+        with OffsetStore(url).writing() as connection:
+            progress.save(connection, "job", StoredProgress(1))
+        return LevelsCollector(url, "job")
 
     def test_no_other_is_told(self):
         self.assertRegex(" ".join(self.told), r"^(monasca_(api|persister|pipeline)_\w+ ?)+$")

@@ -116,13 +116,16 @@ class EvaluationTest(JobStatusCase):
     def test_a_job_that_evaluates_says_up_to_when_and_what_is_to_be_published(self):
         job = "spark-evaluate/metrics"
         with self.offset_store.writing() as connection:
-            progress.save(connection, job, StoredProgress(NOON_MS))
+            progress.save(connection, job, StoredProgress(NOON_MS, horizons_ms={0: NOON_MS + 9000, 1: NOON_MS + 8000}))
             outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
         _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
-        self.assertEqual(("evaluate", NOON_MS, 1), (status.job, status.evaluated_to_ms, status.due))
-        lines = list(status_lines(status, NOON_MS))
+        levels = status.evaluation
+        self.assertEqual(("evaluate", NOON_MS, 1), (status.job, levels.evaluated_to_ms, status.due))
+        lines = list(status_lines(status, NOON_MS + 10_000))
         self.assertIn("1 transitions to publish", lines[0])
-        self.assertIn("  alarms are evaluated up to 2026-01-01", "\n".join(lines))
+        self.assertIn("  alarms are evaluated up to 2026-01-01T12:00:00.000+00:00, 10 s ago", lines)
+        self.assertIn("  measurements are known up to 2026-01-01T12:00:08.000+00:00, 2 s ago", lines)
+        self.assertIn("  alarms: 0 OK, 0 UNDETERMINED, 0 ALARM", lines)
 
     def test_where_nobody_evaluates_nothing_is_said_of_it(self):
         self.assertEqual(["aggregate"], [each.job for each in job_statuses(self.configuration())])

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The levels of the evaluation as metrics of Prometheus, beside those that every job has."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.pipeline.evaluate import levels
+from monasca_common.pipeline.evaluate.levels import EvaluationLevels
+from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.storage.sql.bounds import Bounds
+
+LOG = logging.getLogger(__name__)
+
+KNOWN_SECONDS = 15.0
+"""Counting reads an index of all alarms: so it is done this often at most, however often somebody asks."""
+_SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
+
+
+class LevelsCollector(Collector):
+    """The levels as metrics of Prometheus. Ages are those of the moment that it is asked, so they grow while the job
+    hangs; without a database it has no metrics."""
+
+    def __init__(self, connection: str, job: str, clock: Clock | None = None) -> None:
+        self._offset_store = OffsetStore(connection, _SESSION)
+        self._job = job
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._known: EvaluationLevels | None = None
+        self._known_until = float("-inf")
+
+    def collect(self) -> Iterable[Metric]:
+        try:
+            found = self._levels()
+        except StorageUnavailable as error:
+            LOG.warning("no metrics of the evaluation: %s", error)
+            return
+        if found is not None:
+            yield from _metrics(found, self._clock.time_ms())
+
+    def _levels(self) -> EvaluationLevels | None:
+        with self._lock:
+            if self._clock.monotonic() >= self._known_until:
+                with self._offset_store.reading() as connection:
+                    self._known = levels.read(connection, self._job)
+                self._known_until = self._clock.monotonic() + KNOWN_SECONDS
+            return self._known
+
+
+def _metrics(found: EvaluationLevels, now_ms: int) -> Iterable[Metric]:
+    for name, text, value in (
+        ("evaluation_delay_seconds", "The age of the time up to which alarms are evaluated", found.evaluated_to_ms),
+        ("horizon_age_seconds", "The age of the time up to which measurements are known", found.horizon_ms),
+    ):
+        yield _gauge(name, text, [((), max(0.0, (now_ms - value) / 1000))])
+    yield _gauge("unpublished_transitions", "Transitions that wait in the outbox", [((), found.unpublished)])
+    states = [((state,), count) for state, count in found.alarms.items()]
+    yield _gauge("alarms", "Alarms in each state", states, "state")
+
+
+def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
+    family = GaugeMetricFamily(f"monasca_pipeline_{name}", text, labels=["job", *labels])
+    for of, value in values:
+        family.add_metric(["evaluate", *of], value)
+    return family

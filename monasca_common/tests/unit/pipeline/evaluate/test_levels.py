@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
+from prometheus_client import CollectorRegistry
+
+from monasca_common.alarms import outbox
+from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.pipeline.evaluate import levels, progress
+from monasca_common.pipeline.evaluate.metrics import KNOWN_SECONDS, LevelsCollector
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
+
+NOON_MS = 1_767_268_800_000
+OF_JOB = {"job": "evaluate"}
+
+
+class LevelsCollectorTest(DatabaseCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock(start_ms=NOON_MS)
+        self.registry = CollectorRegistry()
+        self.registry.register(LevelsCollector(self.url, "job", self.clock))
+
+    def value(self, name, **labels):
+        return self.registry.get_sample_value(f"monasca_pipeline_{name}", OF_JOB | labels)
+
+    def begin(self):
+        with self.offset_store.writing() as connection:
+            stored = StoredProgress(NOON_MS - 60_000, horizons_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
+            progress.save(connection, "job", stored)
+
+    def test_ages_states_and_what_waits(self):
+        self.begin()
+        with self.offset_store.writing() as connection:
+            for number, state in enumerate(("OK", "OK", "ALARM")):
+                texts = {"id": str(number), "tenant": "t", "definition_id": "d", "match_values": [], "state": state}
+                times = dict.fromkeys(("state_updated", "updated", "created", "version"), 0)
+                connection.execute(tables.alarm.insert().values(**texts, **times, match_key=bytes([number] * 16)))
+            outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
+        self.assertEqual((60, 2), (self.value("evaluation_delay_seconds"), self.value("horizon_age_seconds")))
+        states = [self.value("alarms", state=state) for state in ("OK", "UNDETERMINED", "ALARM")]
+        self.assertEqual(([2, 0, 1], 1), (states, self.value("unpublished_transitions")))
+
+    def test_ages_grow_while_the_database_is_asked_now_and_then(self):
+        self.begin()
+        with mock.patch.object(levels, "read", wraps=levels.read) as read:
+            self.value("alarms", state="OK")
+            self.clock.advance(KNOWN_SECONDS - 1)
+            self.assertEqual(60 + KNOWN_SECONDS - 1, self.value("evaluation_delay_seconds"))
+            self.assertEqual(1, read.call_count)
+            self.clock.advance(1)
+            self.value("alarms", state="OK")
+            self.assertEqual(2, read.call_count)
+
+    def test_before_the_first_batch_there_is_none(self):
+        self.assertIsNone(self.value("evaluation_delay_seconds"))
+
+    def test_without_a_database_there_is_none(self):
+        registry = CollectorRegistry()
+        registry.register(LevelsCollector("sqlite:////nowhere/at/all.sqlite", "job", self.clock))
+        self.assertIsNone(registry.get_sample_value("monasca_pipeline_horizon_age_seconds", OF_JOB))
