@@ -17,6 +17,7 @@ from monasca_common.kafka.config import (
     GroupReader,
     OptionGroup,
     OptionType,
+    config_file,
     consumer_settings,
     group_of,
     option,
@@ -27,6 +28,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.notification import legacy
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.storage.settings import StorageSettings
 
@@ -365,12 +367,12 @@ _OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
 _PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))
 _RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
 _HTTP = OptionGroup(NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings)))
-_WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
-_SLACK = OptionGroup("slack_notifier", options_of(SlackSettings))
-_PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
-_JIRA = OptionGroup("jira_notifier", options_of(JiraSettings))
+_WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings), old=legacy.names("webhook_notifier"))
+_SLACK = OptionGroup("slack_notifier", options_of(SlackSettings), old=legacy.names("slack_notifier"))
+_PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings), old=legacy.names("pagerduty_notifier"))
+_JIRA = OptionGroup("jira_notifier", options_of(JiraSettings), old=legacy.names("jira_notifier"))
 _APPRISE = OptionGroup("apprise_notifier", options_of(AppriseSettings))
-_EMAIL = OptionGroup("email_notifier", options_of(EmailSettings))
+_EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.names("email_notifier"))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
@@ -381,6 +383,8 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 def notification_settings(conf: cfg.ConfigOpts) -> NotificationSettings:
     """Registers every option that it reads. Raises `ConfigurationError`, which names the option."""
+    for group in legacy.OLD_GROUPS:
+        config_file.log_old_group(conf, group)
     changes = _stream(conf, CHANGES_GROUP)
     # Old files have one name for all. One group would move the partitions of each topic for the others' sake.
     retries = _own_group(_stream(conf, RETRIES_GROUP), changes, "retry")

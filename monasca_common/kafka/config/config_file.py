@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from oslo_config import cfg
@@ -74,13 +74,14 @@ def check_names(conf: cfg.ConfigOpts, group: str) -> None:
             warn_once(f"Nobody reads the configuration group [{name}] (did you mean {close[0]!r}?)")
 
 
-def check_group(conf: cfg.ConfigOpts, group: str) -> None:
-    """Check the names that one group has in files. Raises `ConfigurationError` for one that is not registered.
+def check_group(conf: cfg.ConfigOpts, group: str, *, old: Set[str] = frozenset()) -> None:
+    """Check the names that one group has in files. Raises `ConfigurationError` for one that is neither registered nor
+    ``old``.
 
     It serves the groups of services on this layer; `check_names` serves those of producers and consumers.
     """
     registered = _registered(conf)[group.lower()]
-    for option in sorted(names_in_files(conf)[group.lower()] - registered):
+    for option in sorted(names_in_files(conf)[group.lower()] - registered - old):
         raise ConfigurationError(
             f"[{group}] has an option {option!r} that nobody reads{_suggestion(option, registered)}: correct its name "
             "or remove it"

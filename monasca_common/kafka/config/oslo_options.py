@@ -46,11 +46,13 @@ class OptionGroup:
 
     ``shared``: other libraries may have options in it, so unknown names are not an error.
     ``inherits``: an inherited option that is unset in it is read from ``[kafka]``.
+    ``old``: names without effect that files of the old services have in it, which is logged and not an error.
     """
 
     name: str
     options: tuple[Option, ...]
     shared: bool = False
+    old: frozenset[str] = frozenset()
 
     @property
     def inherits(self) -> bool:

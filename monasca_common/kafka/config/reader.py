@@ -43,7 +43,7 @@ class GroupReader:
         if self._kafka:
             config_file.check_names(conf, group.name)
         elif not group.shared:
-            config_file.check_group(conf, group.name)
+            config_file.check_group(conf, group.name, old=group.old)
 
     def __getitem__(self, name: str) -> Any:
         """The value; `KeyError` for an option that was not declared. Raises `ConfigurationError`."""

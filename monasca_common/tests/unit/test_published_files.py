@@ -13,11 +13,14 @@ import re
 from oslo_config import cfg
 from oslo_log import log
 
+from monasca_common.alarms.settings import NoAlarmsDatabase
 from monasca_common.api import legacy as api_legacy
 from monasca_common.api.service import storage_of
 from monasca_common.api.settings import api_settings
 from monasca_common.kafka.config import config_file, consumer_settings, producer_settings
 from monasca_common.kafka.config import legacy as kafka_legacy
+from monasca_common.notification import legacy as notification_legacy
+from monasca_common.notification.settings import email_settings, jira_settings, notification_settings, webhook_settings
 from monasca_common.persister.settings import persister_settings
 from monasca_common.storage import legacy as storage_legacy
 from monasca_common.storage.base import Kind
@@ -30,11 +33,12 @@ _OTHERS = ("keystone_authtoken", "oslo_policy")
 
 
 class PublishedFilesTestCase(ConfigurationTestCase):
-    def sample(self, name: str) -> cfg.ConfigOpts:
-        """The file, read as the commands read it: with the options of oslo.log."""
+    def sample(self, name: str, more: str = "") -> cfg.ConfigOpts:
+        """The file, and ``more`` after it, read as the commands read it: with the options of oslo.log."""
         conf = cfg.ConfigOpts()
         log.register_options(conf)
-        conf(["--config-file", str(SAMPLES / f"{name}.conf")], project="monasca-common-tests", default_config_dirs=[])
+        files = ["--config-file", str(SAMPLES / f"{name}.conf"), "--config-file", self.path_of(more)]
+        conf(files, project="monasca-common-tests", default_config_dirs=[])
         return conf
 
     def logged(self, call, conf: cfg.ConfigOpts):
@@ -202,10 +206,44 @@ class PublishedNotificationTest(PublishedFilesTestCase):
             self.forget_warnings()
 
 
+class NotificationServiceTest(PublishedFilesTestCase):
+    def test_a_file_without_a_database_for_alarms_is_refused_with_the_remedy(self):
+        conf = self.sample("notification-9.0.0")
+        self.assertRaisesRegex(NoAlarmsDatabase, r"connection in group \[alarms\]", notification_settings, conf)
+
+    def test_with_one_its_topics_and_groups_are_read(self):
+        settings, _ = self.logged(notification_settings, self.with_database("notification-9.0.0"))
+        changes, retries = settings.changes.consumer, settings.retries.consumer
+        self.assertEqual((("alarm-state-transitions",), "monasca-notification"), (changes.topics, changes.group_id))
+        self.assertEqual((("retry-notifications",), "monasca-notification-retry"), (retries.topics, retries.group_id))
+        self.assertEqual("alarm-notifications", settings.processing.notification_topic)
+        self.assertEqual((30.0, 5), (settings.retry.interval, settings.retry.max_attempts))
+
+    def test_each_other_name_is_read_or_logged(self):
+        for name in ("notification-9.0.0", "notification-9.0.0-every-option"):
+            conf = self.with_database(name)
+            _, logged = self.logged(self.everything, conf)
+            self.check_names(conf, logged)
+            self.forget_warnings()
+
+    def test_what_notifiers_no_longer_have_is_logged_with_the_reason(self):
+        extra = "[webhook_notifier]\ninsecure = true\nproxy = http://p\n[jira_notifier]\ncustom_formatter = f.yml\n"
+        _, logged = self.logged(self.everything, self.with_database("notification", extra))
+        self.assertEqual(2, sum(line.startswith("[webhook_notifier]") for line in logged))
+        self.assertIn("subject.txt", next(line for line in logged if line.startswith("[jira_notifier]")))
+
+    def everything(self, conf):
+        return [read(conf) for read in (notification_settings, webhook_settings, email_settings, jira_settings)]
+
+    def with_database(self, name, extra=""):
+        return self.sample(name, f"{extra}[alarms]\nconnection = sqlite:////tmp/alarms.sqlite\n")
+
+
 class OldGroupsTest(ConfigurationTestCase):
     def test_the_documentation_has_every_group_and_option(self):
         text = DOCUMENTED.read_text()
-        for group in (*kafka_legacy.OLD_GROUPS, *storage_legacy.OLD_GROUPS, *api_legacy.OLD_GROUPS):
+        services = (*api_legacy.OLD_GROUPS, *notification_legacy.OLD_GROUPS)
+        for group in (*kafka_legacy.OLD_GROUPS, *storage_legacy.OLD_GROUPS, *services):
             self.assertIn(f"``[{group.name}]``", text)
             self.assertIn(group.note or "", text)
             for old in group.options:

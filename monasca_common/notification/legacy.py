@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups of the old notification engine's files, and what to write in their place."""
+
+from __future__ import annotations
+
+from monasca_common.kafka.config.legacy import Fate, OldGroup, OldOption
+
+_DATABASE = (
+    "alarm definitions and notification methods are where [alarms] connection says, write connection = "
+    "postgresql://user:password@host/monasca there"
+)
+_CERTIFICATES = "certificates are always verified; those of your own authorities are in the file [notification] ca_file"
+_PROXY = "each connection is made to an address that was judged, and a proxy would hide it"
+_HTTP = (
+    OldOption("insecure", Fate.IGNORED, _CERTIFICATES),
+    OldOption("ca_certs", Fate.IGNORED, _CERTIFICATES),
+    OldOption("proxy", Fate.IGNORED, _PROXY),
+)
+
+OLD_GROUPS = (
+    OldGroup("database", None, (OldOption("repo_driver", Fate.IGNORED, _DATABASE),)),
+    OldGroup("mysql", f"{_DATABASE}, and remove the group"),
+    OldGroup("postgresql", f"{_DATABASE}, and remove the group"),
+    OldGroup("orm", f"{_DATABASE}, and remove the group"),
+    OldGroup("keystone", "nothing is asked of keystone, and no token of the service is sent; remove the group"),
+    OldGroup("notification_types", "every type whose notifier is installed is there, remove the group"),
+    OldGroup("notification_processor", "write number in [alarm_processor], whose threads send; remove the group"),
+    OldGroup("queues", "what waits is bounded by buffer_bytes in [kafka_notifications]; remove the group"),
+    OldGroup("statsd", "nothing is sent to a statsd; remove the group"),
+    OldGroup("webhook_notifier", None, _HTTP),
+    OldGroup("pagerduty_notifier", None, _HTTP),
+    OldGroup("slack_notifier", None, _HTTP),
+    OldGroup("hipchat_notifier", "HipChat is no more, remove the group"),
+    OldGroup(
+        "email_notifier",
+        None,
+        (OldOption("grafana_url", Fate.IGNORED, "write the link into a template of [notification] templates_folder"),),
+    ),
+    OldGroup(
+        "jira_notifier",
+        None,
+        (
+            OldOption("proxy", Fate.IGNORED, _PROXY),
+            OldOption(
+                "custom_formatter",
+                Fate.IGNORED,
+                "write subject.txt and text.txt into the folder [notification] templates_folder",
+            ),
+        ),
+    ),
+)
+
+
+def names(group: str) -> frozenset[str]:
+    """Those of which there is more to say in a group that is still read."""
+    return frozenset(old.name for each in OLD_GROUPS if each.name == group for old in each.options)
