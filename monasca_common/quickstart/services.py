@@ -22,6 +22,7 @@ TENANT = "quickstart"
 PUBLISH_SECONDS = 2.0
 _READY_SECONDS = 60.0
 _CAUGHT_UP_SECONDS = 180.0
+_COMMAND_SECONDS = 600.0  # the first one on Spark fetches its connector
 _LOOK_EVERY_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
@@ -130,7 +131,11 @@ def write_notification_configuration(folder: Path) -> Path:
 
 def run_command(*words: str, configuration: Path) -> str:
     """One of `monasca-common`'s commands; what it printed. Raises `ServiceFailed`."""
-    done = subprocess.run(_command(*words, files=[configuration]), capture_output=True, text=True, check=False)
+    command = _command(*words, files=[configuration])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise ServiceFailed(f"monasca-common {' '.join(words)} took longer than {_COMMAND_SECONDS:.0f} s") from None
     if done.returncode:
         raise ServiceFailed(f"monasca-common {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout

@@ -5,11 +5,28 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.quickstart.services import make_folder
+from monasca_common.quickstart import services
+from monasca_common.quickstart.services import ServiceFailed, make_folder, run_command
 
 
 def mode(path):
     return path.stat().st_mode & 0o777
+
+
+class RunCommandTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.configuration = Path(self.useFixture(fixtures.TempDir()).join("none.conf"))
+
+    def test_a_command_that_fails_is_told_with_what_it_said(self):
+        error = self.assertRaises(ServiceFailed, run_command, "db", "upgrade", configuration=self.configuration)
+        self.assertIn("monasca-common db upgrade: ", str(error))
+        self.assertIn(str(self.configuration), str(error))
+
+    def test_a_command_that_does_not_end_is_given_up(self):
+        self.useFixture(fixtures.MockPatchObject(services, "_COMMAND_SECONDS", 0.0))
+        error = self.assertRaises(ServiceFailed, run_command, "db", "upgrade", configuration=self.configuration)
+        self.assertEqual("monasca-common db upgrade took longer than 0 s", str(error))
 
 
 class FolderTest(base.BaseTestCase):
