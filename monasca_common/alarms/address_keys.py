@@ -89,7 +89,7 @@ def _fernet(key: str) -> MultiFernet:
 def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
     """Those of ``[alarms] address_keys``; a warning says that there are none. Raises `ConfigurationError`, which shows
     no key."""
-    keys = _configured(conf)
+    keys = read_keys(conf)
     if keys.first is None:
         LOG.warning(
             "address_keys in group [alarms] is not set: addresses of notification methods, which may hold tokens, are "
@@ -98,7 +98,8 @@ def address_keys(conf: cfg.ConfigOpts) -> AddressKeys:
     return keys
 
 
-def _configured(conf: cfg.ConfigOpts) -> AddressKeys:
+def read_keys(conf: cfg.ConfigOpts) -> AddressKeys:
+    """As `address_keys`, without a warning."""
     read = GroupReader(conf, ALARMS)
     keys: Sequence[str] = read["address_keys"] or ()
     refused = None
@@ -143,7 +144,7 @@ def rotate_configured(conf: cfg.ConfigOpts) -> Rotated | None:
 
     Raises `ConfigurationError`, `StorageError`.
     """
-    settings, keys = database_settings(conf), _configured(conf)
+    settings, keys = database_settings(conf), read_keys(conf)
     if keys.first is None:
         return None
     database = AlarmsDatabase(settings)

@@ -157,6 +157,13 @@ class NotificationMethods:
         """Raises `UnknownId`."""
         return self._database.read(lambda connection: self._one(connection, tenant, method_id))
 
+    def of_any_tenant(self, method_id: str) -> NotificationMethod:
+        """For operators. Raises `UnknownId`."""
+        rows = self._database.rows(_SELECT.where(_METHOD.c.id == method_id))
+        if not rows:
+            raise UnknownId(_WHAT, method_id)
+        return self._opened(rows)[0]
+
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
         """Whom an alarm of the definition tells that it entered ``state``, in order."""
         action = (_ACTION.c.definition_id == definition_id, _ACTION.c.state == state)

@@ -32,6 +32,7 @@ from monasca_common.api.resources import (
     measurements,
     metrics,
     notification_methods,
+    notifications,
     silences,
 )
 from monasca_common.api.resources.versions import Version, Versions
@@ -141,6 +142,7 @@ def _add_routes(app: Any, posts: PostContext, reader: Reader | None, alarms_cont
     alarms.add_routes(app, readable, alarms_context, posts.publishing)
     alarm_definitions.add_routes(app, alarms_context)
     notification_methods.add_routes(app, alarms_context)
+    notifications.add_routes(app, alarms_context)
     silences.add_routes(app, alarms_context)
     app.add_route(logs.PATH, logs.Logs(posts))
     app.add_route(events.PATH, events.Events(posts))

@@ -120,7 +120,7 @@ ARRAY: Schema = {"type": "array"}
 BOOLEAN: Schema = {"type": "boolean"}
 
 _NAME: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_TEXT}
-_TIMES = (
+TIMES = (
     Parameter("start_time", "Only what is from this time on", TIME),
     Parameter("end_time", "Only what is up to this time; after start_time", TIME),
 )
@@ -134,7 +134,7 @@ ROW_OFFSET = Parameter("offset", "How many elements to skip", {"type": "integer"
 SEVERITY = Parameter("severity", "Some of LOW, MEDIUM, HIGH and CRITICAL, separated by |", STRING)
 FILTER = Parameter("dimensions", "key:value, key:value|value or key alone, separated by commas", STRING)
 #: What lists of series and of names have in common.
-SELECTION = (FILTER, *_TIMES, LIMIT, OFFSET)
+SELECTION = (FILTER, *TIMES, LIMIT, OFFSET)
 NAME = Parameter("name", "The metric's name", _NAME)
 METRIC_NAME = Parameter("metric_name", "The metric's name", _NAME)
 DIMENSION_NAME = Parameter("dimension_name", "The key of the dimension", _NAME, required=True)
@@ -143,7 +143,7 @@ GROUP_BY = Parameter("group_by", "Keys of dimensions, separated by commas, or *"
 ROWS = (
     Parameter("name", "The metric's name", _NAME, required=True),
     Parameter("start_time", "From this time on", TIME, required=True),
-    _TIMES[1],
+    TIMES[1],
     FILTER,
     LIMIT,
     OFFSET,

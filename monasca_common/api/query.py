@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 from monasca_common.alarms.alarm_queries import WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
 from monasca_common.alarms.definitions import SEVERITIES, STATES, DefinitionFilter
+from monasca_common.alarms.sent_notifications import SENT_STATES, WhichNotifications
 from monasca_common.api.problems import bad_request, unprocessable
 from monasca_common.storage.reader import FUNCTIONS, AlarmFilter, PageOf, SeriesFilter, Span
 
@@ -169,6 +170,18 @@ class Query:
             lifecycle_state=self._first("lifecycle_state"),
             link=self._first("link"),
             state_updated_since_ms=self._time("state_updated_start_time"),
+        )
+
+    def notifications(self) -> WhichNotifications:
+        start, end = self._times()
+        return WhichNotifications(
+            self._tenant,
+            alarm_id=self._first("alarm_id"),
+            definition_id=self._first("alarm_definition_id"),
+            method_id=self._first("notification_method_id"),
+            states=tuple(map(str.lower, self._some_of("state", [each.upper() for each in SENT_STATES]))),
+            start_ms=start,
+            end_ms=end,
         )
 
     def groups(self, known: Collection[str]) -> tuple[str, ...]:

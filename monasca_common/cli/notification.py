@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common notification``: from changes of alarms to people until SIGTERM; ``… test`` sends one message."""
 
+from __future__ import annotations
+
 import argparse
+import contextlib
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
@@ -10,6 +15,11 @@ from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from monasca_common.alarms.address_keys import AddressKeys
+    from monasca_common.alarms.database import AlarmsDatabase
+    from monasca_common.alarms.transitions import AlarmChange
 
 _METHOD = "notification-test"
 
@@ -55,43 +65,83 @@ class NotificationTest(MonascaCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         configuration.add_arguments(parser)
-        parser.add_argument("--type", required=True, help="the type of the method: webhook, email, slack, …")
         parser.add_argument(
-            "--address", required=True, help="the address of the method: a URL, an address of e-mail, a routing key"
+            "method", nargs="?", help="the id of a notification method, whose type and address are used"
+        )
+        parser.add_argument("--type", help="in place of a method: its type, as webhook, email, slack, …")
+        parser.add_argument(
+            "--address", help="in place of a method: its address, as a URL, an address of e-mail, a routing key"
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Exit status: 0 when the receiver has taken it; 1, and a line that says why, when not."""
-        from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+        """Exit status: 0 when the receiver has taken it; 1, and a line that says why, when not; 2: usage."""
+        from monasca_common.alarms.errors import AlarmsError
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notice import notice_of
         from monasca_common.notification.notifiers.plugins import Notifiers
+        from monasca_common.storage.errors import StorageError
 
-        change = AlarmChange(
-            tenant="test",
-            alarm_id="test",
-            definition_id="test",
-            name="Test of a notification method",
-            description="",
-            severity="LOW",
-            actions_enabled=True,
-            old_state="UNDETERMINED",
-            new_state="OK",
-            reason="Somebody called `monasca-common notification test`",
-            time_ms=time.time_ns() // 1_000_000,
-            link=None,
-            lifecycle_state=None,
-            metrics=[AlarmedMetric("test", {"service": "monitoring"})],
-        )
-        notice = notice_of(change, _METHOD)
+        named = (parsed_args.type is not None, parsed_args.address is not None)
+        if named != ((False, False) if parsed_args.method else (True, True)):
+            self.complain("name either a method, or both --type and --address")
+            return 2
         try:
             conf = configuration.read(parsed_args)
-            Notifiers(conf).load(parsed_args.type).send(notice, parsed_args.address)
-        except (NotificationError, ConfigurationError, cfg.Error) as error:
+            type_, address = _where(conf, parsed_args)
+            notice = notice_of(_test_change(), _METHOD)
+            answer = Notifiers(conf).load(type_).send(notice, address)
+        except (AlarmsError, NotificationError, StorageError, ConfigurationError, cfg.Error) as error:
             return self.complain(str(error))
-        self.print(f"sent: {notice.id}")
+        self.print(f"sent: {notice.id}" + (f" ({answer})" if answer else ""))
         return 0
+
+
+def _where(conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> tuple[str, str]:
+    """Type and address, of the method that is named. Raises `UnknownId`, `ConfigurationError`, `StorageError`."""
+    from monasca_common.alarms.notification_methods import NotificationMethods
+
+    if not parsed_args.method:
+        return parsed_args.type, parsed_args.address
+    with open_notifications(conf) as (database, keys):
+        method = NotificationMethods(database, keys).of_any_tenant(parsed_args.method)
+    return method.type, method.address
+
+
+@contextlib.contextmanager
+def open_notifications(conf: cfg.ConfigOpts) -> Iterator[tuple[AlarmsDatabase, AddressKeys]]:
+    """The database and the keys of ``conf``. Raises `ConfigurationError`."""
+    from monasca_common.alarms.address_keys import read_keys
+    from monasca_common.alarms.database import AlarmsDatabase
+    from monasca_common.alarms.settings import database_settings
+
+    settings, keys = database_settings(conf), read_keys(conf)
+    database = AlarmsDatabase(settings)
+    try:
+        yield database, keys
+    finally:
+        database.close()
+
+
+def _test_change() -> AlarmChange:
+    from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+
+    return AlarmChange(
+        tenant="test",
+        alarm_id="test",
+        definition_id="test",
+        name="Test of a notification method",
+        description="",
+        severity="LOW",
+        actions_enabled=True,
+        old_state="UNDETERMINED",
+        new_state="OK",
+        reason="Somebody called `monasca-common notification test`",
+        time_ms=time.time_ns() // 1_000_000,
+        link=None,
+        lifecycle_state=None,
+        metrics=[AlarmedMetric("test", {"service": "monitoring"})],
+    )
 
 
 class RotateKeys(MonascaCommand):

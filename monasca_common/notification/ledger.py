@@ -66,13 +66,20 @@ class NoticeLedger:
         """
         return self._database.write(lambda connection: _finish(connection, notice, state, now_ms, reason))
 
-    def resend(self, notice_id: str, now_ms: int) -> int | None:
-        """Begin another attempt at whatever has ended, and return its number. ``None``: one is under way, or nothing
-        has this id."""
-        those = _of(notice_id), _NOTIFICATION.c.state != SENDING
+    def resend(self, notice_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
+        """Begin another attempt at whatever has ended. ``False``: one is under way, or nothing has this id.
+
+        ``also_under_way``: begin it although an attempt seems to be, because who made that one is gone.
+        """
+        those = [_of(notice_id)] if also_under_way else [_of(notice_id), _NOTIFICATION.c.state != SENDING]
         values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + 1, "updated": now_ms}
-        statement = _NOTIFICATION.update().where(*those).values(values).returning(_NOTIFICATION.c.attempts)
-        return self._database.write(lambda connection: connection.execute(statement).scalar_one_or_none())
+        statement = _NOTIFICATION.update().where(*those).values(values)
+        return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
+
+    def restore(self, notice_id: str, state: str) -> None:
+        """Give it the state that it had before an attempt that failed: its other attempts go on from there."""
+        statement = _NOTIFICATION.update().where(_of(notice_id)).values(state=state)
+        self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
         """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``. Returns how many."""
@@ -120,6 +127,7 @@ def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, no
                 "alarmDefinitionId": change.definition_id,
                 "newState": change.new_state,
                 "alarmTimestamp": change.time_ms,
+                "alarmIds": [each.alarm_id for each in notice.changes],
                 "methodId": row.method_id,
                 "state": state,
                 "attempts": row.attempts,
@@ -156,7 +164,7 @@ def new_row(notice: Notice, method_id: str, now_ms: int, *, state: str, attempts
         "created": now_ms,
         "updated": now_ms,
         "definition_id": notice.change.definition_id,
-        "change": zlib.compress(notice.change.message, 1),
+        "change": zlib.compress(b"\n".join(each.message for each in notice.changes), 1),
     }
 
 

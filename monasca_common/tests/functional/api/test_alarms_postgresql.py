@@ -5,6 +5,7 @@ from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTe
 from monasca_common.tests.unit.api.alarm_definitions_contract import AlarmDefinitionsContract
 from monasca_common.tests.unit.api.alarms_contract import AlarmsContract
 from monasca_common.tests.unit.api.notification_methods_contract import NotificationMethodsContract
+from monasca_common.tests.unit.api.notifications_contract import NotificationsContract
 from monasca_common.tests.unit.api.silences_contract import SilencesContract
 
 
@@ -21,4 +22,8 @@ class TestAlarmsInPostgresql(AlarmsContract, PostgresqlTestCase):
 
 
 class TestSilencesInPostgresql(SilencesContract, PostgresqlTestCase):
+    pass
+
+
+class TestNotificationsInPostgresql(NotificationsContract, PostgresqlTestCase):
     pass

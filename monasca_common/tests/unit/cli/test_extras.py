@@ -33,6 +33,9 @@ _CONFIGURED = {
     "db upgrade": ((), _ANY),
     "init": ((), _ANY),
     "notification": ((), "monasca-common[notification]"),
+    "notification list": ((), "monasca-common[notification]"),
+    "notification resend": (("x",), "monasca-common[notification]"),
+    "notification show": (("x",), "monasca-common[notification]"),
     "notification rotate-keys": ((), "monasca-common[notification]"),
     "notification silence add": (
         ("--tenant", "t", "--minutes", "1", "--author", "a"),

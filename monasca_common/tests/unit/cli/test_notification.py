@@ -1,10 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``notification test``: a message as the service would send one."""
+"""``notification test``, and what operators see and send again: ``list``, ``show``, ``resend``."""
 
 import json
 
+import fixtures
+from cryptography.fernet import Fernet
+
+from monasca_common.alarms.address_keys import AddressKeys
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
+from monasca_common.alarms.settings import database_settings
+from monasca_common.cli.main import main
+from monasca_common.notification.ledger import NextStep, NoticeLedger
+from monasca_common.notification.notice import group_of, notice_of
 from monasca_common.tests.unit.cli.command_case import CommandCase
-from monasca_common.tests.unit.notification.receivers import HttpReceiver
+from monasca_common.tests.unit.notification.receivers import HttpReceiver, change
+
+NOW_MS = 1_790_000_000_123
 
 
 class NotificationTestTest(CommandCase):
@@ -20,7 +32,7 @@ class NotificationTestTest(CommandCase):
         status, out, err = self.run_command("--type", "WEBHOOK", "--address", self.receiver.url())
 
         [(_, headers, body)] = self.receiver.requests
-        self.assertEqual((0, f"sent: {headers['Idempotency-Key']}\n", ""), (status, out, err))
+        self.assertEqual((0, f"sent: {headers['Idempotency-Key']} (answered 200)\n", ""), (status, out, err))
         self.assertEqual("Test of a notification method", json.loads(body)["alarm_name"])
 
     def test_an_address_on_this_machine_is_refused_where_nothing_allows_it(self):
@@ -40,3 +52,159 @@ class NotificationTestTest(CommandCase):
         status, _, err = self.run_command("--type", "fax", "--address", "1")
         self.assertEqual(1, status)
         self.assertIn("type=fax is not known", err)
+
+    def test_a_method_or_type_and_address_are_named(self):
+        for arguments in ((), ("--type", "webhook"), ("--address", "x"), ("m", "--type", "webhook", "--address", "x")):
+            status, _, err = self.run_command(*arguments)
+            self.assertEqual(2, status, arguments)
+            self.assertIn("name either a method, or both --type and --address", err)
+
+
+class LedgerCommandCase(CommandCase):
+    keys = Fernet.generate_key().decode()
+
+    def setUp(self):
+        super().setUp()
+        self.receiver = HttpReceiver()
+        self.addCleanup(self.receiver.close)
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.configuration = (
+            f"[notification]\nallowed_networks = 127.0.0.1/32\n[alarms]\naddress_keys = {self.keys}\n"
+            f"[database]\nconnection = sqlite:///{folder}/monasca.sqlite\n"
+        )
+        self.assertEqual(0, main(["db", "upgrade", "--config-file", self.path_of(self.configuration)]))
+        self.database = AlarmsDatabase(database_settings(self.configured(self.configuration)))
+        self.addCleanup(self.database.close)
+        self.ledger = NoticeLedger(self.database)
+        methods = NotificationMethods(self.database, AddressKeys([self.keys]))
+        self.method = methods.create("t1", NotificationMethod("hook", "WEBHOOK", self.receiver.url("/t0ken")), 1)
+
+    def record(self, state="given up", answer="answered 503", *, alarm="a1", method=None, at_ms=NOW_MS):
+        notice = notice_of(change(alarm_id=alarm), method or self.method.id)
+        self.ledger.begin(notice, method or self.method.id, 1, at_ms)
+        if state != "sending":
+            self.ledger.finish(notice, state, at_ms + 1, answer)
+        return notice
+
+    def json(self, *arguments):
+        status, out, err = self.run_command(*arguments, "--json")
+        self.assertEqual((0, ""), (status, err))
+        return json.loads(out)
+
+    def shown(self, notice):
+        self.command = ("notification", "show")
+        return self.json(notice.id)
+
+
+class NotificationListTest(LedgerCommandCase):
+    command = ("notification", "list")
+
+    def test_a_table_and_json_have_the_newest_first_and_no_address(self):
+        first, second = self.record(), self.record("sent", "answered 200", alarm="a2", at_ms=NOW_MS + 1)
+        status, out, err = self.run_command()
+        self.assertEqual((0, ""), (status, err))
+        titles, *rows = out.splitlines()
+        self.assertEqual(["ID", "CREATED", "STATE"], titles.split()[:3])
+        self.assertEqual([second.id, first.id], [row.split()[0] for row in rows])
+        self.assertIn(f"WEBHOOK http://127.0.0.1:{self.receiver.port}/…", rows[0])
+        self.assertNotIn("t0ken", out)
+        self.assertEqual([second.id, first.id], [each["id"] for each in self.json()])
+
+    def test_filters(self):
+        first, second = self.record(), self.record("sent", alarm="a2", at_ms=NOW_MS + 60_000)
+        for arguments, expected in (
+            (("--tenant", "t1"), [second, first]),
+            (("--tenant", "t2"), []),
+            (("--alarm", "a2"), [second]),
+            (("--method", self.method.id), [second, first]),
+            (("--state", "sent"), [second]),
+            (("--state", "sent", "--state", "given up"), [second, first]),
+            (("--since", "2026-09-21T14:14:00Z"), [second]),
+            (("--until", "2026-09-21T14:14:00Z"), [first]),
+            (("--limit", "1"), [second]),
+        ):
+            self.assertEqual([each.id for each in expected], [each["id"] for each in self.json(*arguments)], arguments)
+
+    def test_none_is_said(self):
+        self.assertEqual((0, "There are none.\n", ""), self.run_command())
+
+
+class NotificationShowTest(LedgerCommandCase):
+    command = ("notification", "show")
+
+    def test_each_failed_attempt_is_shown(self):
+        notice = self.record("failed")
+        status, out, _ = self.run_command(notice.id)
+        self.assertEqual(0, status)
+        self.assertIn("state       failed", out)
+        self.assertIn("failed      2026-09-21T14:13:20.124+00:00  answered 503", out)
+
+    def test_what_is_not_there_is_no_success(self):
+        status, out, err = self.run_command("x")
+        self.assertEqual((1, ""), (status, out))
+        self.assertIn("there is no notification with the id 'x'", err)
+
+
+class NotificationResendTest(LedgerCommandCase):
+    command = ("notification", "resend")
+
+    def test_it_keeps_its_id_and_its_attempts_go_on(self):
+        for before, attempts in (("given up", 2), ("sent", 2), ("failed", 2)):
+            notice = self.record(before, alarm=before)
+            self.command = ("notification", "resend")
+            self.assertEqual((0, f"sent: {notice.id} (answered 200)\n", ""), self.run_command(notice.id))
+            self.assertEqual(notice.id, self.receiver.requests[-1][1]["Idempotency-Key"])
+            self.assertEqual(before, json.loads(self.receiver.requests[-1][2])["alarm_id"])
+            shown = self.shown(notice)
+            self.assertEqual(("sent", attempts, "answered 200"), (shown["state"], shown["attempts"], shown["answer"]))
+
+    def test_a_failure_is_told_and_recorded_and_takes_nothing_back(self):
+        self.receiver.answer = self.receiver.answers(500)
+        for before in ("given up", "sent", "failed"):
+            notice = self.record(before, alarm=before)
+            self.command = ("notification", "resend")
+            status, out, err = self.run_command(notice.id)
+            self.assertEqual((1, ""), (status, out))
+            self.assertIn("answered 500", err)
+            self.assertNotIn("t0ken", err)
+            shown = self.shown(notice)
+            self.assertEqual((before, 2), (shown["state"], shown["attempts"]))
+            self.assertIn("answered 500", shown["failures"][-1]["answer"])
+
+    def test_a_group_is_sent_again_whole(self):
+        group = group_of([notice_of(change(alarm_id=alarm), self.method.id) for alarm in ("a1", "a2")])
+        self.ledger.begin(group, self.method.id, 1, NOW_MS)
+        self.ledger.finish(group, "sent", NOW_MS)
+        self.assertEqual(0, self.run_command(group.id)[0])
+        [(_, headers, body)] = self.receiver.requests
+        self.assertEqual(group.id, headers["Idempotency-Key"])
+        self.assertEqual({"a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
+
+    def test_a_pending_attempt_of_what_was_resent_does_nothing(self):
+        notice = self.record("failed")
+        self.run_command(notice.id)
+        self.assertIs(NextStep.NOTHING, self.ledger.begin(notice, self.method.id, 2, NOW_MS))
+
+    def test_one_that_is_under_way_is_left_alone_unless_forced(self):
+        notice = self.record("sending")
+        status, _, err = self.run_command(notice.id)
+        self.assertEqual((1, []), (status, self.receiver.requests))
+        self.assertIn("an attempt is under way", err)
+        self.assertEqual(0, self.run_command(notice.id, "--force")[0])
+
+    def test_what_cannot_be_sent_is_said(self):
+        for notice_id, reason in (
+            ("x", "there is no notification"),
+            (self.record(method="gone").id, "there is no notification method with the id 'gone'"),
+        ):
+            status, _, err = self.run_command(notice_id)
+            self.assertEqual(1, status)
+            self.assertIn(reason, err)
+
+    def test_a_test_message_goes_to_a_method_by_its_id(self):
+        self.command = ("notification", "test")
+        status, out, _ = self.run_command(self.method.id)
+        [(path, headers, _)] = self.receiver.requests
+        self.assertEqual((0, "/t0ken"), (status, path))
+        self.assertEqual(f"sent: {headers['Idempotency-Key']} (answered 200)\n", out)
+        self.assertEqual(1, self.run_command("unknown")[0])

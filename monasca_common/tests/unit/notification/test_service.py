@@ -479,6 +479,7 @@ class AnnouncementTest(ServiceCase):
             "alarmDefinitionId": "d1",
             "newState": "ALARM",
             "alarmTimestamp": made.time_ms,
+            "alarmIds": ["a1"],
             "repeats": 0,
         }
         expected = {

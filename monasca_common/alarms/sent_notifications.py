@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was sent to whom: the ledger of notifications as tenants and operators read it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, Sort, ordered
+from monasca_common.alarms.errors import UnknownId
+from monasca_common.alarms.notification_methods import NotificationMethod
+from monasca_common.alarms.transitions import AlarmChange
+from monasca_common.storage.sql import tables
+
+#: ``sending``: an attempt is under way. ``failed``: another one follows. The last three: it was withheld.
+SENT_STATES = ("sending", "sent", "failed", "given up", "silenced", "inhibited", "held")
+
+_WHAT = "notification"
+_NOTIFICATION, _METHOD = tables.notification, tables.notification_method
+_SORTED_BY = {
+    "id": _NOTIFICATION.c.id,
+    "alarm_id": _NOTIFICATION.c.alarm_id,
+    "notification_method_id": _NOTIFICATION.c.method_id,
+    "state": _NOTIFICATION.c.state,
+    "created_at": _NOTIFICATION.c.created,
+    "updated_at": _NOTIFICATION.c.updated,
+}
+SORTS = tuple(_SORTED_BY)
+_NEWEST_FIRST = (Sort("created_at", descending=True),)
+_OWN = ("id", "tenant", "alarm_id", "definition_id", "method_id", "new_state", "alarm_time", "state", "attempts")
+_SELECT = sa.select(
+    *(_NOTIFICATION.c[name] for name in (*_OWN, "repeats", "reason", "failures", "created", "updated")),
+    *(_METHOD.c[name].label(f"method_{name}") for name in ("name", "type", "address", "address_key")),
+).select_from(
+    _NOTIFICATION.outerjoin(
+        _METHOD, sa.and_(_METHOD.c.id == _NOTIFICATION.c.method_id, _METHOD.c.tenant == _NOTIFICATION.c.tenant)
+    )
+)
+
+
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """``timestamp``: when it ended, in ms."""
+
+    timestamp: int
+    answer: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WhichNotifications:
+    """``tenant``: ``None`` for all, which is for operators. Times are those of creation, in ms, both inclusive."""
+
+    tenant: str | None
+    alarm_id: str | None = None
+    definition_id: str | None = None
+    method_id: str | None = None
+    states: tuple[str, ...] = ()
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentNotification:
+    """``answer``: what the receiver answered, or why it was not sent. ``method_name`` to ``masked_address``: ``None``
+    where the method was deleted. Times are in ms."""
+
+    id: str
+    tenant: str
+    alarm_id: str
+    definition_id: str | None
+    method_id: str
+    method_name: str | None
+    method_type: str | None
+    masked_address: str | None
+    new_state: str
+    alarm_ms: int
+    state: str
+    attempts: int
+    repeats: int
+    answer: str | None
+    failures: tuple[FailedAttempt, ...]
+    created_ms: int
+    updated_ms: int
+
+
+class SentNotifications:
+    """Those in the ledger, for as long as its retention keeps them."""
+
+    def __init__(self, database: AlarmsDatabase, keys: AddressKeys = PLAIN) -> None:
+        self._database = database
+        self._keys = keys
+
+    def found(self, which: WhichNotifications, sorts: Sequence[Sort], part: Slice) -> list[SentNotification]:
+        """The newest first, where no order is asked for."""
+        those = _SELECT.where(*_conditions(which))
+        rows = self._database.rows(ordered(those, sorts or _NEWEST_FIRST, _SORTED_BY, _NOTIFICATION.c.id, part))
+        return [self._made(row) for row in rows]
+
+    def get(self, tenant: str | None, notification_id: str) -> SentNotification:
+        """``tenant``: as in `WhichNotifications`. Raises `UnknownId`."""
+        those = _SELECT.where(*_conditions(WhichNotifications(tenant)), _NOTIFICATION.c.id == notification_id)
+        rows = self._database.rows(those)
+        if not rows:
+            raise UnknownId(_WHAT, notification_id)
+        return self._made(rows[0])
+
+    def changes(self, notification_id: str) -> list[AlarmChange]:
+        """What it tells of: of a group, several. None where an older program recorded it. Raises `UnknownId`."""
+        rows = self._database.rows(sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id))
+        if not rows:
+            raise UnknownId(_WHAT, notification_id)
+        lines = zlib.decompress(rows[0].change).splitlines() if rows[0].change is not None else []
+        return [AlarmChange.read(line) for line in lines]
+
+    def _made(self, row: Row) -> SentNotification:
+        return SentNotification(
+            id=row.id,
+            tenant=row.tenant,
+            alarm_id=row.alarm_id,
+            definition_id=row.definition_id,
+            method_id=row.method_id,
+            method_name=row.method_name,
+            method_type=row.method_type,
+            masked_address=self._masked(row),
+            new_state=row.new_state,
+            alarm_ms=row.alarm_time,
+            state=row.state,
+            attempts=row.attempts,
+            repeats=row.repeats,
+            answer=row.reason,
+            failures=tuple(_failures(row.failures)),
+            created_ms=row.created,
+            updated_ms=row.updated,
+        )
+
+    def _masked(self, row: Row) -> str | None:
+        if row.method_address is None:
+            return None
+        try:
+            address = self._keys.open(row.method_address, row.method_address_key)
+        except AddressUnreadable:
+            return "…"
+        return NotificationMethod(row.method_name, row.method_type, address).masked_address
+
+
+def _conditions(which: WhichNotifications) -> list[Condition]:
+    equal: dict[sa.Column[Any], Any] = {
+        _NOTIFICATION.c.tenant: which.tenant,
+        _NOTIFICATION.c.alarm_id: which.alarm_id,
+        _NOTIFICATION.c.definition_id: which.definition_id,
+        _NOTIFICATION.c.method_id: which.method_id,
+    }
+    conditions: list[Condition] = [column == value for column, value in equal.items() if value is not None]
+    if which.states:
+        conditions.append(_NOTIFICATION.c.state.in_(which.states))
+    if which.start_ms is not None:
+        conditions.append(_NOTIFICATION.c.created >= which.start_ms)
+    if which.end_ms is not None:
+        conditions.append(_NOTIFICATION.c.created <= which.end_ms)
+    return conditions
+
+
+def _failures(lines: str | None) -> Iterable[FailedAttempt]:
+    return (msgspec.json.decode(line, type=FailedAttempt) for line in (lines or "").splitlines())
