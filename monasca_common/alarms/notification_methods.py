@@ -40,6 +40,12 @@ _COLUMNS = {
     "updated_at": _METHOD.c.updated,
 }
 _SELECT = sa.select(*(_METHOD.c[name] for name in ("id", "name", "type", "address", "address_key", "period")))
+_NOTIFIED = (
+    _SELECT.join(_ACTION, _ACTION.c.method_id == _METHOD.c.id)
+    .where(_ACTION.c.definition_id == sa.bindparam("of_definition"), _ACTION.c.state == sa.bindparam("entered"))
+    .where(_METHOD.c.tenant == sa.bindparam("of_tenant"))
+    .order_by(_ACTION.c.position)
+)
 _BLANK = r"\s\x00-\x1f\x7f"  # with signs of control, which urlsplit removes and headers must not have
 _EMAIL = re.compile(rf"[^@{_BLANK}]+@[^@{_BLANK}]+")
 _HOST = re.compile(r"https?://[^/?#@\s]+(?:/|(?=[?#])|$)")
@@ -166,10 +172,8 @@ class NotificationMethods:
 
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
         """Whom an alarm of the definition tells that it entered ``state``, in order."""
-        action = (_ACTION.c.definition_id == definition_id, _ACTION.c.state == state)
-        joined = _SELECT.join(_ACTION, _ACTION.c.method_id == _METHOD.c.id)
-        statement = joined.where(*action, _METHOD.c.tenant == tenant).order_by(_ACTION.c.position)
-        return self._opened(self._database.rows(statement))
+        values = {"of_tenant": tenant, "of_definition": definition_id, "entered": state}
+        return self._opened(self._database.rows(_NOTIFIED, values))
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
         """Raises `BrokenRules`, `NameTaken`."""

@@ -19,6 +19,7 @@ from monasca_common.storage.sql import tables
 TRANSITION = "transition"
 
 _OUTBOX = tables.alarm_outbox
+_INSERT = _OUTBOX.insert()
 _COLUMNS = [_OUTBOX.c[name] for name in ("number", "kind", "key", "message_id", "value")]
 
 
@@ -36,7 +37,7 @@ class Unpublished:
 def put(connection: sa.Connection, kind: str, key: str, message_id: bytes, value: bytes, now_ms: int) -> Unpublished:
     """Within the transaction of what it tells of."""
     row = {"kind": kind, "key": key, "message_id": message_id, "value": value, "created": now_ms}
-    (number,) = connection.execute(_OUTBOX.insert().values(row)).inserted_primary_key or (0,)
+    (number,) = connection.execute(_INSERT, row).inserted_primary_key or (0,)
     return Unpublished(number, kind, key, message_id, value)
 
 

@@ -24,6 +24,16 @@ _MOST_REASON = 500
 _MOST_FAILURES = 50
 NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
 ROWS_A_PORTION = 1000
+# Made once, because making a statement takes longer than the database takes for it.
+_OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
+_FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
+_INSERT = _NOTIFICATION.insert()
+_END = (
+    _NOTIFICATION.update()
+    .where(_OWN)
+    .values(state=sa.bindparam("ended_as"), updated=sa.bindparam("ended"), reason=sa.bindparam("answer"))
+    .returning(*(_NOTIFICATION.c[name] for name in ("method_id", "attempts", "repeats")))
+)
 
 
 class NextStep(enum.Enum):
@@ -43,11 +53,10 @@ class NoticeLedger:
         """``released``: it was withheld, and is not any more. Raises `StorageError`; so do the others."""
 
         def work(connection: sa.Connection) -> NextStep:
-            columns = (_NOTIFICATION.c.state, _NOTIFICATION.c.attempts)
-            row = connection.execute(sa.select(*columns).where(_of(notice.id)).with_for_update()).one_or_none()
+            row = connection.execute(_FIND, {"own_id": notice.id}).one_or_none()
             if row is None:
                 made = new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
-                connection.execute(_NOTIFICATION.insert().values(made))
+                connection.execute(_INSERT, made)
                 return NextStep.SEND
             step = _step(row, attempt, released=released)
             if step in (NextStep.SEND, NextStep.REPEAT):
@@ -99,15 +108,14 @@ def _finish(
     connection: sa.Connection, notice: Notice, state: str, now_ms: int, reason: str | None
 ) -> Unpublished | None:
     shown = reason and reason[:_MOST_REASON]
-    values: dict[str, Any] = {"state": state, "updated": now_ms, "reason": shown}
+    values: dict[str, Any] = {"own_id": notice.id, "ended_as": state, "ended": now_ms, "answer": shown}
+    statement = _END
     if state == FAILED:
         line = json_text.write({"timestamp": now_ms, "answer": shown}).decode() + "\n"
         longer = sa.func.coalesce(_NOTIFICATION.c.failures, "").concat(line)
-        values["failures"] = sa.case(
-            (_NOTIFICATION.c.attempts <= _MOST_FAILURES, longer), else_=_NOTIFICATION.c.failures
-        )
-    columns = (_NOTIFICATION.c[name] for name in ("method_id", "attempts", "repeats"))
-    row = connection.execute(_NOTIFICATION.update().where(_of(notice.id)).values(values).returning(*columns)).first()
+        few = _NOTIFICATION.c.attempts <= _MOST_FAILURES
+        statement = _END.values(failures=sa.case((few, longer), else_=_NOTIFICATION.c.failures))
+    row = connection.execute(statement, values).first()
     if row is None or state == FAILED:
         return None
     message_id = f"{notice.id}/{state}/{row.attempts}".encode()

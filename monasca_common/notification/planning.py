@@ -9,7 +9,7 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Condition
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Select
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.transitions import AlarmChange
@@ -35,6 +35,22 @@ _ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
 _METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
 _MOST_VALUES = 500  # of a dimension, in one change: a statement has a bounded number of them
 _MOST_METRICS = 10_000  # of the alarms that may inhibit one change
+
+
+def _newest_before(column: sa.Column[str], *conditions: Condition) -> Select:
+    """Of the notifications of an alarm before a change. Made once, because making it takes longer than reading."""
+    of_alarm = (
+        _NOTIFICATION.c.alarm_id == sa.bindparam("of_alarm"),
+        _NOTIFICATION.c.tenant == sa.bindparam("of_tenant"),
+    )
+    earlier = (*of_alarm, _NOTIFICATION.c.alarm_time < sa.bindparam("at"), *conditions)
+    return sa.select(column).where(*earlier).order_by(_NOTIFICATION.c.alarm_time.desc()).limit(1)
+
+
+_STATE_BEFORE = _newest_before(_NOTIFICATION.c.state)
+_TOLD_BEFORE = _newest_before(
+    _NOTIFICATION.c.new_state, _NOTIFICATION.c.state.in_((SENDING, SENT, FAILED, GIVEN_UP, HELD))
+)
 
 
 class NoticePlanner:
@@ -87,16 +103,9 @@ class NoticePlanner:
 
     def _told(self, change: AlarmChange) -> tuple[bool, str]:
         """Whether the change before was withheld; and the state that people were told last."""
-        of_alarm = (_NOTIFICATION.c.alarm_id == change.alarm_id, _NOTIFICATION.c.tenant == change.tenant)
-        earlier = (*of_alarm, _NOTIFICATION.c.alarm_time < change.time_ms)
-        before = self._newest(_NOTIFICATION.c.state, *earlier)
-        told = _NOTIFICATION.c.state.in_((SENDING, SENT, FAILED, GIVEN_UP, HELD))
-        return before in (SILENCED, INHIBITED), self._newest(_NOTIFICATION.c.new_state, *earlier, told) or OK
-
-    def _newest(self, column: sa.Column[str], *conditions: Condition) -> str | None:
-        statement = sa.select(column).where(*conditions).order_by(_NOTIFICATION.c.alarm_time.desc()).limit(1)
-        rows = self._database.rows(statement)
-        return rows[0][0] if rows else None
+        values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": change.time_ms}
+        before, told = (self._database.rows(statement, values) for statement in (_STATE_BEFORE, _TOLD_BEFORE))
+        return bool(before) and before[0][0] in (SILENCED, INHIBITED), told[0][0] if told else OK
 
     def _active(self, change: AlarmChange) -> Sequence[ActiveAlarm]:
         """Those that may inhibit it: of a source of a rule, and with one of its dimensions."""
