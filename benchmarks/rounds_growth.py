@@ -114,7 +114,7 @@ def _fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
         rows = ((number, made[number % _DEFINITIONS].id) for number in range(count))
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             _insert(connection, some, subs, count * percent // 100, now_ms)
-        progress.save(connection, _JOB, StoredProgress(now_ms - _PERIOD_MS + _DELAY_MS, seen_ms=now_ms))
+        progress.save(connection, _JOB, StoredProgress(now_ms - _PERIOD_MS + _DELAY_MS, _DELAY_MS, seen_ms=now_ms))
     with store.writing() as connection:
         connection.execute(sa.text("ANALYZE"))
     database.close()

@@ -10,9 +10,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from monasca_common.alarms.database import Select
 from monasca_common.storage.sql import tables
 
 _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
+_PART, _SERIES = tables.alarm_part, tables.alarm_series
 _SERIES_AT_ONCE = 1000
 
 
@@ -34,6 +36,23 @@ def add_metrics(connection: sa.Connection, rows: Sequence[AlarmSeries]) -> None:
         some = rows[start : start + _SERIES_AT_ONCE]
         _insert(connection, _METRIC, [_metric(row) for row in some])
         _insert(connection, _DIMENSION, [each for row in some for each in _dimensions(row)])
+
+
+def forget_metrics(connection: sa.Connection, series: Sequence[Mapping[str, Any]]) -> None:
+    """Of ``series`` that are deleted (sub_expression_id, match_key, series_id): an alarm of which no other
+    sub-expression has such a series has it no more."""
+    if not series:
+        return
+    own, other = _PART.alias(), _PART.alias()
+    of_series = (own.c[name] == sa.bindparam(f"of_{name}") for name in ("sub_expression_id", "match_key"))
+    alarms: Select = sa.select(own.c.alarm_id).where(*of_series)
+    same = [_SERIES.c[name] == other.c[name] for name in ("sub_expression_id", "match_key")]
+    rows = [{f"of_{name}": value for name, value in each.items()} for each in series]
+    for table in (_METRIC, _DIMENSION):
+        known = other.c.alarm_id == table.c.alarm_id, _SERIES.c.series_id == table.c.series_id
+        is_known = sa.select(_SERIES.c.series_id).where(*same, *known).correlate(table).exists()
+        which = table.c.series_id == sa.bindparam("of_series_id"), table.c.alarm_id.in_(alarms), ~is_known
+        connection.execute(table.delete().where(*which), rows)
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:

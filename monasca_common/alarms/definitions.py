@@ -125,7 +125,8 @@ def _metrics(parts: Sequence[SubExpression]) -> list[tuple[str, tuple[tuple[str,
 
 def paired(stored: Sequence[StoredSubExpression], changed: Sequence[SubExpression]) -> list[StoredSubExpression]:
     """The changed ones in their order, each with the id of the stored one that has its metric; of equal metrics the
-    first belongs to the first. Windows begin anew where function, period or number of periods is another."""
+    first belongs to the first. Windows begin anew where function, period or number of periods is another; ``last`` has
+    no windows, whatever its period."""
     waiting: dict[object, list[StoredSubExpression]] = defaultdict(list)
     for each in stored:
         waiting[each.expression.metric_name, each.expression.dimensions].append(each)
@@ -137,5 +138,7 @@ def paired(stored: Sequence[StoredSubExpression], changed: Sequence[SubExpressio
     return made
 
 
-def _windows_of(expression: SubExpression) -> tuple[str, int, int]:
+def _windows_of(expression: SubExpression) -> tuple[object, ...]:
+    if expression.function == "last":
+        return ("last",)
     return expression.function, expression.period, expression.periods

@@ -193,8 +193,10 @@ def _order(occasion: _Occasion) -> tuple[float, bool, float, int]:
 def _redecisions(sub_alarms: Sequence[SubAlarm], progress: Progress) -> list[_Occasion]:
     """What another threshold, operator or structure decides without a new measurement. All at once, before anything
     else: one after the other would tell states that the alarm never had."""
+    # A delay that became longer moved ``evaluated_to_ms`` on, perhaps beyond what was seen.
+    time_ms = min(progress.evaluated_to_ms, progress.seen_ms)
     return [
-        _Occasion(-inf, False, progress.evaluated_to_ms, index, _redecided)
+        _Occasion(-inf, False, time_ms, index, _redecided)
         for index, each in enumerate(sub_alarms)
         if each.decided_ms == RESTRUCTURED or (each.newest and each.state != _state_by(each, each.newest))
     ]

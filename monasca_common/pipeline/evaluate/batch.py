@@ -88,16 +88,17 @@ class Evaluation:
         stream, lookback = settings.stream, settings.duplicates_lookback
         self._batches = FencedBatches(spark, "evaluate", stream, lookback, topic, offset_store, self._clock)
         grace_ms = settings.outage_grace_seconds * 1000
-        self._folding = FoldingStage(spark, settings, offset_store, self._clock)
+        delay_ms = settings.delay_seconds * 1000
+        self._folding = FoldingStage(spark, settings, offset_store)
         self._rounds = Rounds(
             offset_store,
             stream.name,
-            settings.delay_seconds * 1000,
+            delay_ms,
             grace_ms,
             self._clock,
             writes_history=settings.writes_history,
         )
-        self._merging = Merging(stream.name, grace_ms, offset_store, self._rounds, self._clock)
+        self._merging = Merging(stream.name, delay_ms, grace_ms, offset_store, self._rounds, self._clock)
         self._publisher = publisher
 
     def step(self) -> EvaluateReport:
@@ -120,20 +121,33 @@ class Evaluation:
         return EvaluateReport(batch, planned.behind, done, published, seconds)
 
     def _batch(self, planned: PlannedBatch, timing: StageSeconds) -> tuple[Look, BatchResult]:
+        told: list[ActiveDefinitions] = []
         for tries in range(1, MOST_TRIES + 1):
-            attempt = _Attempt(self._folding, self._merging, planned, is_last=tries == MOST_TRIES)
+            attempt = _Attempt(self._folding, self._merging, planned, tuple(told), is_last=tries == MOST_TRIES)
             try:
                 result = self._batches.run(planned, timing, attempt.stage, attempt.merge)
             except DefinitionsChanged:
+                told.append(attempt.discard())
                 continue
             return attempt.look, result
         raise AssertionError("the last attempt takes what there is")
 
 
 class _Attempt:
-    """One computation of a batch, with the definitions that there were when it began."""
+    """One computation of a batch, with the definitions that there were when it began. ``told``: those with which it was
+    computed before, and its dead letters published."""
 
-    def __init__(self, folding: FoldingStage, merging: Merging, planned: PlannedBatch, *, is_last: bool) -> None:
+    def __init__(
+        self,
+        folding: FoldingStage,
+        merging: Merging,
+        planned: PlannedBatch,
+        told: tuple[ActiveDefinitions, ...],
+        *,
+        is_last: bool,
+    ) -> None:
+        self._told = told
+        self._batch = ""
         self._folding = folding
         self._merging = merging
         self._is_last = is_last
@@ -142,11 +156,19 @@ class _Attempt:
         self.look = Look(planned.look_ms, planned.range_plan.ended)
 
     def stage(self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int) -> StagedAttempts:
-        definitions, staged, arrivals = self._folding.stage(records, batch, counts, offsets)
+        self._batch = batch
+        latest_ms = self._planned.look_ms + FUTURE_MS
+        definitions, staged, arrivals = self._folding.stage(records, batch, counts, offsets, latest_ms, self._told)
         self._definitions = definitions
         ended = self._planned.range_plan.ended
         self.look = Look(self._planned.look_ms, ended, arrivals.last_ms, arrivals.buckets)
         return staged
+
+    def discard(self) -> ActiveDefinitions:
+        """Remove what is staged; the definitions with which it was computed."""
+        assert self._definitions is not None
+        self._merging.discard(self._batch)
+        return self._definitions
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         assert self._definitions is not None
@@ -158,26 +180,30 @@ class _Attempt:
 class FoldingStage:
     """Folds the records of a batch on executors, and stages the result."""
 
-    def __init__(
-        self, spark: SparkSession, settings: EvaluateSettings, offset_store: OffsetStore, clock: Clock
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: EvaluateSettings, offset_store: OffsetStore) -> None:
         self._spark = spark
         self._settings = settings
         self._offset_store = offset_store
-        self._clock = clock
         self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
         self._known: ActiveDefinitions | None = None
 
     def stage(
-        self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int
+        self,
+        records: DataFrame,
+        batch: str,
+        counts: TaskCounts,
+        offsets: int,
+        latest_ms: int,
+        told: tuple[ActiveDefinitions, ...],
     ) -> tuple[ActiveDefinitions, StagedAttempts, Arrivals]:
+        """``latest_ms``, ``told``: see `RecordFolding`."""
         with self._offset_store.reading() as connection:
             known = self._known = active.current(connection, self._known)
         portable = frames.portable_definitions(known.sub_expressions)
         arrivals = Arrivals(self._spark)
-        latest_ms = self._clock.time_ms() + FUTURE_MS
-        folding = frames.RecordFolding(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
+        earlier = tuple(frames.portable_definitions(each.sub_expressions) for each in told)
+        folding = frames.RecordFolding(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), earlier)
         if offsets <= self._settings.one_task_offsets:
             to_rows = frames.in_one_task(records, folding)
         else:
@@ -190,8 +216,11 @@ class FoldingStage:
 class Merging:
     """Merges what is staged, in the transaction that accounts for it."""
 
-    def __init__(self, job: str, grace_ms: int, offset_store: OffsetStore, rounds: Rounds, clock: Clock) -> None:
+    def __init__(
+        self, job: str, delay_ms: int, grace_ms: int, offset_store: OffsetStore, rounds: Rounds, clock: Clock
+    ) -> None:
         self._job = job
+        self._delay_ms = delay_ms
         self._grace_ms = grace_ms
         self._offset_store = offset_store
         self._rounds = rounds
@@ -231,12 +260,17 @@ class Merging:
         window_table.clear(connection, batch, now_ms)
         return made
 
+    def discard(self, batch: str) -> None:
+        """Remove what is staged, and is computed again."""
+        with self._offset_store.writing() as connection:
+            window_table.clear(connection, batch, self._clock.time_ms())
+
     def _hold_progress(self, connection: sa.Connection, look: Look) -> StoredProgress:
         """As it is, because the offsets that are held keep other merges away; no round may be open."""
         stored = progress.load(connection, self._job)
         progress.hold(connection, self._job, stored)
         if stored is None:
-            return horizon.begun(look)
+            return horizon.begun(look, self._delay_ms)
         if stored.round_to_ms is not None:
             raise EvaluatorFenced(self._job)
         return stored

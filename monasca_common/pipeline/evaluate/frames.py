@@ -75,13 +75,15 @@ class _Matcher:
 @dataclass(frozen=True, slots=True)
 class RecordFolding:
     """What executors need to fold records. ``definitions``: made by `portable_definitions`. ``latest_ms``: the latest
-    event time that is accepted."""
+    event time that is accepted. ``told``: the definitions with which the same records were folded before, and their
+    dead letters published."""
 
     definitions: bytes = field(repr=False)
     latest_ms: int
     on_rejected: OnRejected
     on_counts: OnCounts
     on_arrivals: OnArrivals
+    told: tuple[bytes, ...] = field(default=(), repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         matcher, folding = _matcher(self.definitions), Folding()
@@ -92,15 +94,17 @@ class RecordFolding:
     def _fold(self, matcher: _Matcher, folding: Folding, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
         decoded = matcher.decode(batch.column("value").to_pylist())
-        rejected = {index: _malformed(error) for index, error in decoded.errors.items()}
-        taken, newest_ms = 0, dict[int, float]()
+        letters = {} if self.told else {index: _malformed(error) for index, error in decoded.errors.items()}
+        taken, too_new, newest_ms = 0, 0, dict[int, float]()
         for index, row in zip(decoded.indices, decoded.rows, strict=True):
             targets = matcher.targets(row.series)
             if not targets:
                 continue
             refused = self._too_new(row)
             if refused:
-                rejected[index] = refused
+                too_new += 1
+                if not any(_matcher(each).targets(row.series) for each in self.told):
+                    letters[index] = refused
                 continue
             partition, received_ms, time_ms = partitions[index], kafka_ms[index], float(row.time_ms)
             newest_ms[partition] = max(time_ms, newest_ms.get(partition, time_ms))
@@ -109,9 +113,9 @@ class RecordFolding:
                 if received_ms >= target.sub_expression.created_ms:
                     folding.add(target, row.series, (time_ms, partition, offsets[index], row.value))
                     taken += 1
-        for partition, found in by_partition(partitions, offsets, rejected).items():
+        for partition, found in by_partition(partitions, offsets, letters).items():
             self.on_rejected(partition, found)
-        self.on_counts(taken, len(rejected), newest_ms)
+        self.on_counts(taken, len(decoded.errors) + too_new, newest_ms)
         self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
     def _too_new(self, row: Measurement) -> Rejection | None:
@@ -166,7 +170,7 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
         yield from map(FoldedRow._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)
 def _matcher(definitions: bytes) -> _Matcher:
     """Of this worker process; its memory serves the next batch too."""
     return _Matcher(pickle.loads(definitions))

@@ -31,11 +31,11 @@ class Look:
     arrivals: Set[int] = frozenset()
 
 
-def begun(look: Look) -> StoredProgress:
+def begun(look: Look, delay_ms: int) -> StoredProgress:
     """Before the first batch, of which ``look`` is. A producer whose clock stands in the past moves it a day at most:
     every minute since then is evaluated."""
     first_ms = min(look.arrivals, default=look.look_ms)
-    return StoredProgress(min(max(first_ms, look.look_ms - DAY_MS), look.look_ms))
+    return StoredProgress(min(max(first_ms, look.look_ms - DAY_MS), look.look_ms), delay_ms)
 
 
 def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:

@@ -5,7 +5,7 @@ and a second evaluator, or one that was frozen, is `EvaluatorFenced`."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,15 +18,21 @@ from monasca_common.storage.sql.tables import alarm_evaluator
 
 @dataclass(frozen=True, slots=True)
 class StoredProgress:
-    """Times are in ms. ``round_to_ms``: of the round that is under way; ``cursor``: the last alarm of it that is done.
-    ``seen_ms``: the greatest horizon. ``horizons_ms``: by partition."""
+    """Times are in ms. ``delay_ms``: windows that ended so long before ``evaluated_to_ms`` are decided.
+    ``round_to_ms``: of the round that is under way; ``cursor``: the last alarm of it that is done. ``seen_ms``: the
+    greatest horizon. ``horizons_ms``: by partition."""
 
     evaluated_to_ms: int
+    delay_ms: int
     round_to_ms: int | None = None
     cursor: str = ""
     seen_ms: int = 0
     horizons_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     standstills: tuple[Standstill, ...] = ()
+
+    def delayed(self, delay_ms: int) -> StoredProgress:
+        """With another delay: the same windows are decided."""
+        return replace(self, evaluated_to_ms=self.evaluated_to_ms - self.delay_ms + delay_ms, delay_ms=delay_ms)
 
 
 def load(connection: sa.Connection, job: str) -> StoredProgress | None:
@@ -55,6 +61,7 @@ def save(connection: sa.Connection, job: str, new: StoredProgress) -> None:
 def _progress(row: sa.Row[Any]) -> StoredProgress:
     return StoredProgress(
         row.evaluated_to,
+        row.delay,
         row.round_to,
         row.cursor,
         row.seen,
@@ -66,6 +73,7 @@ def _progress(row: sa.Row[Any]) -> StoredProgress:
 def _row(progress: StoredProgress) -> dict[str, Any]:
     return {
         "evaluated_to": progress.evaluated_to_ms,
+        "delay": progress.delay_ms,
         "round_to": progress.round_to_ms,
         "cursor": progress.cursor,
         "seen": progress.seen_ms,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 from monasca_common.alarms import outbox
@@ -30,7 +31,7 @@ class TransitionPublisher:
         """How many were published. What Kafka does not take stays, with all that come after it."""
         published = 0
         while rows := self._waiting():
-            done, lost = self._deliver(rows)
+            done, lost = self._deliver_in_order(rows)
             fail_point("evaluate.before_clearing")
             if done or lost:
                 with self._offset_store.writing() as connection:
@@ -43,6 +44,19 @@ class TransitionPublisher:
     def _waiting(self) -> list[Unpublished]:
         with self._offset_store.reading() as connection:
             return outbox.waiting(connection, TRANSITION, _MOST_AT_ONCE)
+
+    def _deliver_in_order(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
+        """As `_deliver`, one change of each alarm at a time: if Kafka took a later one and not the one before it,
+        these would arrive in another order."""
+        done, lost = list[Unpublished](), list[Unpublished]()
+        stuck = set[str]()
+        for turn in _turns(rows):
+            sent = [row for row in turn if row.key not in stuck]
+            if sent:
+                delivered, refused = self._deliver(sent)
+                stuck |= {row.key for row in sent} - {row.key for row in (*delivered, *refused)}
+                done, lost = done + delivered, lost + refused
+        return done, lost
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
         """Those that are acknowledged, and those that Kafka never takes, which would be in the way of others."""
@@ -57,3 +71,15 @@ class TransitionPublisher:
         if len(left) > len(lost):
             LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
         return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]
+
+
+def _turns(rows: Sequence[Unpublished]) -> list[list[Unpublished]]:
+    """The first change of each alarm, then the second of each that has one, and so on."""
+    earlier: Counter[str] = Counter()
+    turns: list[list[Unpublished]] = []
+    for row in rows:
+        if earlier[row.key] == len(turns):
+            turns.append([])
+        turns[earlier[row.key]].append(row)
+        earlier[row.key] += 1
+    return turns

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
+from monasca_common.alarms import alarm_metrics
 from monasca_common.alarms.database import Row
 from monasca_common.alarms.evaluation import Progress, evaluate
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -107,7 +108,7 @@ class Rounds:
 
     def forget(self, now_ms: int) -> None:
         """Remove windows that no evaluation asks for, and series that were not seen for a day, unless they are all that
-        an alarm has: they keep their values known."""
+        an alarm has: they keep their values known. So an alarm has the series of the last day."""
         if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
             return
         with self._offset_store.writing() as connection:
@@ -120,7 +121,7 @@ class Rounds:
         self._forgot_ms = now_ms
 
     def _open(self, stored: StoredProgress, look: Look) -> StoredProgress:
-        new = horizon.after(stored, look, self._grace_ms)
+        new = horizon.after(stored.delayed(self._delay_ms), look, self._grace_ms)
         round_to_ms = horizon.least_ms(new)
         with self._offset_store.writing() as connection:
             progress.hold(connection, self._job, stored)
@@ -175,14 +176,18 @@ class Rounds:
         return outcome.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
 
     def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
-        return DueSpan(stored.evaluated_to_ms, round_to_ms, self._delay_ms)
+        return DueSpan(stored.evaluated_to_ms, round_to_ms, stored.delay_ms)
 
     def _forget(self, connection: sa.Connection, stored: StoredProgress, now_ms: int) -> None:
         since_ms = now_ms - DAY_MS
         seen = _SERIES.alias()
         # Two statements: joined by OR, the database would look for each row alone.
-        for is_over in (~_has_same_key(_PART, _SERIES), _has_same_key(seen, _SERIES, seen.c.seen >= since_ms)):
-            connection.execute(_SERIES.delete().where(_SERIES.c.seen < since_ms, is_over))
+        connection.execute(_SERIES.delete().where(_SERIES.c.seen < since_ms, ~_has_same_key(_PART, _SERIES)))
+        is_over = _has_same_key(seen, _SERIES, seen.c.seen >= since_ms)
+        deletion = _SERIES.delete().where(_SERIES.c.seen < since_ms, is_over)
+        names = ("sub_expression_id", "match_key", "series_id")
+        forgotten = connection.execute(deletion.returning(*(_SERIES.c[name] for name in names)))
+        alarm_metrics.forget_metrics(connection, [row._asdict() for row in forgotten])
         is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
         needed = sa.or_(
             sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= self._needed_from(stored)
@@ -191,7 +196,7 @@ class Rounds:
         connection.execute(_WINDOW.delete().where(~sa.exists().where(own, needed)))
 
     def _needed_from(self, stored: StoredProgress) -> sa.ColumnElement[int]:
-        return chunk.needed_from(self._delay_ms, stored.evaluated_to_ms)
+        return chunk.needed_from(stored.delay_ms, stored.evaluated_to_ms)
 
 
 def _has_same_key(table: sa.FromClause, other: sa.Table, *which: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:

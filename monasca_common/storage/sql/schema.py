@@ -24,7 +24,7 @@ from monasca_common.storage.sql.tables import kafka_offset
 Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions, which a test compares it with.
-REVISION = "0019"
+REVISION = "0020"
 _POOLS: Mapping[bool, Mapping[str, Any]] = {
     False: {"poolclass": pool.NullPool},
     True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},

@@ -417,7 +417,8 @@ def _of_windows(*, nullable: bool) -> list[sa.Column[Any]]:
 
 
 # How far an evaluator is. Every transaction of it changes this row first. ``round_to``: while alarms are evaluated, up
-# to when; ``cursor``: the last alarm of this round that is done. ``seen``: the greatest horizon.
+# to when; ``cursor``: the last alarm of this round that is done. ``seen``: the greatest horizon. ``delay``: in ms, the
+# windows that ended so long before ``evaluated_to`` are decided.
 alarm_evaluator = sa.Table(
     "alarm_evaluator",
     metadata,
@@ -428,6 +429,7 @@ alarm_evaluator = sa.Table(
     sa.Column("seen", _BIG, nullable=False),
     sa.Column("horizons", _JSON, nullable=False),
     sa.Column("standstills", _JSON, nullable=False),
+    sa.Column("delay", _BIG, nullable=False, server_default="30000"),
 )
 
 # Series that belong to a sub-expression. ``match_key``: a hash of ``match_values``, the series' values of the

@@ -178,6 +178,30 @@ class StepTest(EvaluateCase):
         self.assertEqual(2, len(computed))
         self.assertEqual([("UNDETERMINED", "OK", "a")], self.changes())
 
+    def test_a_batch_that_is_computed_again_publishes_each_dead_letter_once_and_leaves_nothing_staged(self):
+        definition = self.define("max(cpu) > 5", "hostname")
+        job = self.evaluation()
+        ahead_ms = self.event_ms + DAY_MS
+        facts = {"dimensions": {"hostname": "a"}, "meta": {"tenantId": "t", "region": "r"}}
+        self.publish([b"{", *(envelope(name, ahead_ms, 9.0, **facts) for name in ("cpu", "mem"))])
+        self.measure(9.0)
+        stage, computed = job._folding.stage, []
+
+        def overtaken(*arguments):
+            staged = stage(*arguments)
+            if not computed:
+                changed = AlarmDefinition("d", "max(cpu) > 6", match_by=("hostname",))
+                self.definitions.change("t", definition, lambda _: changed, self.created_ms + 1)
+                self.define("max(mem) > 5", name="of mem")
+            computed.append(staged)
+            return staged
+
+        with mock.patch.object(job._folding, "stage", overtaken):
+            report = job.step()
+        self.assertEqual((2, 3), (len(computed), report.batch.rejected))
+        self.assertEqual(3, len(self.read(self.dlq, 1)))
+        self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_staging"))
+
     def test_a_definition_that_changes_all_the_time_does_not_stop_the_others(self):
         definition = self.define("max(cpu) > 5", "hostname")
         self.define("max(mem) > 5", "hostname", name="other")

@@ -116,7 +116,8 @@ class EvaluationTest(JobStatusCase):
     def test_a_job_that_evaluates_says_up_to_when_and_what_is_to_be_published(self):
         job = "spark-evaluate/metrics"
         with self.offset_store.writing() as connection:
-            progress.save(connection, job, StoredProgress(NOON_MS, horizons_ms={0: NOON_MS + 9000, 1: NOON_MS + 8000}))
+            horizons_ms = {0: NOON_MS + 9000, 1: NOON_MS + 8000}
+            progress.save(connection, job, StoredProgress(NOON_MS, 0, horizons_ms=horizons_ms))
             outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
         _, status = job_statuses(self.configuration(), SetClock(self.now_ms))
         levels = status.evaluation

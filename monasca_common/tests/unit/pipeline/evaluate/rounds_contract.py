@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
@@ -60,7 +61,7 @@ class StoredAlarms:
         self.offset = 0
         with offset_store.writing() as connection:
             self.subs = chunk._sub_expressions(connection, [self.definition.id])[self.definition.id]
-            progress.save(connection, self.job, StoredProgress(0))
+            progress.save(connection, self.job, StoredProgress(0, DELAY_MS))
             for alarm_id in self.ids:
                 self._insert(connection, alarm_id)
 
@@ -298,6 +299,55 @@ class RoundsContract:
             ("UNDETERMINED", 1), (self.rows(tables.sub_alarm)[0].state, self.rows(tables.sub_alarm)[0].windows)
         )
 
+    def test_a_longer_delay_after_a_restart_decides_no_window_twice(self):
+        alarms = self.alarms("avg(m) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 0.0, 0)])
+        self.rounds(alarms).run(look(0, 150_000))
+        later = self.rounds(alarms, delay_ms=90_000)
+        for after_ms, until_ms, empty in ((150_000, 209_000, 1), (209_000, 269_999, 1), (269_999, 270_000, 2)):
+            later.run(look(after_ms, until_ms))
+            self.assertEqual(empty, self.rows(tables.sub_alarm)[0].empty_evaluations, until_ms)
+        self.assertEqual(
+            [("OK", 90_000), ("UNDETERMINED", 270_000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
+        )
+
+    def test_a_shorter_delay_after_a_restart_leaves_no_window_out(self):
+        alarms = self.alarms("avg(m) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 0.0, 0), (61_000, 2.0, 0), (121_000, 0.0, 0)])
+        self.rounds(alarms, delay_ms=90_000).run(look(0, 200_000))
+        self.rounds(alarms).run(look(200_000, 211_000))
+        told = [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
+        self.assertEqual([("OK", 150_000), ("ALARM", 150_001), ("OK", 210_000)], told)
+
+    def test_a_round_that_crashed_is_finished_with_the_delay_that_it_began_with(self):
+        alarms = self.alarms("avg(m) > 1", count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 0.0, 0)])
+        with failpoints.armed("evaluate.between_chunks", "raise"), suppress(FailPointReached):
+            self.rounds(alarms, 1).run(look(0, 150_000))
+        later = self.rounds(alarms, 1, delay_ms=90_000)
+        later.finish()
+        later.run(look(150_000, 211_000))
+        self.assertEqual([1, 1], [row.empty_evaluations for row in self.rows(tables.sub_alarm)])
+
+    def test_after_a_longer_delay_what_is_decided_anew_is_dated_by_what_was_seen(self):
+        alarms = self.alarms("last(m) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        self.change(alarms, "last(m) > 5")
+        self.rounds(alarms, delay_ms=90_000).run(look(2000, 3000))
+        self.assertEqual(
+            [("ALARM", 1000), ("OK", 3000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
+        )
+
+    def test_another_period_of_last_waits_for_no_reading(self):
+        alarms = self.alarms("last(m) > 1")
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        self.change(alarms, "last(m, 120) > 5 times 3")
+        self.rounds(alarms).run(look(2000, 3000))
+        self.assertEqual(["ALARM", "OK"], [each.new for each in self.told(alarms.ids[0])])
+
     def test_another_threshold_or_structure_decides_last_without_a_new_reading(self):
         alarms = self.alarms("last(m) > 1 or last(n) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0), (1000, 0.0, 1)])
@@ -410,6 +460,47 @@ class RoundsContract:
             kept.append({bytes(row.series_id) for row in self.rows(tables.alarm_series)})
         self.assertEqual([{b"1" * 16, b"2" * 16}, {b"3" * 16}], kept)
 
+    def test_series_that_are_forgotten_are_no_metrics_of_their_alarms_any_more(self):
+        alarms = self.alarms("max(m) > 1 and avg(m) > 1", count=2)
+        first, second = alarms.ids
+        # Of the first alarm one series was seen today and three were not; of the second none was.
+        series = [(first, 0, b"old"), (first, 0, b"new"), (first, 1, b"old"), (first, 0, b"kept"), (first, 1, b"new")]
+        series += [(first, 0, b"shared"), (first, 1, b"shared"), (second, 0, b"last"), (second, 1, b"last")]
+        seen = {b"new": 2 * DAY_MS}
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_metric.delete())
+            for alarm_id, position, name in series:
+                self.insert_series(connection, alarms, alarm_id, position, name, seen.get(name, 0))
+            for alarm_id, name in dict.fromkeys((alarm_id, name) for alarm_id, _, name in series):
+                self.insert_metric(connection, alarm_id, name)
+        self.rounds(alarms).run(look(0, 1000))
+        self.rounds(alarms).forget(2 * DAY_MS)
+        expected = {(first, b"new"), (second, b"last")}
+        for table in (tables.alarm_metric, tables.alarm_dimension):
+            self.assertEqual(expected, {(row.alarm_id, bytes(row.series_id).strip()) for row in self.rows(table)})
+
+    def test_a_series_that_another_sub_expression_still_knows_stays_a_metric(self):
+        alarms = self.alarms("max(m) > 1 and avg(m) > 1")
+        (alarm_id,) = alarms.ids
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_metric.delete())
+            for position, name, seen in ((0, b"old", 0), (0, b"new", 2 * DAY_MS), (1, b"old", 0)):
+                self.insert_series(connection, alarms, alarm_id, position, name, seen)
+            for name in (b"old", b"new"):
+                self.insert_metric(connection, alarm_id, name)
+        self.rounds(alarms).run(look(0, 1000))
+        self.rounds(alarms).forget(2 * DAY_MS)
+        self.assertEqual({b"old", b"new"}, {bytes(row.series_id).strip() for row in self.rows(tables.alarm_metric)})
+        self.assertEqual(2, len(self.rows(tables.alarm_series)))
+
+    def insert_series(self, connection, alarms, alarm_id, position, name, seen):
+        row = {"sub_expression_id": alarms.subs[position].id, "series_id": name.ljust(16), "seen": seen}
+        row |= {"match_key": alarms.key(alarm_id), "match_values": [], "dimensions": {}}
+        connection.execute(tables.alarm_series.insert().values(row))
+
+    def insert_metric(self, connection, alarm_id, name):
+        add_metrics(connection, [AlarmSeries(alarm_id, name.ljust(16), TENANT, "m", {"a": name.decode()})])
+
     def test_what_last_knows_is_forgotten_with_the_last_of_its_series(self):
         alarms = self.alarms("last(m) > 1")
         sub = {"sub_expression_id": alarms.subs[0].id, "match_values": [], "dimensions": {}}
@@ -447,6 +538,21 @@ class RoundsContract:
         self.rounds(alarms).run(look(0, 2000))
         self.assertEqual(1, TransitionPublisher(self.offset_store, RecordingProducer([1]), "transitions").publish())
         self.assertEqual([alarms.ids[1]], [row.key for row in self.rows(tables.alarm_outbox)])
+
+    def test_no_change_of_an_alarm_is_sent_before_kafka_has_the_one_before_it(self):
+        alarms = self.alarms("last(m) > 1", count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0), (2000, 0.0, 0), (3000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 4000))
+        producer = RecordingProducer([0])
+        self.assertEqual(1, TransitionPublisher(self.offset_store, producer, "transitions").publish())
+        first, second = (alarm_id.encode() for alarm_id in alarms.ids)
+        self.assertEqual([[first, second], [second]], [[key for _, key, *_ in bulk] for bulk in producer.bulks])
+        producer.failing = ()
+        self.assertEqual(5, TransitionPublisher(self.offset_store, producer, "transitions").publish())
+        sent = [json.loads(value)["alarm-transitioned"] for bulk in producer.bulks[2:] for *_, value in bulk]
+        times = [each["timestamp"] for each in sent if each["alarmId"] == alarms.ids[0]]
+        self.assertEqual([1000, 2000, 3000], times)
 
 
 Left = namedtuple("Left", "index error")

@@ -39,7 +39,7 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         self.addCleanup(database.close)
         self.alarms = StoredAlarms(database, self.offset_store, MAXIMUM)
         with self.offset_store.writing() as connection:
-            progress.save(connection, settings.stream.name, StoredProgress(0))
+            progress.save(connection, settings.stream.name, StoredProgress(0, settings.delay_seconds * 1000))
         publisher = TransitionPublisher(self.offset_store, RecordingProducer(), settings.alarm_transitions_topic)
         spark = SimpleNamespace(conf={})
         clock = VirtualClock(start_ms=2000)

@@ -2,8 +2,11 @@
 import pyarrow as pa
 from oslotest import base
 
+from monasca_common.alarms.expression import parse
 from monasca_common.pipeline.evaluate import frames
+from monasca_common.pipeline.evaluate.matching import ActiveSubExpression
 from monasca_common.pipeline.spark.counts import Greatest
+from monasca_common.tests.unit.pipeline.pipeline_case import envelope
 
 DAY_MS = 86_400_000
 
@@ -40,3 +43,36 @@ class ArrivalsOfFoldingTest(base.BaseTestCase):
 
     def test_arrivals_are_noted_by_their_buckets(self):
         self.assertEqual({0, 20_000}, self.arrivals([(0, 1, 1_000), (0, 2, 9_999), (1, 1, 20_000)])[1])
+
+
+class FoldedAgainTest(base.BaseTestCase):
+    """Records that are folded once more, because definitions have changed: of no metric, of a time that is too new in
+    the definitions of before, and of one in those of now."""
+
+    def rejected(self, now, told):
+        """(offsets of dead letters, how many records are rejected)."""
+        letters, counts = [], []
+        folding = frames.RecordFolding(
+            frames.portable_definitions(list(map(self.active, now))),
+            1_000,
+            lambda _, found: letters.extend(sorted(found)),
+            lambda _, rejected, __: counts.append(rejected),
+            lambda *_: None,
+            tuple(frames.portable_definitions([self.active(name)]) for name in told),
+        )
+        meta = {"tenantId": "t", "region": "r"}
+        values = [b"{", *(envelope(name, DAY_MS, 1.0, meta=meta) for name in ("cpu", "mem", "disk"))]
+        rows = [
+            {"partition": 0, "offset": offset, "kafka_ms": 0, "value": value} for offset, value in enumerate(values)
+        ]
+        list(folding([pa.RecordBatch.from_pylist(rows)]))
+        return letters, counts
+
+    def active(self, name):
+        return ActiveSubExpression(name, 0, "t", (), 0, parse(f"{name} > 1").root)
+
+    def test_a_dead_letter_is_published_once_and_counted_by_who_commits(self):
+        self.assertEqual(([0, 1], [2]), self.rejected(["cpu"], ()))
+        self.assertEqual(([], [2]), self.rejected(["cpu"], ["cpu"]))
+        self.assertEqual(([2], [3]), self.rejected(["cpu", "mem"], ["cpu"]))
+        self.assertEqual(([3], [3]), self.rejected(["mem", "disk"], ["cpu", "mem"]))

@@ -19,7 +19,7 @@ def looked(stored, *looks):
 
 
 class HorizonTest(base.BaseTestCase):
-    stored = StoredProgress(100_000, seen_ms=100_000, horizons_ms={0: 100_000, 1: 100_000})
+    stored = StoredProgress(100_000, 0, seen_ms=100_000, horizons_ms={0: 100_000, 1: 100_000})
 
     def test_a_partition_that_was_read_to_its_end_is_known_up_to_the_look(self):
         found = looked(self.stored, Look(110_000, {0, 1}))
@@ -31,9 +31,11 @@ class HorizonTest(base.BaseTestCase):
 
     def test_the_first_evaluation_goes_back_to_the_first_arrival_and_a_day_at_most(self):
         now_ms = 10 * DAY_MS
-        firsts = [begun(Look(now_ms, arrivals=found)).evaluated_to_ms for found in ({now_ms - 70_000, now_ms}, {0}, ())]
+        firsts = [
+            begun(Look(now_ms, arrivals=found), 0).evaluated_to_ms for found in ({now_ms - 70_000, now_ms}, {0}, ())
+        ]
         self.assertEqual([now_ms - 70_000, now_ms - DAY_MS, now_ms], firsts)
-        self.assertEqual(now_ms, begun(Look(now_ms, arrivals={now_ms + 50_000})).evaluated_to_ms)
+        self.assertEqual(now_ms, begun(Look(now_ms, arrivals={now_ms + 50_000}), 0).evaluated_to_ms)
 
     def test_a_partition_of_which_nothing_was_read_holds_all_back(self):
         self.assertEqual(100_000, least_ms(looked(self.stored, Look(130_000, {1}))))
@@ -98,8 +100,8 @@ class HorizonTest(base.BaseTestCase):
 
     def test_a_standstill_is_forgotten_when_no_evaluation_asks_for_it(self):
         old, late = Standstill(1, 2, 100_000), Standstill(1, 2, 100_001)
-        stored = StoredProgress(100_000, None, "", 100_000, {0: 100_000}, (old, late))
+        stored = StoredProgress(100_000, 0, None, "", 100_000, {0: 100_000}, (old, late))
         self.assertEqual((late,), looked(stored, Look(101_000, {0})).standstills)
 
     def test_before_the_first_look_time_is_where_evaluation_begins(self):
-        self.assertEqual(5, least_ms(StoredProgress(5)))
+        self.assertEqual(5, least_ms(StoredProgress(5, 0)))

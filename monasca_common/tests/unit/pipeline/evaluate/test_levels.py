@@ -27,7 +27,7 @@ class LevelsCollectorTest(DatabaseCase):
 
     def begin(self):
         with self.offset_store.writing() as connection:
-            stored = StoredProgress(NOON_MS - 60_000, horizons_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
+            stored = StoredProgress(NOON_MS - 60_000, 0, horizons_ms={0: NOON_MS - 2000, 1: NOON_MS - 1000})
             progress.save(connection, "job", stored)
 
     def test_ages_states_and_what_waits(self):

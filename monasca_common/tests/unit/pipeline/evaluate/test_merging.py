@@ -75,7 +75,7 @@ class FirstStateTest(MergingCase):
         super().setUp()
         clock = VirtualClock(start_ms=NOW_MS + 60_000)
         self.rounds = Rounds(self.offset_store, "job", 0, 0, clock, writes_history=True, chunk_alarms=2)
-        self.merging = Merging("job", 0, self.offset_store, self.rounds, clock)
+        self.merging = Merging("job", 0, 0, self.offset_store, self.rounds, clock)
         self.look = Look(NOW_MS + 60_000, frozenset({0}), {0: NOW_MS + 60_000}, frozenset({NOW_MS}))
 
     def merge(self, *measurements):
