@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.notification.calm import HELD, LIMIT_KEY, Hold, RateWindow, admission
-from monasca_common.notification.ledger import GIVEN_UP, SENT, new_row
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, new_row
 from monasca_common.notification.notice import Notice, group_of, repeat_of
 from monasca_common.storage.sql import tables
 
@@ -168,6 +168,12 @@ class HeldNotices:
             return [_whole(row) for row in sorted(found, key=lambda row: ids.index(row.id))]
 
         return self._database.read(work)
+
+    def forget_sent(self, group_key: str) -> None:
+        """Those that somebody sent again by hand while they were held."""
+        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_((SENDING, FAILED, SENT, GIVEN_UP)))
+        statement = _HELD.delete().where(*_unsealed(group_key), _HELD.c.notice_id.in_(sent))
+        self._database.write(lambda connection: connection.execute(statement))
 
     def postpone(self, group_key: str, due_ms: int) -> None:
         statement = _HELD.update().where(*_unsealed(group_key)).values(due=due_ms)

@@ -138,6 +138,7 @@ class HeldRelease:
             self._held.remove(taken.row)
 
     def _send_group(self, row: HeldRow, producer: KafkaProducer) -> None:
+        self._held.forget_sent(row.group_key)
         members = self._held.members(row.group_key)
         if not members:
             return

@@ -49,6 +49,9 @@ group_id = {group}
 [kafka_retry_notifications]
 topic = {retries}
 group_id = {group}
+[kafka_periodic_notifications]
+topic = {periodic}
+group_id = {group}
 [retry_engine]
 interval = 0.1
 max_interval = 0.5
@@ -63,8 +66,8 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         super().setUp()
         fixture = self.useFixture(SharedKafkaCluster(config=QUICK_GROUPS))
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
-        self.changes, self.retries = fixture.topic(2), fixture.topic(2)
-        for topic in (self.changes, self.retries):
+        self.changes, self.retries, self.periodic = fixture.topic(2), fixture.topic(2), fixture.topic(1)
+        for topic in (self.changes, self.retries, self.periodic):
             fixture.cluster.create_topic(f"{topic}.dlq", 1)
         self.servers = fixture.cluster.client_options("admin")["bootstrap.servers"]
         self.producer = plugins.kafka_producer(ProducerSettings(ConnectionSettings(self.servers), linger_ms=0))
@@ -93,6 +96,7 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
                 url=self.database.connection,
                 changes=self.changes,
                 retries=self.retries,
+                periodic=self.periodic,
                 group=f"group-{uuid.uuid4().hex[:12]}",
             )
         )

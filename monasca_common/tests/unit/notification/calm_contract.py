@@ -289,6 +289,22 @@ class SilencesContract(CalmCase):
         self.tell(made)
         self.assertEqual(["a1:ALARM"], self.told())
 
+    def test_what_was_sent_by_hand_during_the_silence_is_not_sent_at_its_end(self):
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.write(tables.notification.update().values(state="sent", attempts=1))
+        self.wait(HOUR_MS)
+        self.assertEqual(([], []), (self.told(), self.held()))
+
+    def test_the_end_of_a_silence_is_told_although_the_ledger_forgot_it(self):
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.write(tables.notification.delete())
+        self.wait(HOUR_MS)
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
     def test_nobody_is_told_through_a_method_that_is_deleted_meanwhile(self):
         method = self.method()
         self.silence({}, HOUR_MS)
@@ -455,6 +471,17 @@ class GroupsContract(CalmCase):
         self.wait(SECOND_MS)
         self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.told())
 
+    def test_a_change_that_is_read_again_under_other_rules_is_in_its_group_alone(self):
+        self.method()
+        made = self.alarm("a1")
+        self.tell(made)
+        self.start(CalmRules())
+        self.tell(made)
+        self.assertEqual([], self.told())
+        self.wait(10 * SECOND_MS)
+        self.tell(made)
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
     def test_each_method_and_each_value_of_a_dimension_has_its_group(self):
         self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
         self.method()
@@ -559,6 +586,15 @@ class GroupsContract(CalmCase):
         self.deliver()
         self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
         self.assertEqual(1, len(self.kafka.broker.records(RETRIES)))
+
+    def test_what_was_sent_by_hand_while_it_waited_is_not_in_the_message(self):
+        self.method()
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        table = tables.notification
+        self.write(table.update().where(table.c.alarm_id == "a1").values(state="sent", attempts=1))
+        self.wait(10 * SECOND_MS)
+        self.assertEqual((["a2:ALARM"], []), (self.told(), self.held()))
 
     def test_a_group_of_another_tenant_is_another_message(self):
         self.method()
