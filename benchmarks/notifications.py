@@ -51,6 +51,10 @@ group_id = {group}
 [kafka_retry_notifications]
 topic = {topic}-retry
 group_id = {group}
+[kafka_periodic_notifications]
+topic = {topic}-periodic
+[alarm_processor]
+notification_topic = {topic}-told
 [notification]
 allowed_networks = 127.0.0.1/32
 """
@@ -105,7 +109,8 @@ def _measure(cluster: KafkaCluster, databases: Databases, load: Load, count: int
     topics = Topics(cluster)
     with contextlib.ExitStack() as stack:
         topic = stack.enter_context(topics.new())
-        for name in (f"{topic}-retry", f"{topic}.dlq", f"{topic}-retry.dlq"):
+        written = (topic, f"{topic}-retry", f"{topic}-periodic")
+        for name in (*written[1:], f"{topic}-told", *(f"{each}.dlq" for each in written)):
             stack.enter_context(topics.new(name))
         url = stack.enter_context(databases.new())
         port = stack.enter_context(_receiver(load.delay_ms))

@@ -223,6 +223,8 @@ class Attempts:
         try:
             if self._publisher is not None:
                 self._publisher.deliver(lane, task, outputs)
+                if outputs:
+                    fail_point("processor.after_outputs")
             elif outputs:
                 raise MisuseError("a handler returned outputs, but the processor has no producer: give it one")
         except UndeliveredError as refused:

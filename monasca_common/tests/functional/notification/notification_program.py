@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The notification command for crash tests: ``python -m … '<json>' notification --config-file F``.
 
-``fail_points`` are armed in the first ``deaths`` worker processes, which the file ``starts`` counts; ``mutant`` takes a
-guarantee away.
+``fail_points`` are armed in the first ``deaths`` worker processes, which the file ``starts`` counts: those between bars
+(``|``) take turns. ``mutant`` takes a guarantee away.
 """
 
 import collections
@@ -49,7 +49,8 @@ def arms_the_first_workers(fail_points, deaths, starts):
     def making(worker, *arguments):
         with Path(starts).open("a") as file:
             if file.tell() < deaths:
-                failpoints.arm_from(fail_points)
+                turns = fail_points.split("|")
+                failpoints.arm_from(turns[file.tell() % len(turns)])
             file.write("x")
         made(worker, *arguments)
 

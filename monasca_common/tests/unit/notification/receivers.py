@@ -94,6 +94,10 @@ class HttpReceiver:
         """It closes the connection in the middle of a line."""
         handler.wfile.write(b"HTTP/1.1 20")
 
+    def hangs_for(self, seconds):
+        """It takes so long that who asked may be gone, and then closes the connection."""
+        return lambda _handler: self.over.wait(seconds)
+
     def _handler(receiver):  # noqa: N805 - the handler has a self of its own
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):
