@@ -108,21 +108,18 @@ def _measure(cluster: KafkaCluster, databases: Databases, load: Load, count: int
     """The rate of a backlog, and then the latency of transitions that come one by one."""
     topics = Topics(cluster)
     with contextlib.ExitStack() as stack:
-        topic = stack.enter_context(topics.new())
-        written = (topic, f"{topic}-retry", f"{topic}-periodic")
-        for name in (*written[1:], f"{topic}-told", *(f"{each}.dlq" for each in written)):
-            stack.enter_context(topics.new(name))
+        topic = stack.enter_context(topics_of(topics))
         url = stack.enter_context(databases.new())
-        port = stack.enter_context(_receiver(load.delay_ms))
+        port = stack.enter_context(receiver(load.delay_ms))
         producer = plugins.kafka_producer(ProducerSettings(ConnectionSettings(cluster.bootstrap_servers), linger_ms=0))
         stack.callback(producer.close, 1)
-        _methods(url, load.destinations, port)
+        add_methods(url, load.destinations, port)
         stack.enter_context(sender(cluster.bootstrap_servers, topic, url))
         warm = load.destinations * 2
-        _publish(producer, topic, range(warm), load.destinations)
-        _wait(port, warm)
-        _publish(producer, topic, range(warm, warm + count), load.destinations)
-        times = sorted(_wait(port, warm + count).values())
+        publish(producer, topic, range(warm), load.destinations)
+        wait(port, warm)
+        publish(producer, topic, range(warm, warm + count), load.destinations)
+        times = sorted(wait(port, warm + count).values())
         rate = (count - count // 10) / (times[-1] - times[warm + count // 10 - 1])
         latencies = _latencies(producer, topic, port, warm + count, load, max(_PACE, count // 20))
     return Measured(rate, percentile(latencies, 0.5), percentile(latencies, 0.99))
@@ -133,9 +130,9 @@ def _latencies(producer: KafkaProducer, topic: str, port: int, first: int, load:
     for number in range(first, first + count):
         due = time.time() + 1 / _PACE
         began[f"alarm-{number}"] = time.time()
-        _publish(producer, topic, range(number, number + 1), load.destinations)
+        publish(producer, topic, range(number, number + 1), load.destinations)
         time.sleep(max(0.0, due - time.time()))
-    taken = _wait(port, first + count)
+    taken = wait(port, first + count)
     return [(taken[alarm] - at) * 1000 for alarm, at in began.items()]
 
 
@@ -175,7 +172,18 @@ class Sequential(Sender):
 
 
 @contextlib.contextmanager
-def _receiver(delay_ms: int) -> Iterator[int]:
+def topics_of(topics: Topics) -> Iterator[str]:
+    """The topic of changes; the service's other ones have names that begin with its name."""
+    with contextlib.ExitStack() as stack:
+        topic = stack.enter_context(topics.new())
+        read = (topic, f"{topic}-retry", f"{topic}-periodic")
+        for name in (*read[1:], f"{topic}-told", *(f"{each}.dlq" for each in read)):
+            stack.enter_context(topics.new(name))
+        yield topic
+
+
+@contextlib.contextmanager
+def receiver(delay_ms: int) -> Iterator[int]:
     command = [sys.executable, "-m", "benchmarks.webhook_receiver", str(delay_ms)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -187,7 +195,7 @@ def _receiver(delay_ms: int) -> Iterator[int]:
         process.stdout.close()
 
 
-def _methods(url: str, destinations: int, port: int) -> None:
+def add_methods(url: str, destinations: int, port: int) -> None:
     database = AlarmsDatabase(StorageSettings("postgresql", url))
     methods = NotificationMethods(database)
     for number in range(destinations):
@@ -198,15 +206,15 @@ def _methods(url: str, destinations: int, port: int) -> None:
     database.close()
 
 
-def _publish(producer: KafkaProducer, topic: str, numbers: range, destinations: int) -> None:
+def publish(producer: KafkaProducer, topic: str, numbers: range, destinations: int) -> None:
     records = []
     for number in numbers:
-        made = _change(number, f"d{number % destinations}")
+        made = change(number, f"d{number % destinations}")
         records.append(Record(made.message, key=made.alarm_id.encode(), message_id=made.message_id))
     producer.publish(topic, records, timeout=_PATIENCE_SECONDS).raise_for_undelivered()
 
 
-def _change(number: int, definition: str) -> AlarmChange:
+def change(number: int, definition: str) -> AlarmChange:
     texts = {"name": "cpu is busy", "description": "of a benchmark", "severity": "HIGH"}
     states = {"old_state": "OK", "new_state": "ALARM", "reason": "Thresholds were exceeded", "actions_enabled": True}
     notes = {"link": None, "lifecycle_state": None, "metrics": [AlarmedMetric("cpu", {"hostname": f"h{number}"})]}
@@ -214,7 +222,7 @@ def _change(number: int, definition: str) -> AlarmChange:
     return AlarmChange("t", f"alarm-{number}", definition, **texts, **states, **notes, time_ms=now_ms)  # type: ignore[arg-type]
 
 
-def _wait(port: int, count: int) -> dict[str, float]:
+def wait(port: int, count: int) -> dict[str, float]:
     """When each of so many alarms was taken first."""
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until:
