@@ -64,9 +64,10 @@ class NoticePlanner:
         self._clock = clock
         self._count = count
 
-    def facts(self, change: AlarmChange) -> ChangeFacts:
+    def facts(self, change: AlarmChange, *, is_held: bool = False) -> ChangeFacts:
+        """``is_held``: it was withheld, and may be told now."""
         silences = self._silences.lasting(change.tenant, self._clock.time_ms())
-        withheld_before, last_told = self._told(change)
+        withheld_before, last_told = self._told(change, is_held=is_held)
         return ChangeFacts(silences, self._active(change), withheld_before, last_told)
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
@@ -101,11 +102,13 @@ class NoticePlanner:
             now_ms = self._clock.time_ms()
             self.held.repeat(notice, method.id, now_ms + method.period * 1000, now_ms)
 
-    def _told(self, change: AlarmChange) -> tuple[bool, str]:
-        """Whether the change before was withheld; and the state that people were told last."""
+    def _told(self, change: AlarmChange, *, is_held: bool) -> tuple[bool, str]:
+        """Whether the change before was withheld; and, where that matters, the state that people were told last."""
         values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": change.time_ms}
-        before, told = (self._database.rows(statement, values) for statement in (_STATE_BEFORE, _TOLD_BEFORE))
-        return bool(before) and before[0][0] in (SILENCED, INHIBITED), told[0][0] if told else OK
+        before = self._database.rows(_STATE_BEFORE, values)
+        withheld_before = bool(before) and before[0][0] in (SILENCED, INHIBITED)
+        told = self._database.rows(_TOLD_BEFORE, values) if withheld_before or is_held else ()
+        return withheld_before, told[0][0] if told else OK
 
     def _active(self, change: AlarmChange) -> Sequence[ActiveAlarm]:
         """Those that may inhibit it: of a source of a rule, and with one of its dimensions."""

@@ -117,7 +117,8 @@ class HeldRelease:
         if taken is None:
             return
         change, now_ms = taken.notice.change, self._clock.time_ms()
-        method, current, facts = self._method(row, change), self._planner.current(change), self._planner.facts(change)
+        method, current = self._method(row, change), self._planner.current(change)
+        facts = self._planner.facts(change, is_held=True)
         if method is None or current is None or not current.actions_enabled or not calm.stands(current, change):
             self._held.remove(row)
             return

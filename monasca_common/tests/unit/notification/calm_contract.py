@@ -5,6 +5,7 @@ The handlers get what is in the topics when the test says so; Kafka is in memory
 """
 
 import contextlib
+import json
 from collections import Counter
 
 import fixtures
@@ -771,6 +772,26 @@ class InhibitionContract(CalmCase):
         self.alarm("other", definition="host2", tenant="t2")
         self.tell(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_an_alarm_of_megabytes_is_inhibited_and_told_like_any_other(self):
+        metrics = [AlarmedMetric("up", {"hostname": f"h{number}", "text": "x" * 250}) for number in range(1, 15_000)]
+        made = self.alarm("a1", metrics=metrics)
+        self.assertGreater(len(made.message), 4_000_000)
+        self.tell(self.host())
+        self.tell(made)
+        self.assertEqual(["host-h1:ALARM"], self.told())
+        self.tell(self.host("OK"))
+        self.wait(MINUTE_MS)
+        self.assertEqual(["host-h1:OK", "a1:ALARM"], self.told())
+
+    def test_a_change_that_says_little_is_planned(self):
+        made = self.alarm("a1")
+        least = {"tenantId": "t1", "alarmId": "a1", "alarmDefinitionId": "d1", "newState": "ALARM", "x": {}}
+        self.tell(self.host())
+        self.silence({"hostname": "h1"}, HOUR_MS)
+        told = {"alarm-transitioned": {**least, "timestamp": made.time_ms}}
+        self.changes(_read("alarm-state-transitions", json.dumps(told).encode()))
+        self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.told())
 
     def test_a_host_that_is_seen_down_while_the_group_waits_inhibits_its_services(self):
         self.start(CalmRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))

@@ -7,6 +7,7 @@ import threading
 import time
 
 import fixtures
+import sqlalchemy as sa
 from oslotest import base
 
 from monasca_common.alarms import outbox
@@ -39,9 +40,10 @@ from monasca_common.notification.settings import (
 from monasca_common.notification.texts import Texts
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.sql import tables
 from monasca_common.storage.testing.database import SqlDatabase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
-from monasca_common.tests.unit.notification.notification_case import TENANT, NotificationCase, ids
+from monasca_common.tests.unit.notification.notification_case import DEFINITION, TENANT, NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import ALLOWED, change
 
 DAY_MS = 86_400_000
@@ -201,6 +203,55 @@ class SilencesTest(ServiceCase):
         self.start()
         self.publish(self.alarm().message)
         self.until(lambda: self.ledger("state", "attempts") == [("sent", 2)], "the end")
+
+
+class CalmServiceTest(ServiceCase):
+    """What is held is due when the test says so."""
+
+    def held(self):
+        return [kind for (kind,) in self.alarms_database.rows(sa.select(tables.notification_held.c.kind))]
+
+    def let_it_be_due(self):
+        statement = tables.notification_held.update().values(due=0)
+        self.alarms_database.write(lambda connection: connection.execute(statement))
+
+    def test_a_group_reaches_its_receiver_as_one_request(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        stop = self.start(calm=CalmRules(("definition",), DAY_MS))
+        self.publish(*(self.alarm(number).message for number in range(3)))
+        self.until(lambda: len(self.held()) == 3, "three that are held")
+        self.let_it_be_due()
+        self.until(lambda: receiver.requests and not self.held(), "the message")
+        self.assertEqual({"held": 3, "sent": 1}, stop())
+        [(_, _, body)] = receiver.requests
+        self.assertEqual({"a0", "a1", "a2"}, {each["alarm_id"] for each in json.loads(body)["alarms"]})
+        self.assertEqual([("sent",)] * 4, self.ledger("state"))
+
+    def test_a_repeat_goes_through_its_topic(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        stored = NotificationMethods(self.alarms_database)
+        stored.change(TENANT, method, lambda each: dataclasses.replace(each, period=60), self.now_ms)
+        definition, alarm = tables.alarm_definition, tables.alarm
+        same = {"tenant": TENANT, "created": 1, "updated": 1, "version": 1}
+        told = {"name": "cpu", "description": "", "expression": "", "match_by": [], "severity": "LOW"}
+        told |= {"deterministic": False, "actions_enabled": True}
+        row = {"definition_id": DEFINITION, "match_key": b"1", "match_values": [], "state": "ALARM"}
+        for statement in (
+            definition.insert().values(same | told | {"id": DEFINITION}),
+            alarm.insert().values(same | row | {"id": "a1", "state_updated": self.now_ms}),
+        ):
+            self.alarms_database.write(lambda connection, each=statement: connection.execute(each))
+        stop = self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: self.held() == ["repeat"] and receiver.requests, "the first")
+        self.let_it_be_due()
+        self.until(lambda: len(receiver.requests) == 2, "the repeat")
+        self.until(lambda: self.committed(PERIODIC) == 1, "the commit")
+        stop()
+        self.assertEqual(1, len(self.kafka.broker.records(PERIODIC)))
+        self.assertEqual(2, len(set(ids(receiver))))
 
 
 class RetriesTest(ServiceCase):
