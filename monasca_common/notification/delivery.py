@@ -20,6 +20,7 @@ from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.places import MethodPlaces
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.status import NotificationMetrics
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class NoticeDelivery:
         *,
         max_at_one_method: int,
         announce: Callable[[Unpublished], None] = lambda _: None,
+        metrics: NotificationMetrics | None = None,
     ) -> None:
         self._ledger = ledger
         self._notifiers = notifiers
@@ -43,6 +45,7 @@ class NoticeDelivery:
         self._clock = clock
         self._places = MethodPlaces(max_at_one_method, policy.max_backoff_seconds, clock)
         self._announce = announce
+        self._metrics = metrics or NotificationMetrics()
         self._lock = threading.Lock()
         # Sent, while the ledger could not be told: what comes again for one of these must not send it again.
         self._unrecorded: set[str] = set()
@@ -74,7 +77,7 @@ class NoticeDelivery:
 
     def _attempt(self, notice: Notice, method: NotificationMethod, attempt: int, *, released: bool) -> Retry | None:
         if notice.id in self._unrecorded:
-            self._record_sent(notice, None)
+            self._record_sent(notice, method, None)
             return None
         step = self._ledger.begin(notice, method.id, attempt, self._clock.time_ms(), released=released)
         if step is NextStep.NOTHING:
@@ -82,7 +85,7 @@ class NoticeDelivery:
         if step is NextStep.RETRY:
             return self._retry(notice, method.id, attempt + 1, self._delay(attempt), "a crash followed a failure")
         if step is NextStep.REPEAT:
-            self._count("repeated")
+            self._count("repeated", method.type)
             LOG.warning("notification %s is sent again: a crash hid whether its receiver has it", notice.id)
         fail_point("notification.before_send")
         try:
@@ -90,7 +93,7 @@ class NoticeDelivery:
         except NotificationError as error:
             return self._failed(notice, method, attempt, error)
         fail_point("notification.after_send")
-        self._record_sent(notice, answer)
+        self._record_sent(notice, method, answer)
         return None
 
     def _send(self, notice: Notice, method: NotificationMethod) -> str | None:
@@ -106,15 +109,16 @@ class NoticeDelivery:
             LOG.exception("the notifier of %s failed", method.type)
             raise SendFailed(f"the notifier failed: {type(error).__name__}") from error
 
-    def _record_sent(self, notice: Notice, answer: str | None) -> None:
+    def _record_sent(self, notice: Notice, method: NotificationMethod, answer: str | None) -> None:
         self._unrecorded.add(notice.id)
         self._finish(notice, SENT, answer)
         self._unrecorded.discard(notice.id)
-        self._count("sent")
+        self._count("sent", method.type)
+        self._metrics.took(method.type, (self._clock.time_ms() - notice.change.time_ms) / 1000)
 
     def _failed(self, notice: Notice, method: NotificationMethod, attempt: int, error: NotificationError) -> Retry:
         self._finish(notice, FAILED, str(error))
-        self._count("failed attempts")
+        self._count("failed attempts", method.type)
         LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error)
         if isinstance(error, SendRefused):
             return self._retry(notice, method.id, max(attempt, self._policy.attempts) + 1, 0.0, str(error))
@@ -134,6 +138,7 @@ class NoticeDelivery:
     def _retry(self, notice: Notice, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
         return Retry(notice, method_id, attempt, self._clock.time_ms() + round(seconds * 1000), reason)
 
-    def _count(self, what: str) -> None:
+    def _count(self, what: str, type: str = "") -> None:  # noqa: A002 - what a method calls it
+        self._metrics.count(what, type)
         with self._lock:
             self.counts[what] += 1

@@ -45,6 +45,11 @@ class PausedHandler:
         self._failures = 0
         self._until = 0.0
 
+    @property
+    def waits(self) -> bool:
+        """Whether the last call found the database unavailable."""
+        return self._failures > 0
+
     def __call__(self, message: Message) -> Iterable[Output]:
         left = self._until - self._clock.monotonic()
         if left > 0:
@@ -73,16 +78,27 @@ class NotificationMember:
         self, stream: StreamOf, handler: Callable[[Message], Iterable[Output]], threads: int, clock: Clock
     ) -> None:
         self._stream = stream
-        self._handler = handler
         self._threads = threads
         self._clock = clock
         self._stopping = threading.Event()
         self._processor: Processor | None = None
+        self._paused = PausedHandler(handler, clock, self._stopping)
+        self._failure = "it has not begun"
+        self.name = ", ".join(stream.consumer.topics)
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not work now; empty: it does."""
+        return self._failure or ("it waits for the database" if self._paused.waits else "")
 
     def run(self) -> None:
         """After a failure it restarts with a back-off. Raises nothing."""
-        topics = ", ".join(self._stream.consumer.topics)
-        run_with_restarts(self._serve, topics, self._stopping, self._clock, expected=(MessagingError,))
+        run_with_restarts(
+            self._serve, self.name, self._stopping, self._clock, expected=(MessagingError,), failed=self._failed
+        )
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = str(error) or type(error).__name__
 
     def stop(self) -> None:
         """Finish what is being sent, commit, and leave the group; returns when that is done, in bounded time."""
@@ -99,7 +115,7 @@ class NotificationMember:
             stack.callback(consumer.close, _CLOSE_SECONDS)
             processor = Processor(
                 consumer,
-                PausedHandler(self._handler, self._clock, self._stopping),
+                self._paused,
                 per_message=True,
                 producer=producer,
                 retry=_RETRY,
@@ -109,4 +125,5 @@ class NotificationMember:
             )
             self._processor = processor
             if not self._stopping.is_set():
+                self._failure = ""
                 processor.run()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The notification service: a process with a member for each topic, and what signals do.
 
-SIGTERM: what is being sent is finished and committed, and the process ends with status 0. A process that dies is
+SIGTERM: what is being sent is finished and committed, and the process ends with status 0. SIGHUP: the configuration is
+read again, and the process finishes what it is sending and is replaced. A process that dies is
 replaced; what it was sending is sent again under the same id, and counted.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
+import socket
 import threading
 from functools import partial
 
@@ -22,7 +24,8 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import joined, shown_url, started, stopped
+from monasca_common.kafka.config import joined, listen, shown_url, started, stopped
+from monasca_common.monitoring.status_server import StatusServer
 from monasca_common.notification.announcer import NotificationAnnouncer
 from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
@@ -33,7 +36,15 @@ from monasca_common.notification.notifiers.plugins import Notifiers, types
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.release import HeldRelease
 from monasca_common.notification.retention import LedgerRetention
-from monasca_common.notification.settings import PERIOD_SECONDS, NotificationSettings, notification_settings
+from monasca_common.notification.settings import (
+    NOTIFICATION_GROUP,
+    PERIOD_SECONDS,
+    NotificationSettings,
+    NotificationStatusSettings,
+    notification_settings,
+    status_settings,
+)
+from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, health
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 
 LOG = logging.getLogger(__name__)
@@ -52,6 +63,8 @@ class NotificationWork:
         self._database = AlarmsDatabase(settings.database, grouped=True)
         methods = NotificationMethods(self._database, keys)
         ledger = NoticeLedger(self._database)
+        self.metrics = NotificationMetrics()
+        self.metrics.registry.register(WaitingNotifications(self._database, clock))
         topic = settings.processing.notification_topic
         self._announcer = NotificationAnnouncer(self._database, settings.changes.producer, topic, clock)
         self._delivery = NoticeDelivery(
@@ -61,6 +74,7 @@ class NotificationWork:
             clock,
             max_at_one_method=settings.processing.max_at_one_method,
             announce=self._announcer.add,
+            metrics=self.metrics,
         )
         (topic,) = settings.retries.consumer.topics
         (periodic_topic,) = settings.periodic.consumer.topics
@@ -84,6 +98,7 @@ class NotificationWork:
             NotificationMember(settings.retries, again(), settings.retry.number, clock),
             NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), settings.retry.number, clock),
         )
+        self.health = health(self._members)
         release = HeldRelease(
             planner, methods, settings.retries.producer, clock, retry_topic=topic, periodic_topic=periodic_topic
         )
@@ -113,19 +128,49 @@ class NotificationWork:
         return dict(self._delivery.counts)
 
 
+class NotificationPlan:
+    """What the next worker process does. Only the parent changes it; a child has the state at its fork."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Raises `ConfigurationError`."""
+        self._conf = conf
+        self.settings, self.notifiers, self.keys = self._read()
+        self.status = status_settings(conf)
+        self.listener: socket.socket | None = None
+        if self.status.status_port is not None:
+            self.listener = listen(
+                NOTIFICATION_GROUP, self.status.status_host, self.status.status_port, prefix="status_"
+            )
+
+    def _read(self) -> tuple[NotificationSettings, dict[str, Notifier], AddressKeys]:
+        settings, plugins = notification_settings(self._conf), Notifiers(self._conf)
+        return settings, {each: plugins.load(each) for each in types()}, address_keys(self._conf)
+
+    def reload(self) -> None:
+        """Read the configuration again. One that is refused changes nothing; another status port takes a restart."""
+        try:
+            if self._conf.reload_config_files():
+                self.settings, self.notifiers, self.keys = self._read()
+        except Exception as error:
+            LOG.error("the configuration was not read again, the former one stays: %s", error)
+
+
 class NotificationWorker(cotyledon.Service):
     """The process that works."""
 
     name = "notification"
 
-    def __init__(
-        self, worker_id: WorkerId, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys
-    ) -> None:
+    def __init__(self, worker_id: WorkerId, plan: NotificationPlan) -> None:
         super().__init__(worker_id)
-        self._work = NotificationWork(settings, notifiers, keys)
+        self._work = NotificationWork(plan.settings, plan.notifiers, plan.keys)
+        self._status: StatusServer | None = None
+        if plan.listener is not None:
+            self._status = StatusServer(plan.listener, self._work.health, self._work.metrics.registry)
 
     def run(self) -> None:
         self._work.start()
+        if self._status is not None:
+            threading.Thread(target=self._status.serve_forever, name="status", daemon=True).start()
 
     def terminate(self) -> None:
         LOG.info("%s", stopped("notification", **self._work.stop()))
@@ -136,18 +181,17 @@ def run(conf: cfg.ConfigOpts) -> None:
 
     Raises `ConfigurationError` if it cannot start.
     """
-    settings = notification_settings(conf)
-    plugins = Notifiers(conf)
-    notifiers = {each: plugins.load(each) for each in types()}
+    plan = NotificationPlan(conf)
     manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=_grace_seconds(settings), mp_context=multiprocessing.get_context("fork")
+        graceful_shutdown_timeout=_grace_seconds(plan.settings), mp_context=multiprocessing.get_context("fork")
     )
-    manager.add(NotificationWorker, args=(settings, notifiers, address_keys(conf)))
-    LOG.info("%s", start_line(settings))
+    manager.add(NotificationWorker, args=(plan,))
+    manager.register_hooks(on_reload=plan.reload)
+    LOG.info("%s", start_line(plan.settings, plan.status))
     manager.run()
 
 
-def start_line(settings: NotificationSettings) -> str:
+def start_line(settings: NotificationSettings, status: NotificationStatusSettings) -> str:
     consumers = [each.consumer for each in (settings.changes, settings.retries, settings.periodic)]
     return started(
         "notification",
@@ -155,6 +199,7 @@ def start_line(settings: NotificationSettings) -> str:
         from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
         database=shown_url(settings.database.connection),
         types=joined(types()),
+        status_at="" if status.status_port is None else f"{status.status_host}:{status.status_port}",
     )
 
 

@@ -345,6 +345,22 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NotificationStatusSettings:
+    """``status_port``: ``None``: no status."""
+
+    status_host: str = option(
+        "127.0.0.1",
+        help="The address at which /healthcheck and /metrics answer; 0.0.0.0 for every address of this machine. "
+        "Neither asks for authentication.",
+    )
+    status_port: int | None = option(
+        None,
+        type=OptionType.PORT,
+        help="The port at which /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: neither is served.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOf:
     """A topic that is read: its consumer, and the producer of its dead letters and of retries."""
 
@@ -366,7 +382,9 @@ class NotificationSettings:
 _OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
 _PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))
 _RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
-_HTTP = OptionGroup(NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings)))
+_HTTP = OptionGroup(
+    NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(NotificationStatusSettings))
+)
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings), old=legacy.names("webhook_notifier"))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings), old=legacy.names("slack_notifier"))
 _PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings), old=legacy.names("pagerduty_notifier"))
@@ -410,6 +428,11 @@ def calm_rules(conf: cfg.ConfigOpts) -> CalmRules:
         return settings.rules()
     except ValueError as error:
         raise ConfigurationError(f"in group [{NOTIFICATION_GROUP}], {error}") from None
+
+
+def status_settings(conf: cfg.ConfigOpts) -> NotificationStatusSettings:
+    """Raises `ConfigurationError`, which names the option."""
+    return GroupReader(conf, _HTTP).settings(NotificationStatusSettings)
 
 
 def _own_group(stream: StreamOf, changes: StreamOf, suffix: str) -> StreamOf:

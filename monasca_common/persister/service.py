@@ -31,7 +31,7 @@ from monasca_common.persister.member import Member
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
-from monasca_common.persister.status_server import StatusServer
+from monasca_common.persister.status_server import status_server
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.plugins import open_storage
@@ -201,7 +201,7 @@ class StatusWorker(cotyledon.Service):
     def __init__(self, worker_id: WorkerId, plan: Plan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
-        self._server = StatusServer(plan.listener, plan.board)
+        self._server = status_server(plan.listener, plan.board)
 
     def run(self) -> None:
         self._server.serve_forever()

@@ -5,63 +5,31 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from math import inf
 from typing import Any
 
-import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
 from prometheus_client.utils import floatToGoString
 
+from monasca_common.monitoring.status_server import StatusServer
 from monasca_common.persister.status import WRITE_SECONDS, MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
 
 _PREFIX = "monasca_persister"
-_REQUEST_SECONDS = 5.0
 
 
-class StatusServer(ThreadingHTTPServer):
-    """An HTTP server on a socket that is bound and listening already."""
+def status_server(listener: socket.socket, board: StatusBoard) -> StatusServer:
+    """On a socket that is bound and listening already."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(board))
 
-    daemon_threads = True
+    def look() -> tuple[bool, dict[str, Any]]:
+        statuses = board.statuses()
+        return healthy(statuses), health(statuses)
 
-    def __init__(self, listener: socket.socket, board: StatusBoard) -> None:
-        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.board = board
-        self.registry = CollectorRegistry()
-        self.registry.register(_Collector(board))
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: StatusServer
-    timeout = _REQUEST_SECONDS
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/healthcheck":
-            statuses = self.server.board.statuses()
-            code = HTTPStatus.OK if healthy(statuses) else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(code, "application/json", msgspec.json.encode(health(statuses)))
-        elif path == "/metrics":
-            self._answer(HTTPStatus.OK, PROMETHEUS_TEXT, generate_latest(self.server.registry))
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there are /healthcheck and /metrics\n")
-
-    def _answer(self, code: HTTPStatus, content_type: str, body: bytes) -> None:
-        self.send_response(code)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing, because probes come every few seconds."""
+    return StatusServer(listener, look, registry)
 
 
 def healthy(statuses: Sequence[Status]) -> bool:

@@ -20,9 +20,10 @@ from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
 from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.monitoring import status_server
 from monasca_common.notification import service as notification
 from monasca_common.notification.settings import notification_settings
-from monasca_common.persister import service, status_server
+from monasca_common.persister import service
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.tests.unit.test_command_pages import commands

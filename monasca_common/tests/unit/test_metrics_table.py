@@ -3,6 +3,7 @@
 
 import re
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -14,7 +15,9 @@ from monasca_common.api.notes import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.notification.status import _ANY, _BY_TYPE, NotificationMetrics, WaitingNotifications
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
 from monasca_common.pipeline.evaluate import progress
@@ -96,5 +99,14 @@ class MetricsTableTest(base.BaseTestCase):
             progress.save(connection, "job", StoredProgress(1, 0))
         return LevelsCollector(url, "job")
 
+    def test_notification(self):
+        made = NotificationMetrics()
+        for what in (*_BY_TYPE, *_ANY):
+            made.count(what, "WEBHOOK")
+        made.took("WEBHOOK", 0.1)
+        database = mock.Mock(rows=lambda _: [(1,)])
+        made.registry.register(WaitingNotifications(database, SystemClock()))
+        self.assert_told("monasca_notification_", generate_latest(made.registry).decode())
+
     def test_no_other_is_told(self):
-        self.assertRegex(" ".join(self.told), r"^(monasca_(api|persister|pipeline)_\w+ ?)+$")
+        self.assertRegex(" ".join(self.told), r"^(monasca_(api|notification|persister|pipeline)_\w+ ?)+$")

@@ -3,11 +3,17 @@
 
 import dataclasses
 import json
+import socket
 import threading
 import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
+from oslo_config import cfg
 from oslotest import base
 
 from monasca_common.alarms import outbox
@@ -20,6 +26,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.monitoring.status_server import StatusServer
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.ledger import NOTIFICATION, NoticeLedger
@@ -27,7 +34,7 @@ from monasca_common.notification.notice import notice_of
 from monasca_common.notification.notifiers.base import Tools
 from monasca_common.notification.notifiers.webhook import WebhookNotifier
 from monasca_common.notification.retries import Retry
-from monasca_common.notification.service import NotificationWork
+from monasca_common.notification.service import NotificationPlan, NotificationWork
 from monasca_common.notification.settings import (
     HttpSettings,
     NotificationSettings,
@@ -87,6 +94,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         tools = Tools(HttpSender(HttpSettings(allowed_networks=ALLOWED)), Texts())
         work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
         work.start()
+        self.work = work
         stop = threading.Lock()
         self.addCleanup(lambda: stop.acquire(blocking=False) and work.stop())
 
@@ -582,3 +590,80 @@ class AnnouncementTest(ServiceCase):
         ledger.finish(notice, "sent", 2)
         ledger.prune(3)
         self.assertEqual([], self.waiting_announcements())
+
+
+class StatusTest(ServiceCase):
+    def status(self, path):
+        """The answer of the status server over the work of this process."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        server = StatusServer(listener, self.work.health, self.work.metrics.registry)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=50) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+    def test_what_became_of_notifications_is_counted_by_type(self):
+        taking, failing = self.receiver(), self.receiver()
+        failing.answer = failing.answers(500)
+        self.method(taking.url())
+        self.method(failing.url())
+        self.start(max_attempts=2)
+        self.publish(self.alarm().message)
+        self.until(lambda: len(self.letters(RETRIES)) == 1, "the dead letter")
+        self.until(lambda: not self.waiting_announcements(), "the announcements")
+
+        code, text = self.status("/metrics")
+
+        self.assertEqual(200, code)
+        for line in (
+            'monasca_notification_sent_total{type="webhook"} 1.0',
+            'monasca_notification_failed_attempts_total{type="webhook"} 2.0',
+            "monasca_notification_given_up_total 1.0",
+            'monasca_notification_delay_seconds_count{type="webhook"} 1.0',
+            'monasca_notification_waiting{where="retries"} 0.0',
+            'monasca_notification_waiting{where="announcements"} 0.0',
+        ):
+            self.assertIn(line, text)
+
+    def test_it_is_healthy_while_each_topic_is_read(self):
+        stop = self.start()
+        self.until(lambda: self.work.health()[0], "health")
+        code, text = self.status("/healthcheck")
+        self.assertEqual(200, code)
+        self.assertEqual({"state": "running", "reason": ""}, json.loads(text)["members"][CHANGES])
+        stop()
+
+    def test_a_database_that_does_not_answer_is_a_reason(self):
+        self.method(self.receiver().url())
+        self.start()
+        broken = StorageUnavailable("it is away")
+        self.useFixture(
+            fixtures.MonkeyPatch("monasca_common.notification.ledger.NoticeLedger.begin", mock.Mock(side_effect=broken))
+        )
+        self.publish(self.alarm().message)
+        self.until(lambda: "it waits for the database" in self.status("/healthcheck")[1], "the reason")
+        self.assertEqual(503, self.status("/healthcheck")[0])
+
+
+class PlanTest(ConfigurationTestCase):
+    def test_a_reload_takes_what_is_right_and_nothing_of_what_is_wrong(self):
+        folder = self.useFixture(fixtures.TempDir()).path
+        path = Path(folder, "service.conf")
+        usual = f"[kafka]\nbootstrap_servers = kafka:9092\n[database]\nconnection = sqlite:///{folder}/m.sqlite\n"
+        path.write_text(f"{usual}[retry_engine]\nmax_attempts = 3\n")
+        conf = cfg.ConfigOpts()
+        conf(["--config-file", str(path)])
+        plan = NotificationPlan(conf)
+        for attempts, expected in ((4, 4), (0, 4), (5, 5)):
+            path.write_text(f"{usual}[retry_engine]\nmax_attempts = {attempts}\n")
+            plan.reload()
+            self.assertEqual(expected, plan.settings.retry.max_attempts)
+        self.assertIsNone(plan.listener)

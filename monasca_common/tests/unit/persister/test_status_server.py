@@ -9,7 +9,7 @@ from oslotest import base
 
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
-from monasca_common.persister.status_server import StatusServer
+from monasca_common.persister.status_server import status_server
 from monasca_common.storage.base import Kind
 
 RUNNING = Status(
@@ -34,7 +34,7 @@ class StatusServerTest(base.BaseTestCase):
         super().setUp()
         self.board = StatusBoard([RUNNING, Status("logs-0", Kind.LOGS, state=MemberState.RUNNING)])
         listener = socket.create_server(("127.0.0.1", 0))
-        self.server = StatusServer(listener, self.board)
+        self.server = status_server(listener, self.board)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         self.addCleanup(thread.join)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of the notification service, and whether it works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from monasca_common.alarms.database import AlarmsDatabase
+from monasca_common.kafka.clock import Clock
+from monasca_common.notification.ledger import NOTIFICATION
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.sql import tables
+
+LOG = logging.getLogger(__name__)
+
+_PREFIX = "monasca_notification"
+# From the change of an alarm, which is dated by its measurements, to the receiver's answer.
+_DELAY_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0, 14_400.0)
+_BY_TYPE = {
+    "sent": ("sent", "Notifications that a receiver has taken"),
+    "failed attempts": ("failed_attempts", "Attempts that failed"),
+    "repeated": ("repeated", "Attempts after one whose outcome a crash hid"),
+}
+_ANY = {
+    "given up": ("given_up", "Notifications that became dead letters, or whose method was deleted"),
+    "silenced": ("silenced", "Notifications that a silence withheld"),
+    "inhibited": ("inhibited", "Notifications that an inhibition withheld"),
+    "held": ("held", "Notifications that waited for a group or a limit"),
+    "too old": ("too_old", "Changes that were older than ttl"),
+    "too late": ("too_late", "Repeats that waited longer than their period"),
+}
+_COUNT_SECONDS = 10.0  # so often the database is asked at most, however often somebody looks
+
+
+class NotificationMetrics:
+    """Counts; any thread may call it. A process that takes another's place begins at 0."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._by_type = {what: self._counter(*told, "type") for what, told in _BY_TYPE.items()}
+        self._any = {what: self._counter(*told) for what, told in _ANY.items()}
+        self._delay = Histogram(
+            "delay_seconds",
+            "From the change of an alarm to the receiver's answer",
+            ("type",),
+            namespace=_PREFIX,
+            registry=self.registry,
+            buckets=_DELAY_SECONDS,
+        )
+
+    def count(self, what: str, type: str = "") -> None:  # noqa: A002 - what a method calls it
+        if what in self._by_type:
+            self._by_type[what].labels(type.lower()).inc()
+        elif what in self._any:
+            self._any[what].inc()
+
+    def took(self, type: str, seconds: float) -> None:  # noqa: A002
+        self._delay.labels(type.lower()).observe(max(0.0, seconds))
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, namespace=_PREFIX, registry=self.registry)
+
+
+class WaitingNotifications(Collector):
+    """How much waits in the database, of all processes. An unavailable database leaves it out."""
+
+    def __init__(self, database: AlarmsDatabase, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._counted: dict[str, int] = {}
+        self._next = 0.0
+
+    def describe(self) -> list[Metric]:
+        return [self._family()]
+
+    def collect(self) -> Iterator[Metric]:
+        if self._clock.monotonic() >= self._next:
+            try:
+                self._counted = self._count()
+            except StorageError as error:
+                LOG.warning("what waits is not counted: %s", error)
+                self._counted = {}
+            self._next = self._clock.monotonic() + _COUNT_SECONDS
+        family = self._family()
+        for where, number in self._counted.items():
+            family.add_metric([where], number)
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"{_PREFIX}_waiting", "What waits in the database", labels=["where"])
+
+    def _count(self) -> dict[str, int]:
+        outbox = tables.alarm_outbox
+        counted = {
+            "retries": sa.select(sa.func.count()).select_from(tables.notification_waiting),
+            "held": sa.select(sa.func.count()).select_from(tables.notification_held),
+            "announcements": sa.select(sa.func.count()).where(outbox.c.kind == NOTIFICATION),
+        }
+        return {where: int(self._database.rows(statement)[0][0]) for where, statement in counted.items()}
+
+
+class WatchedMember(Protocol):
+    """What a health check asks a member."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def trouble(self) -> str: ...
+
+
+def health(members: Sequence[WatchedMember]) -> Callable[[], tuple[bool, dict[str, Any]]]:
+    """Whether each member reads its topic, and the reason of one that does not."""
+
+    def look() -> tuple[bool, dict[str, Any]]:
+        troubles = {member.name: member.trouble for member in members}
+        healthy = not any(troubles.values())
+        shown = {
+            name: {"state": "waiting" if trouble else "running", "reason": trouble}
+            for name, trouble in troubles.items()
+        }
+        return healthy, {"healthy": healthy, "members": shown}
+
+    return look
