@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -31,6 +31,7 @@ _ALARM, _METRIC, _CHANGED = tables.alarm, tables.alarm_metric, tables.alarm_chan
 _DEFINITION, _SUB = tables.alarm_definition, tables.alarm_sub_expression
 _IDS_AT_ONCE = 500
 
+_Id = TypeVar("_Id", str, bytes)
 #: Values by sub-expression.
 _BySub = dict[str, set[Values]]
 
@@ -49,7 +50,7 @@ def make_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, n
     """Store the series of the batch, and make what alarms arise. Returns how many. The definitions are held."""
     is_series = _STAGING.c.series_id.is_not(None)
     series = (*of_batch(batch, staged), is_series)
-    new, is_any_new = _new_values(connection, series)
+    new, joining = _new_series(connection, series)
     known = _known_values(connection, new)
     _store_series(connection, series, now_ms)
     made = 0
@@ -59,10 +60,11 @@ def make_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, n
         joined = join(alarms, ids, {each: known[each] for each in ids}, {each: new[each] for each in ids})
         _store(connection, definition, joined, alarms, now_ms)
         made += len(joined.alarms)
-    if is_any_new:
-        names = ("sub_expression_id", "series_id")
-        same = (_STAGING.c[name] == _SERIES.c[name] for name in names)
-        _add_metrics(connection, sa.exists().where(*same, *series))
+    for sub_expression_id, series_ids in joining.items():
+        # By their ids: of rows that were just staged a database knows no number, and compares each with each.
+        for portion in _portions(series_ids):
+            own = _SERIES.c.series_id.in_(portion)
+            _add_metrics(connection, _SERIES.c.sub_expression_id == sub_expression_id, own)
     return made
 
 
@@ -74,8 +76,11 @@ def note_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) 
     connection.execute(adding.on_conflict_do_nothing())
 
 
-def _new_values(connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]) -> tuple[_BySub, bool]:
-    """Those that no series of their sub-expression had before; and whether there is a new series at all."""
+def _new_series(
+    connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]
+) -> tuple[_BySub, Mapping[str, list[bytes]]]:
+    """The values that no series of their sub-expression had before; and the new series of the others, by
+    sub-expression: these join what alarms there are."""
     row, known = _STAGING.c, _SERIES.c
     is_known = sa.select(known.series_id).where(
         known.sub_expression_id == row.sub_expression_id, known.series_id == row.series_id
@@ -83,15 +88,16 @@ def _new_values(connection: sa.Connection, series: tuple[sa.ColumnElement[bool],
     has_values = sa.select(known.series_id).where(
         known.sub_expression_id == row.sub_expression_id, known.match_key == row.match_key
     )
-    columns = (row.sub_expression_id, row.match_values, has_values.exists().label("has_values"))
-    query = sa.select(*columns).where(*series, ~is_known.exists()).distinct()
+    columns = (row.sub_expression_id, row.series_id, row.match_values, has_values.exists().label("has_values"))
+    query = sa.select(*columns).where(*series, ~is_known.exists())
     found: _BySub = defaultdict(set)
-    is_any_new = False
-    for sub_expression_id, values, has in connection.execute(query):
-        is_any_new = True
-        if not has:
+    joining: dict[str, list[bytes]] = defaultdict(list)
+    for sub_expression_id, series_id, values, has in connection.execute(query):
+        if has:
+            joining[sub_expression_id].append(series_id)
+        else:
             found[sub_expression_id].add(tuple(json_text.read(values.encode())))
-    return found, is_any_new
+    return found, joining
 
 
 def _known_values(connection: sa.Connection, new: Mapping[str, Iterable[Values]]) -> _BySub:
@@ -207,5 +213,5 @@ def _add_metrics(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> N
     add_metrics(connection, [AlarmSeries(*row) for row in rows])
 
 
-def _portions(ids: list[str]) -> Iterable[list[str]]:
+def _portions(ids: list[_Id]) -> Iterable[list[_Id]]:
     return (ids[start : start + _IDS_AT_ONCE] for start in range(0, len(ids), _IDS_AT_ONCE))
