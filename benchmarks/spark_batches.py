@@ -2,7 +2,8 @@
 """What a small batch costs: `monasca-common pipeline run aggregate` with few records now and then, once it is warm.
 
 CPU is that of the whole command: Python on the driver, its JVM, and the Python workers; a batch is everything from one
-write to the next. Latency is the time from the write to the first aggregate of it in Kafka. Both are medians.
+write to the next. The latencies are the times from the write to the commit of its partials' rows, to the first
+aggregate of it in Kafka, and to the commit of the row that a `monasca-common persister` makes of that. All are medians.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.cases.aggregating import specification_rows
@@ -32,7 +34,9 @@ from monasca_common.devbroker import KafkaCluster
 _TRIGGER_SECONDS = 1
 _PAUSE_SECONDS = 4.0
 _PATIENCE_SECONDS = 180.0
-_HEAD = ["Records in a batch", "CPU s a batch", "of it the JVM", "Python", "Latency, s"]
+_LOOK_SECONDS = 0.005
+_HEAD = ["Records in a batch", "CPU s a batch", "of it the JVM", "Python"]
+_HEAD += ["Seconds to the partials' rows", "to an aggregate in Kafka", "to its row"]
 _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {servers}
@@ -50,6 +54,20 @@ trigger_seconds = {trigger}
 """
 
 
+_PERSISTER = """\
+[kafka]
+bootstrap_servers = {servers}
+[storage]
+driver = postgresql
+[database]
+connection = {url}
+[kafka_metrics]
+topic = {topic}.out
+[kafka_alarm_history]
+enabled = false
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSeconds:
     java: float
@@ -60,15 +78,22 @@ class CpuSeconds:
         return self.java + self.python
 
 
-class Command:
-    """The command, and what it has used so far."""
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Seconds from the write."""
 
-    def __init__(self, configuration: Path, log: Path) -> None:
-        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "run", "aggregate"]
+    partials: float
+    aggregate: float
+    row: float
+
+
+class Command:
+    """A command, and what it has used so far."""
+
+    def __init__(self, command: Sequence[str], configuration: Path, log: Path) -> None:
+        line = [sys.executable, "-m", "monasca_common.cli.main", *command, "--config-file", str(configuration)]
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [*command, "--config-file", str(configuration)], stdout=output, stderr=output
-            )
+            self._process = subprocess.Popen(line, stdout=output, stderr=output)
         self._log = log
 
     def cpu_seconds(self) -> CpuSeconds:
@@ -100,18 +125,63 @@ class Outputs:
         self._reader = Consumer({"bootstrap.servers": servers, "group.id": "look", "fetch.queue.backoff.ms": 10})
         self._reader.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
 
-    def wait(self, command: Command) -> None:
-        """Returns when there is another."""
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while (message := self._reader.poll(0.1)) is None or message.error():
-            command.check()
-            if time.monotonic() > deadline:
-                sys.exit("no aggregate was published")
+    def has_another(self) -> bool:
+        message = self._reader.poll(0)
+        return message is not None and not message.error()
 
     def skip(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (rest := end - time.monotonic()) > 0:
             self._reader.consume(1000, rest)
+
+
+class Positions:
+    """How far each topic is read, as the database has it: a position is committed with the rows."""
+
+    def __init__(self, url: str) -> None:
+        self._connection = sa.create_engine(url, isolation_level="AUTOCOMMIT").connect()
+
+    def of(self, topic: str) -> int:
+        query = sa.text("SELECT coalesce(sum(next), 0) FROM kafka_offset WHERE topic = :topic")
+        return int(self._connection.scalar(query, {"topic": topic}) or 0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Batches:
+    """Writes batches, and measures each."""
+
+    def __init__(self, producer: Producer, topic: str, outputs: Outputs, positions: Positions) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._outputs = outputs
+        self._positions = positions
+
+    def run(self, job: Command, persister: Command, records: int) -> tuple[CpuSeconds, Latencies]:
+        before, positions = job.cpu_seconds(), self._positions
+        read, stored = positions.of(self._topic), positions.of(f"{self._topic}.out")
+        for position, (_, value) in enumerate(values(records, repeats=False)):
+            self._producer.produce(self._topic, value, partition=position % PARTITIONS)
+        self._producer.flush()
+        written = time.monotonic()
+        steps = (
+            lambda: positions.of(self._topic) > read,
+            self._outputs.has_another,
+            lambda: positions.of(f"{self._topic}.out") > stored,
+        )
+        latencies = []
+        for step in steps:  # in this order
+            while not step():
+                job.check()
+                persister.check()
+                if time.monotonic() > written + _PATIENCE_SECONDS:
+                    sys.exit("no aggregate was published, or it was not stored")
+                time.sleep(_LOOK_SECONDS)
+            latencies.append(time.monotonic() - written)
+        self._outputs.skip(_PAUSE_SECONDS)
+        after = job.cpu_seconds()
+        return CpuSeconds(after.java - before.java, after.python - before.python), Latencies(*latencies)
 
 
 def main() -> int:
@@ -130,20 +200,27 @@ def main() -> int:
         url = stack.enter_context(stack.enter_context(Databases()).new("postgresql"))
         topics = Topics(cluster)
         topic = stack.enter_context(topics.new())
-        for suffix in ("out", "dlq"):
+        for suffix in ("out", "out.dlq", "dlq"):
             stack.enter_context(topics.new(f"{topic}.{suffix}"))
         configuration = _configure(folder, cluster.bootstrap_servers, topic, url, arguments.option)
+        stored = folder / "persister.conf"
+        stored.write_text(_PERSISTER.format(servers=cluster.bootstrap_servers, topic=topic, url=url))
         producer = Producer({**cluster.direct_options(), "linger.ms": 0})
-        outputs = Outputs(cluster.bootstrap_servers, f"{topic}.out")
-        command = Command(configuration, folder / "log")
-        stack.callback(command.close)
+        positions = Positions(url)
+        stack.callback(positions.close)
+        batches = Batches(producer, topic, Outputs(cluster.bootstrap_servers, f"{topic}.out"), positions)
+        persister = Command(["persister"], stored, folder / "persister.log")
+        stack.callback(persister.close)
+        job = Command(["pipeline", "run", "aggregate"], configuration, folder / "log")
+        stack.callback(job.close)
         warm_up = arguments.warm_up
         for records in arguments.records:
-            batches = [
-                _batch(command, producer, outputs, topic, records, number, each=arguments.each)
-                for number in range(warm_up + arguments.batches)
-            ]
-            rows.append(_row(records, batches[warm_up:]))
+            measured = []
+            for number in range(warm_up + arguments.batches):
+                measured.append(batches.run(job, persister, records))
+                if arguments.each:
+                    print(f"{number}: {measured[-1]}", file=sys.stderr)
+            rows.append(_row(records, measured[warm_up:]))
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
             warm_up = 5
     text = rst_table(_HEAD, rows)
@@ -166,31 +243,14 @@ def _configure(folder: Path, servers: str, topic: str, url: str, options: Sequen
     return configuration
 
 
-def _batch(
-    command: Command, producer: Producer, outputs: Outputs, topic: str, records: int, number: int, *, each: bool
-) -> tuple[CpuSeconds, float]:
-    """CPU seconds of one batch, and its latency."""
-    before = command.cpu_seconds()
-    for position, (_, value) in enumerate(values(records, repeats=False)):
-        producer.produce(topic, value, partition=position % PARTITIONS)
-    producer.flush()
-    written = time.monotonic()
-    outputs.wait(command)
-    latency = time.monotonic() - written
-    outputs.skip(_PAUSE_SECONDS)
-    after = command.cpu_seconds()
-    spent = CpuSeconds(after.java - before.java, after.python - before.python)
-    if each:
-        print(f"{number}: java {spent.java:.2f} python {spent.python:.2f} latency {latency:.2f}", file=sys.stderr)
-    return spent, latency
-
-
-def _row(records: int, batches: Sequence[tuple[CpuSeconds, float]]) -> list[str]:
+def _row(records: int, batches: Sequence[tuple[CpuSeconds, Latencies]]) -> list[str]:
     medians = (
         statistics.median(spent.total for spent, _ in batches),
         statistics.median(spent.java for spent, _ in batches),
         statistics.median(spent.python for spent, _ in batches),
-        statistics.median(latency for _, latency in batches),
+        statistics.median(latencies.partials for _, latencies in batches),
+        statistics.median(latencies.aggregate for _, latencies in batches),
+        statistics.median(latencies.row for _, latencies in batches),
     )
     return [f"{records:,}", *(f"{median:.2f}" for median in medians)]
 
