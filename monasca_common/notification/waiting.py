@@ -100,10 +100,11 @@ class RetryTimer:
 
     def run(self) -> None:
         """Raises nothing: what was not published is tried again."""
-        producer = open_producer(self._settings)
+        producer: KafkaProducer | None = None
         while not self._stopping.is_set():
             portion = 0
             try:
+                producer = producer or open_producer(self._settings)
                 portion = self._publish(producer)
             except StorageError as error:
                 LOG.warning("retries that are due wait for the database: %s", error)
@@ -111,7 +112,8 @@ class RetryTimer:
                 LOG.exception("retries that are due were not published")
             if portion < _MOST_AT_ONCE:
                 self._stopping.wait(_LOOK_SECONDS)
-        producer.close(_CLOSE_SECONDS)
+        if producer is not None:
+            producer.close(_CLOSE_SECONDS)
 
     def stop(self) -> None:
         """Returns at once; `run` ends after the portion that it is publishing."""

@@ -3,9 +3,12 @@
 
 import json
 
+import fixtures
 import sqlalchemy as sa
 
+from monasca_common.kafka import TransportError
 from monasca_common.kafka.message import Record
+from monasca_common.notification import waiting
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.waiting import WaitingRetries
@@ -98,3 +101,19 @@ class RetryTimerTest(ServiceCase):
         self.start()
         self.until(lambda: self.ledger("state") == [("sent",)], "the end")
         self.assertEqual([parked.notice.id], ids(receiver))
+
+    def test_a_producer_that_cannot_be_opened_yet_is_opened_later(self):
+        receiver = self.receiver()
+        method = self.method(receiver.url())
+        parked = Retry(notice_of(self.alarm(), method), method, 2, self.now_ms, "why")
+        WaitingRetries(self.alarms_database).park(parked, parked.record().value)
+        opened, failures = waiting.open_producer, iter([True])
+
+        def fails_once(settings):
+            if next(failures, False):
+                raise TransportError("no broker yet")
+            return opened(settings)
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.waiting.open_producer", fails_once))
+        self.start()
+        self.until(lambda: self.ledger("state") == [("sent",)], "the end")
