@@ -27,6 +27,7 @@ from monasca_common.notification.settings import (
     http_settings,
     jira_settings,
     notification_settings,
+    status_settings,
     webhook_settings,
 )
 from monasca_common.pipeline.archive.settings import archive_settings, has_archive
@@ -188,7 +189,7 @@ _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
         "api": (_authentication, _api),
         "notification": (
             *(notification_settings, _address_keys, http_settings, webhook_settings),
-            *(email_settings, jira_settings, apprise_settings),
+            *(email_settings, jira_settings, apprise_settings, status_settings),
         ),
         "persister": (_persister,),
         "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate),

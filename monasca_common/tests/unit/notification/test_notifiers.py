@@ -17,7 +17,7 @@ from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
-from monasca_common.notification.notice import group_of, notice_of
+from monasca_common.notification.notice import Notice, group_of, notice_of
 from monasca_common.notification.notifiers.plugins import Notifiers, types
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -121,6 +121,12 @@ class WebhookTest(NotifierCase):
         receiver = self.receiver()
         self.notifier().send(notice_of(change(), "m1"), receiver.url())
         self.assertEqual(set(), {"Authorization", "X-Auth-Token", "Cookie"} & self.posted(receiver)[0].keys())
+
+    def test_an_id_that_holds_a_header_is_not_sent(self):
+        receiver = self.receiver()
+        for hostile in ("a\r\nX-Auth-Token: t", "a\nX: 1", "a\r\n\r\nPOST / HTTP/1.1"):
+            self.assertRaises(SendFailed, self.notifier().send, Notice(hostile, change()), receiver.url())
+        self.assertEqual([], receiver.requests)
 
     def test_a_secret_signs_the_body(self):
         receiver = self.receiver()

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command as an operator runs it: its port of status, SIGHUP, and what it tells on alarm-notifications."""
+
+import json
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import fixtures
+
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.kafka import plugins
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.tests.functional.notification import test_notification_kafka
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+
+CHANGES = 5
+
+
+class OperationTest(test_notification_kafka.NotificationKafkaCase):
+    def get(self, path):
+        """The status and the text of an answer; 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=PATIENCE_SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    def announced(self, count):
+        """The first messages of the topic, by the ids of their notifications."""
+        settings = ConsumerSettings(ConnectionSettings(self.servers), group_id="operators", topics=(self.told,))
+        consumer = plugins.kafka_consumer(settings, partitions=[TopicPartition(self.told, 0)])
+        self.addCleanup(consumer.close, 1)
+        consumer.seek(TopicPartition(self.told, 0), 0)
+        found = {}
+
+        def enough():
+            for message in consumer.poll(timeout=0.1):
+                told = json.loads(message.value)["alarm-notification"]
+                found[told["id"]] = told["state"], told["answer"]
+            return len(found) >= count
+
+        self.wait_until(enough, "the announcements")
+        return found
+
+    def test_it_serves_its_status_tells_what_it_sent_and_reads_its_configuration_again(self):
+        [self.port] = free_ports(1)
+        configuration = test_notification_kafka._CONFIGURATION.replace(
+            "[notification]\n", f"[notification]\nstatus_port = {self.port}\n"
+        )
+        self.useFixture(fixtures.MonkeyPatch(f"{test_notification_kafka.__name__}._CONFIGURATION", configuration))
+        hook = self.receiver()
+        self.method(hook.url())
+        process = self.start()
+        self.publish(range(CHANGES))
+        self.wait_until(lambda: self.sent() == CHANGES, "the notifications")
+
+        self.wait_until(lambda: self.get("/healthcheck")[0] == 200, "health")
+        self.assertIn(f'monasca_notification_sent_total{{type="webhook"}} {CHANGES:.1f}', self.get("/metrics")[1])
+        ids = {headers["Idempotency-Key"] for _, headers, _ in hook.requests}
+        self.assertEqual(dict.fromkeys(ids, ("sent", "answered 200")), self.announced(CHANGES))
+
+        file = Path(self.folder, "notification.conf")
+        signed = file.read_text().replace("[webhook_notifier]\n", "[webhook_notifier]\nhmac_secret = s3cret\n")
+        file.write_text(signed)
+        process.send_signal(signal.SIGHUP)
+        self.wait_until(lambda: len(self.starts.read_text()) == 2, "the worker that replaces the first")
+        self.publish([CHANGES])
+        self.wait_until(lambda: self.sent() == CHANGES + 1, "one more")
+        signatures = ["X-Monasca-Signature" in headers for _, headers, _ in hook.requests]
+        self.assertEqual([False] * CHANGES + [True], signatures)
+
+        process.terminate()
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
