@@ -20,10 +20,15 @@ import cotyledon
 from monasca_common.cli import main as cli
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.notification import release
 from monasca_common.notification.handlers import ChangesHandler
+from monasca_common.notification.release import HeldRelease
 from monasca_common.notification.service import NotificationWorker
+from monasca_common.storage.sql import tables
 
 _BREATH_SECONDS = 0.05
+_QUICK_LEASE_MS = 500
+_NEVER_MS = 2**53
 
 
 def commits_before_it_sends():
@@ -41,6 +46,18 @@ def commits_before_it_sends():
 
     mock.patch.object(ChangesHandler, "__call__", handled).start()
     mock.patch.object(OffsetTracker, "committed", sends_then).start()
+
+
+def forgets_who_is_in_a_message():
+    run = HeldRelease.run
+
+    def unsealed_run(releases):
+        # They are sent with whatever comes next.
+        statement = tables.notification_held.update().values(sealed="", due=_NEVER_MS)
+        releases._held._database.write(lambda connection: connection.execute(statement))
+        run(releases)
+
+    mock.patch.object(HeldRelease, "run", unsealed_run).start()
 
 
 def arms_the_first_workers(fail_points, deaths, starts):
@@ -73,6 +90,7 @@ def main(arguments):
     if facts["mutant"]:
         globals()[facts["mutant"]]()
     arms_the_first_workers(facts["fail_points"], facts["deaths"], facts["starts"])
+    mock.patch.object(release, "_LEASE_MS", _QUICK_LEASE_MS).start()
     mock.patch.object(cotyledon.ServiceManager, "_slowdown_respawn_if_needed", replaced_at_once).start()
     threading.Thread(target=end_with_the_test, daemon=True).start()
     return cli.main(arguments[1:])

@@ -76,6 +76,7 @@ _HANG_SECONDS = 2 * WEBHOOK_TIMEOUT_SECONDS
 
 class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
     mails = None
+    more_configuration = ""
     interval_seconds, max_interval_seconds = 0.1, 0.5
 
     def setUp(self):
@@ -121,6 +122,7 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
                 webhook_timeout=WEBHOOK_TIMEOUT_SECONDS,
                 smtp_port=self.mails.port if self.mails else 25,
             )
+            + self.more_configuration
         )
         self.starts = self.folder / "starts"
         self.starts.touch()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups on a real Kafka: each alarm is in one message, whichever process sends it, and however often."""
+
+import collections
+import json
+
+import sqlalchemy as sa
+
+from monasca_common.storage.sql import tables
+from monasca_common.tests.functional.notification.test_notification_kafka import NotificationKafkaCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.unit.notification.notification_case import ids
+
+ALARMS, AT_ONCE, DEATHS = 40, 8, 5
+
+
+class GroupCrashTest(NotificationKafkaCase):
+    more_configuration = "[notification]\ngroup_by = definition\ngroup_wait = 0.2\n"
+
+    def setUp(self):
+        super().setUp()
+        self.hook = self.receiver()
+        self.method(self.hook.url())
+
+    def messages(self):
+        """{id of a message: the alarms in it}"""
+        bodies = [(headers["Idempotency-Key"], json.loads(body)) for _, headers, body in list(self.hook.requests)]
+        return {key: {each["alarm_id"] for each in body.get("alarms", [body])} for key, body in bodies}
+
+    def alarms(self):
+        return set().union(*self.messages().values())
+
+    def held(self):
+        return len(self.alarms_database.rows(sa.select(tables.notification_held.c.id)))
+
+    def crash(self, fail_points):
+        process = self.start(fail_points, deaths=DEATHS)
+        for start in range(0, ALARMS, AT_ONCE):
+            self.publish(range(start, start + AT_ONCE))
+        self.wait_until(lambda: len(self.alarms()) == ALARMS, lambda: f"{ALARMS} told, and not {len(self.alarms())}")
+        self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
+        self.wait_until(lambda: not self.held(), lambda: f"{self.held()} are held")
+        process.terminate()
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
+
+    def assert_each_alarm_is_in_one_message(self):
+        self.assertEqual(ALARMS, sum(map(len, self.messages().values())))
+        repeats = dict(self.ledger("id", "repeats"))
+        doubles = {key: times - 1 for key, times in collections.Counter(ids(self.hook)).items()}
+        self.assertEqual([], [key for key, times in doubles.items() if times > repeats[key]])
+        self.assertEqual({("sent",)}, set(self.ledger("state")))
+
+    def test_between_seal_and_publication(self):
+        self.crash("notification.after_seal=kill")
+        self.assert_each_alarm_is_in_one_message()
+
+    def test_after_the_publication(self):
+        self.crash("notification.after_release=kill")
+        self.assert_each_alarm_is_in_one_message()
+
+    def test_after_the_message_was_sent(self):
+        self.crash("notification.after_send=kill")
+        self.assert_each_alarm_is_in_one_message()
+
+    def test_mutant_that_forgets_who_is_in_a_message_tells_of_an_alarm_in_two(self):
+        self.publish(range(3))
+        self.start("notification.after_send=kill", mutant="forgets_who_is_in_a_message", deaths=1)
+        self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
+        self.publish([3])
+        self.wait_until(lambda: len(self.alarms()) == 4, lambda: f"4 told, and not {self.alarms()}")
+        self.assertGreater(sum(map(len, self.messages().values())), 4)
