@@ -56,7 +56,17 @@ _UNCONFIGURED = {
     "pipeline list": ((), "monasca-common[spark]"),
     "quickstart": (("--once",), "monasca-common[quickstart]"),
 }
-_NEED_NONE = {"broker start", "config check", "dlq list", "dlq replay", "pipeline specifications check"}
+_NEED_NONE = {
+    "broker start",
+    "config check",
+    "dlq list",
+    "dlq replay",
+    "durability check",
+    "lag list",
+    "lag show",
+    "lag watch",
+    "pipeline specifications check",
+}
 
 _RUNNING = """
 import contextlib, io, json, sys
