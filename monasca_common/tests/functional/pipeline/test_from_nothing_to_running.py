@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page that leads from nothing to a running system: its commands, as they stand there and in their order."""
+"""The pages that lead from nothing to a running system and to an alarm: their commands, as they stand there."""
 
 import contextlib
 import os
@@ -18,15 +18,21 @@ from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 
 CHECKOUT = Path(__file__).parents[4]
-PAGE = CHECKOUT / "doc" / "source" / "install" / "from-nothing-to-running.rst"
+SOURCE = CHECKOUT / "doc" / "source"
+PAGE, ALARM_PAGE = SOURCE / "install" / "from-nothing-to-running.rst", SOURCE / "user" / "first_alarm.rst"
 _BLOCK = re.compile(r"(?m)^\.\. code-block:: bash\n\n((?:   .*\n|\n)+)")
-_PORTS = ("KAFKA_PORT", "KEYSTONE_PORT", "API_PORT", "PERSISTER_PORT", "PIPELINE_PORT")
-_SECONDS = 900  # an idle machine takes one minute; what the page waits for has limits of its own
+_LISTENING = ("KAFKA", "KEYSTONE", "API", "PERSISTER", "PIPELINE", "EVALUATOR", "WEBHOOK")
+_PORTS = tuple(f"{name}_PORT" for name in _LISTENING)
+_SECONDS = 900  # an idle machine takes two minutes; what the page waits for has limits of its own
 _TAIL = 3000
 
 
 def blocks():
-    return [textwrap.dedent(block) for block in _BLOCK.findall(PAGE.read_text())]
+    """Those of the second page come before the end of the first."""
+    first, second = (
+        [textwrap.dedent(block) for block in _BLOCK.findall(page.read_text())] for page in (PAGE, ALARM_PAGE)
+    )
+    return [*first[:-1], *second, first[-1]]
 
 
 class FromNothingToRunningTest(base.BaseTestCase):
@@ -56,9 +62,10 @@ class FromNothingToRunningTest(base.BaseTestCase):
             logs = [f"{path.name}:\n{path.read_text()[-_TAIL:]}" for path in sorted(folder.rglob("*log"))]
             raise AssertionError("\n".join([f"the page's commands ended with {status}", *logs]))
         cls.left = processes(folder)
+        cls.webhook = (folder / "webhook.log").read_text()
 
     def test_the_files_are_found_fine_and_what_is_missing_is_made(self):
-        for service in ("api", "persister", "pipeline"):
+        for service in ("api", "persister", "pipeline", "notification"):
             self.assertIn(f"{service}: fine", self.shown)
         self.assertRegex(self.shown, r"database postgresql\S+: to be made, schema \d+ \(api, persister, pipeline\)")
         self.assertRegex(self.shown, r"topic metrics: made, 12 partitions")
@@ -69,6 +76,15 @@ class FromNothingToRunningTest(base.BaseTestCase):
     def test_the_metric_is_aggregated_and_published(self):
         self.assertRegex(self.shown, r"(?m)^aggregate: 1 offsets done, 0 left$")
         self.assertRegex(self.shown, r"(?m)^  published_messages +1$")
+
+    def test_the_alarm_of_one_host_comes_and_goes_and_the_webhook_is_told_each_time_under_another_id(self):
+        told = [line.split() for line in self.webhook.splitlines()]
+        self.assertEqual([["ALARM", "web2"], ["OK", "web1"], ["OK", "web2"]], sorted(each[1:] for each in told))
+        self.assertEqual(3, len({each[0] for each in told}))
+
+    def test_history_is_shown_and_stays_when_its_definition_is_gone(self):
+        for old, new in (("UNDETERMINED", "ALARM"), ("ALARM", "OK")):
+            self.assertEqual(2, len(re.findall(rf"(?m)^\|.*\| {new} +\| {old} ", self.shown)), self.shown[-_TAIL:])
 
     def test_nothing_is_left_behind(self):
         self.assertEqual([], self.left)
