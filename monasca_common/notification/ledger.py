@@ -19,7 +19,7 @@ from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
 
-_NOTIFICATION = tables.notification
+_NOTIFICATION, _RATE = tables.notification, tables.notification_rate
 _MOST_REASON = 500
 _MOST_FAILURES = 50
 NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
@@ -91,7 +91,8 @@ class NoticeLedger:
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
-        """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``. Returns how many."""
+        """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``, and minutes of methods that got
+        nothing since then. Returns how many rows."""
         is_old = _NOTIFICATION.c.updated < before_ms
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
         # The age is asked for twice, because an attempt may begin between the choice of a row and its removal.
@@ -99,6 +100,7 @@ class NoticeLedger:
 
         def work(connection: sa.Connection) -> int:
             outbox.discard(connection, NOTIFICATION, before_ms)
+            connection.execute(_RATE.delete().where(_RATE.c.since_ms < before_ms))
             return connection.execute(statement).rowcount
 
         return self._database.write(work)

@@ -719,6 +719,17 @@ class LimitsContract(CalmCase):
         self.wait(MINUTE_MS)
         self.assertEqual((["a3:ALARM"], []), (self.told(), self.held()))
 
+    def test_the_minutes_of_methods_that_get_nothing_more_go_with_the_ledger(self):
+        for _ in range(2):
+            self.method()
+        self.tell(self.alarm("a1"))
+        rates = sa.select(tables.notification_rate.c.method_id)
+        self.assertEqual(2, len(self.alarms_database.rows(rates)))
+        NoticeLedger(self.alarms_database).prune(self.clock.now_ms)
+        self.assertEqual(2, len(self.alarms_database.rows(rates)))
+        NoticeLedger(self.alarms_database).prune(self.clock.now_ms + 1)
+        self.assertEqual([], list(self.alarms_database.rows(rates)))
+
     def test_groups_are_limited_as_messages(self):
         self.start(CalmRules(group_by=("definition",), group_wait_ms=SECOND_MS, max_per_minute=1))
         method = self.method()
