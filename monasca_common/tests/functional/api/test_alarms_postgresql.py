@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Definitions, alarms and notification methods in a real PostgreSQL."""
 
+import sqlalchemy as sa
+
+from monasca_common.alarms import alarm_queries
+from monasca_common.alarms.alarm_queries import GROUPS, SORTS, WhichAlarms
+from monasca_common.alarms.database import Slice, Sort
+from monasca_common.storage.sql import schema
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.unit.api.alarm_definitions_contract import AlarmDefinitionsContract
 from monasca_common.tests.unit.api.alarms_contract import AlarmsContract
@@ -27,3 +33,59 @@ class TestSilencesInPostgresql(SilencesContract, PostgresqlTestCase):
 
 class TestNotificationsInPostgresql(NotificationsContract, PostgresqlTestCase):
     pass
+
+
+_TENANTS = 40
+_ALARMS = 20_000
+_FILLED = """
+INSERT INTO alarm_definition SELECT 'd' || i, 't' || i % {tenants}, 'd' || i, '', 'max(cpu) > 1', false, '[]',
+    'LOW', true, 0, 0, 0 FROM generate_series(0, 399) AS i;
+INSERT INTO alarm SELECT md5(i::text), 't' || i % {tenants}, 'd' || i % 400, decode(md5(i::text), 'hex'), '[]',
+    (ARRAY['OK', 'OK', 'OK', 'UNDETERMINED', 'ALARM'])[i / 40 % 5 + 1], 'life ' || i % 97, 'link ' || i % 89, i, i, i, 0
+    FROM generate_series(1, {alarms}) AS i;
+INSERT INTO alarm_metric SELECT id, match_key, tenant, 'cpu ' || created / 40 % 10, '{{}}' FROM alarm;
+INSERT INTO alarm_dimension SELECT id, match_key, dimension, value, 'cpu ' || created / 40 % 10, tenant FROM alarm,
+    LATERAL (VALUES ('host', 'h' || created), ('zone', 'z' || created / 40 % 20)) AS its (dimension, value)
+"""
+
+
+class TestIndexesInPostgresql(PostgresqlTestCase):
+    """One test, because filling the tables takes some seconds. Each tenant has 500 alarms of 20,000."""
+
+    def test_no_list_and_no_count_reads_the_alarms_of_others(self):
+        engine = schema.engine(self.database.settings.connection)
+        with engine.begin() as connection:
+            for statement in _FILLED.format(tenants=_TENANTS, alarms=_ALARMS).split(";"):
+                connection.execute(sa.text(statement))
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(sa.text("VACUUM ANALYZE"))
+            for name, statement in statements():
+                compiled = statement.compile(engine, compile_kwargs={"literal_binds": True})
+                plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {compiled}".replace("%%", "%")).scalars())
+                for table in ("alarm", "alarm_metric", "alarm_dimension"):
+                    self.assertNotIn(f"Seq Scan on {table} ", f"{plan} ", name)
+
+
+def statements():
+    filters = (
+        {},
+        {"definition_id": "d7"},
+        {"states": ("ALARM",)},
+        {"severities": ("LOW",)},
+        {"lifecycle_state": "life 7"},
+        {"link": "link 7"},
+        {"state_updated_since_ms": _ALARMS - 100},
+        {"metric_name": "cpu 3"},
+        {"metric_name": "cpu 3", "dimensions": {"zone": ("z3",)}},
+        {"dimensions": {"host": ("h7", "h47")}},
+        {"dimensions": {"host": ()}},
+        {"dimensions": {"host": ("h47",), "zone": ("z1",)}},
+    )
+    for changes in filters:
+        which = WhichAlarms("t7", **changes)
+        yield f"list {changes}", alarm_queries.alarms(which, (), Slice(100))
+        yield f"count {changes}", alarm_queries.count(which)
+    for field in SORTS:
+        yield f"sort {field}", alarm_queries.alarms(WhichAlarms("t7"), (Sort(field),), Slice(100))
+    for group in GROUPS:
+        yield f"group {group}", alarm_queries.counts(WhichAlarms("t7"), [group], Slice(100))
