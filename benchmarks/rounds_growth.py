@@ -42,10 +42,10 @@ PERCENTS = (1, 100)
 DRIVERS = ("postgresql", "sqlite")
 _TITLES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 _HEAD = ["Database", "Alarms", "Changing", "Seconds", "CPU s", "A chunk, s", "Memory, MB", "Load before"]
-_JOB = "benchmark"
+JOB = "benchmark"
 _DEFINITIONS = 100
 _ROWS_AT_ONCE = 20_000
-_PERIOD_MS, _DELAY_MS = 60_000, 30_000
+_PERIOD_MS, DELAY_MS = 60_000, 30_000
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def main() -> int:
 
 def _row(driver: str, url: str, count: int, percent: int) -> list[str]:
     now_ms = time.time_ns() // 1_000_000 // _PERIOD_MS * _PERIOD_MS
-    _fill(driver, url, count, percent, now_ms)
+    fill(driver, url, count, percent, now_ms)
     load = os.getloadavg()[0]
     command = [sys.executable, "-m", "benchmarks.rounds_growth", url, str(percent), str(now_ms)]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
@@ -87,15 +87,15 @@ def _row(driver: str, url: str, count: int, percent: int) -> list[str]:
 
 
 def _measure(url: str, percent: int, now_ms: int) -> dict[str, Any]:
-    rounds = Rounds(OffsetStore(url), _JOB, _DELAY_MS, 0, writes_history=True)
+    rounds = Rounds(OffsetStore(url), JOB, DELAY_MS, 0, writes_history=True)
     with Stopwatch() as watch:
-        report = rounds.run(Look(now_ms + _DELAY_MS, {0}))
+        report = rounds.run(Look(now_ms + DELAY_MS, {0}))
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     taken = {"seconds": watch.seconds, "cpu_seconds": watch.cpu_seconds, "mb": memory_mb}
     return {"alarms": report.alarms, "transitions": report.transitions, **taken}
 
 
-def _fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
+def fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
     database = AlarmsDatabase(StorageSettings(driver, url))
     definitions = AlarmDefinitions(database)
     made = [
@@ -114,7 +114,7 @@ def _fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
         rows = ((number, made[number % _DEFINITIONS].id) for number in range(count))
         while some := list(islice(rows, _ROWS_AT_ONCE)):
             _insert(connection, some, subs, count * percent // 100, now_ms)
-        progress.save(connection, _JOB, StoredProgress(now_ms - _PERIOD_MS + _DELAY_MS, _DELAY_MS, seen_ms=now_ms))
+        progress.save(connection, JOB, StoredProgress(now_ms - _PERIOD_MS + DELAY_MS, DELAY_MS, seen_ms=now_ms))
     with store.writing() as connection:
         connection.execute(sa.text("ANALYZE"))
     database.close()
