@@ -166,4 +166,4 @@ def _conditions(which: WhichNotifications) -> list[Condition]:
 
 
 def _failures(lines: str | None) -> Iterable[FailedAttempt]:
-    return (msgspec.json.decode(line, type=FailedAttempt) for line in (lines or "").splitlines())
+    return (msgspec.json.decode(line, type=FailedAttempt) for line in (lines or "").split("\n") if line)

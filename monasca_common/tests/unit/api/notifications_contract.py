@@ -58,6 +58,13 @@ class NotificationsContract(AlarmsCase):
         self.assertEqual(shown, self.get(f"{PATH}/{notice.id}"))
         self.assertEqual([shown], self.elements(PATH))
 
+    def test_an_answer_with_any_signs_is_shown(self):
+        strange = "a\u2028b\x85c\x0c\r\nd \N{GRINNING FACE} \\"
+        self.record(outcomes=(("failed", strange), ("failed", None), ("given up", strange)))
+        [shown] = self.elements(PATH)
+        self.assertEqual([strange, None], [each["answer"] for each in shown["failures"]])
+        self.assertEqual(strange, shown["answer"])
+
     def test_what_was_withheld_says_why(self):
         notice = notice_of(change(), self.method.id)
         hold = Hold(SILENCED, None, "silence x by ann: new disks")
