@@ -109,7 +109,7 @@ class NoticeLedger:
 def _finish(
     connection: sa.Connection, notice: Notice, state: str, now_ms: int, reason: str | None
 ) -> Unpublished | None:
-    shown = reason and reason[:_MOST_REASON]
+    shown = reason and _storable(reason)
     values: dict[str, Any] = {"own_id": notice.id, "ended_as": state, "ended": now_ms, "answer": shown}
     statement = _END
     if state == FAILED:
@@ -123,6 +123,11 @@ def _finish(
     message_id = f"{notice.id}/{state}/{row.attempts}".encode()
     value = announcement(notice, row, state=state, answer=shown, now_ms=now_ms)
     return outbox.put(connection, NOTIFICATION, notice.change.alarm_id, message_id, value, now_ms)
+
+
+def _storable(reason: str) -> str:
+    """What a receiver or a notifier of another package says may hold what no database takes."""
+    return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:

@@ -65,6 +65,12 @@ class NotificationsContract(AlarmsCase):
         self.assertEqual([strange, None], [each["answer"] for each in shown["failures"]])
         self.assertEqual(strange, shown["answer"])
 
+    def test_what_no_database_takes_is_replaced_in_an_answer(self):
+        self.record(outcomes=(("failed", "a\0b"), ("given up", "c\udc80d" + "x" * 1000)))
+        [shown] = self.elements(PATH)
+        self.assertEqual("a?b", shown["failures"][0]["answer"])
+        self.assertEqual("c?d", shown["answer"][:3])
+
     def test_what_was_withheld_says_why(self):
         notice = notice_of(change(), self.method.id)
         hold = Hold(SILENCED, None, "silence x by ann: new disks")
