@@ -264,7 +264,8 @@ class Quickstart(MonascaCommand):
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything stays up until Ctrl-C. Try:")
         alarm_id = outcome.alarm and outcome.alarm.alarm_id
-        of_alarm = ("/v2.0/alarms", f"/v2.0/alarms/{alarm_id}/state-history") if alarm_id else ()
+        history = f"/v2.0/alarms/{alarm_id}/state-history"
+        of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()
         for path in (
             *of_alarm,
             "/healthcheck",

@@ -30,15 +30,20 @@ from monasca_common.tests.unit.test_command_pages import commands
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-SERVED = ("api", "persister", "pipeline", "evaluator")  # at a port
-SERVICES = (*SERVED, "notification")
+SERVICES = ("api", "persister", "pipeline", "evaluator", "notification")
 CONFIGURED = {"evaluator": "pipeline"}  # as which of the services of `config check`; others by their own name
 JOBS = {"pipeline": "aggregate", "evaluator": "evaluate"}
 [RELEASE] = re.findall(r"(?m)^version = (.+)$", (ROOT / "setup.cfg").read_text())
 _SECONDS = {"s": 1, "min": 60}
 _BATCH_SECONDS = 180  # of the pipeline: batches are short, and one that is killed is computed again
 _STATUS_PATHS = set(re.findall(r'path == "(/\w+)"', Path(status_server.__file__).read_text()))
-PATHS = {"api": PUBLIC_PATHS, "persister": _STATUS_PATHS, "pipeline": {"/metrics"}, "evaluator": {"/metrics"}}
+PATHS = {
+    "api": PUBLIC_PATHS,
+    "persister": _STATUS_PATHS,
+    "pipeline": {"/metrics"},
+    "evaluator": {"/metrics"},
+    "notification": _STATUS_PATHS,
+}
 
 
 def unit(name):
@@ -154,7 +159,7 @@ class ConfigurationsTest(ConfiguredTestCase):
 
     def test_ports_are_those_of_the_files(self):
         spec, config = composed()["services"], (DEPLOY / "compose" / "monasca.conf").read_text()
-        for name in SERVED:
+        for name in SERVICES:
             pod = pods()[name]["containers"][0]
             ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
             self.assertEqual(port_of(name, (DEPLOY / "kubernetes" / "monasca.conf").read_text()), ports["http"])
@@ -267,7 +272,7 @@ class ContainersTest(base.BaseTestCase):
             self.assertEqual(["/tmp:exec"], composed()["services"][name]["tmpfs"])
 
     def test_each_probe_asks_what_the_service_serves(self):
-        for name in SERVED:
+        for name in SERVICES:
             container = pods()[name]["containers"][0]
             probes = [probe for key, probe in container.items() if key.endswith("Probe")]
             self.assertGreaterEqual(len(probes), 2)
@@ -276,7 +281,7 @@ class ContainersTest(base.BaseTestCase):
                 self.assertIn(probe["httpGet"]["path"], PATHS[name])
 
     def test_what_a_dependency_lets_fail_restarts_no_pod(self):
-        for name in SERVED:
+        for name in SERVICES:
             self.assertNotEqual("/healthcheck", pods()[name]["containers"][0]["livenessProbe"]["httpGet"]["path"])
 
     def test_kustomize_finds_each_file_and_each_file_is_found(self):
