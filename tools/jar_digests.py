@@ -35,7 +35,7 @@ def main() -> int:
     commands.add_parser("check", help="exit with 1 if a jar is not the pinned one")
     commands.add_parser("kafka", help="pin a version of Kafka").add_argument("version")
     commands.add_parser("spark", help="pin the installed pyspark and its Kafka connector")
-    commands.add_parser("remote", help="pin what Spark fetches for the tests with S3 and HDFS")
+    commands.add_parser("remote", help="pin what is fetched for the tests with S3, HDFS and YARN")
     arguments = parser.parse_args()
     if arguments.command == "check":
         return check()

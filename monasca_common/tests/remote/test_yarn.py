@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job aggregate on YARN, in two containers, of which one loses its executor on the way."""
+
+import fixtures
+
+from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
+from monasca_common.tests.remote import yarn
+
+
+class YarnTest(PipelineProcessCase):
+    master = "yarn"
+
+    def setUp(self):
+        super().setUp()
+        self.yarn = yarn.shared_cluster()
+        self.useFixture(fixtures.EnvironmentVariable("HADOOP_CONF_DIR", str(self.yarn.configuration)))
+        self.configure(yarn.options(self.yarn))
+
+    def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
+        before = self.yarn.applications()
+        self.send_some()
+        (self.deaths / "executor").touch()
+        self.assertEqual(0, self.start("--once", verb="submit").wait(SECONDS))
+        self.assertEqual([], list(self.deaths.iterdir()))
+        self.assert_clean()
+        [name] = self.yarn.applications().keys() - before.keys()
+        self.wait_until(lambda: self.yarn.applications()[name] == "FINISHED", self.yarn.applications)
+        self.assertEqual([0], self.scalars("SELECT count(*) FROM aggregate_staging"))
+
+    def test_submitted_it_ends_in_order_when_it_is_told_to(self):
+        self.send_some()
+        process = self.start(verb="submit")
+        self.wait_until(self.is_through, seconds=SECONDS)
+        process.terminate()
+        self.assertEqual(0, process.wait(SECONDS))
+        self.assertIn("offsets done, 0 left", self.log.read_text())
+        self.assert_clean()
