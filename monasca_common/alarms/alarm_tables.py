@@ -107,7 +107,10 @@ class Alarms:
         """Its history stays. Raises `UnknownId`."""
 
         def work(connection: sa.Connection) -> None:
-            next_version(connection)
+            version = next_version(connection)
+            # Whoever merges measurements of the definition meanwhile may have counted on the alarm.
+            own: Select = sa.select(_ALARM.c.definition_id).where(*_of(tenant, alarm_id))
+            connection.execute(_DEFINITION.update().where(_DEFINITION.c.id.in_(own)).values(version=version))
             if not connection.execute(_ALARM.delete().where(*_of(tenant, alarm_id))).rowcount:
                 raise UnknownId(_WHAT, alarm_id)
             _forget_series(connection, alarm_id)

@@ -7,11 +7,13 @@ the next round, and a round sees all measurements that were read before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.errors import DefinitionsChanged, EvaluatorFenced, NotEvaluated
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 MOST_TRIES = 3
 """A batch is computed so often while definitions change; then what still fits is taken."""
+_GIVES_WAY_MS = 100
+"""Less than PostgreSQL's ``deadlock_timeout``: it would end the change of the definition."""
+_HELD_BY_ANOTHER = ("55P03", "40P01")
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,27 +241,39 @@ class Merging:
         *,
         takes_what_fits: bool,
     ) -> int:
-        """The number of new alarms.
+        """The number of new alarms. Who changes definitions meanwhile waits for the end alone, unless it
+        ``takes_what_fits``.
 
-        Raises `EvaluatorFenced`, `StagingLost`, and `DefinitionsChanged` if a definition is another than the one of
-        ``known``, unless it ``takes_what_fits``.
+        Raises `EvaluatorFenced`, `StagingLost`, and `DefinitionsChanged` if a definition of the batch is another than
+        that of ``known``, before it is merged or after, unless it ``takes_what_fits``.
         """
         window_table.check(connection, batch, staged)
-        version = active.hold_version(connection)
+        version = active.hold_version(connection) if takes_what_fits else active.version(connection)
         stored = self._hold_progress(connection, look)
-        if version != known.version:
-            versions = window_table.definition_versions(connection, batch, staged)
-            if not takes_what_fits and any(known.versions[each] != of_batch for each, of_batch in versions.items()):
+        ids = window_table.sub_expression_ids(connection, batch, staged)
+        versions = active.versions(connection, ids)
+        if versions != {each: known.versions[each] for each in ids}:
+            if not takes_what_fits and any(known.versions[each] != found for each, found in versions.items()):
                 raise DefinitionsChanged("definitions of alarms changed while a batch was computed")
             window_table.leave_out_changed(connection, batch, staged)
         now_ms = self._clock.time_ms()
-        window_table.merge(connection, batch, staged, {each.id: each for each in known.sub_expressions})
-        made = alarm_making.make_alarms(connection, batch, staged, now_ms)
-        alarm_making.note_changed(connection, batch, staged)
+        with contextlib.nullcontext() if takes_what_fits else _giving_way(connection):
+            made = self._merged(connection, batch, staged, known, now_ms)
+            held = active.hold_version(connection)
+        if held != version and active.versions(connection, ids) != versions:
+            raise DefinitionsChanged("definitions of alarms changed while a batch was merged")
         new = horizon.after(stored, look, self._grace_ms)
         progress.save(connection, self._job, new)
         if made:
-            self._rounds.begin(connection, version, new, now_ms)
+            self._rounds.begin(connection, held, new, now_ms)
+        return made
+
+    def _merged(
+        self, connection: sa.Connection, batch: str, staged: StagedAttempts, known: ActiveDefinitions, now_ms: int
+    ) -> int:
+        window_table.merge(connection, batch, staged, {each.id: each for each in known.sub_expressions})
+        made = alarm_making.make_alarms(connection, batch, staged, now_ms)
+        alarm_making.note_changed(connection, batch, staged)
         window_table.clear(connection, batch, now_ms)
         return made
 
@@ -274,3 +291,16 @@ class Merging:
         if stored.round_to_ms is not None:
             raise EvaluatorFenced(self._job)
         return stored
+
+
+@contextlib.contextmanager
+def _giving_way(connection: sa.Connection) -> Iterator[None]:
+    """Raises `DefinitionsChanged` instead of waiting for whoever deletes a definition, which may wait for this."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_GIVES_WAY_MS}")
+    try:
+        yield
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) not in _HELD_BY_ANOTHER:
+            raise
+        raise DefinitionsChanged("a definition is changing whose measurements are being merged") from error

@@ -17,7 +17,7 @@ from monasca_common.alarms.database import Row
 from monasca_common.alarms.evaluation import Progress, evaluate
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.evaluate import chunk, horizon, outcome, progress
+from monasca_common.pipeline.evaluate import active, chunk, horizon, outcome, progress
 from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.outcome import EvaluatedAlarm
@@ -36,7 +36,6 @@ _SUB, _WINDOW, _SERIES, _PART = (
     tables.alarm_series,
     tables.alarm_part,
 )
-_VERSION = tables.alarm_definitions_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Rounds:
             return
         with self._offset_store.writing() as connection:
             # Who deletes a definition or an alarm locks the same rows, in another order.
-            connection.execute(sa.select(_VERSION.c.version).with_for_update(read=True))
+            active.hold_version(connection)
             stored = progress.load(connection, self._job)
             if stored is not None:
                 progress.hold(connection, self._job, stored)
@@ -147,7 +146,7 @@ class Rounds:
         span = self._span(stored, round_to_ms)
         with self._offset_store.writing() as connection:
             # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
-            version = connection.execute(sa.select(_VERSION.c.version).with_for_update(read=True)).scalar_one()
+            version = active.hold_version(connection)
             progress.hold(connection, self._job, stored)
             chunk.prefer_indexes(connection)
             alarms = chunk.next_alarms(connection, span, stored.cursor, self._chunk_alarms)

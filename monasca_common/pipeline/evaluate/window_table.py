@@ -19,7 +19,7 @@ from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate.folding import FoldedRow
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression
 from monasca_common.pipeline.spark.staging import StagedAttempts
-from monasca_common.storage.sql.tables import alarm_definition, alarm_staging, alarm_sub_expression, alarm_window
+from monasca_common.storage.sql.tables import alarm_staging, alarm_sub_expression, alarm_window
 
 #: A staged row that is older than this was left by a crash.
 ABANDONED_MS = 86_400_000
@@ -51,13 +51,10 @@ def check(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None
         raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
 
 
-def definition_versions(connection: sa.Connection, batch: str, staged: StagedAttempts) -> dict[str, int]:
-    """The version of the definition of each staged sub-expression that there still is."""
-    sub = alarm_sub_expression.c
-    ids = sa.select(alarm_staging.c.sub_expression_id).where(*of_batch(batch, staged)).distinct()
-    joined = alarm_sub_expression.join(alarm_definition, alarm_definition.c.id == sub.definition_id)
-    query = sa.select(sub.id, alarm_definition.c.version).select_from(joined).where(sub.id.in_(ids))
-    return {row.id: row.version for row in connection.execute(query)}
+def sub_expression_ids(connection: sa.Connection, batch: str, staged: StagedAttempts) -> list[str]:
+    """Whose rows are staged, in order."""
+    id_ = alarm_staging.c.sub_expression_id
+    return list(connection.execute(sa.select(id_).where(*of_batch(batch, staged)).distinct().order_by(id_)).scalars())
 
 
 def leave_out_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) -> None:
