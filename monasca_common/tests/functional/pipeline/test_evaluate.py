@@ -145,6 +145,15 @@ class StepTest(EvaluateCase):
         self.evaluation().step()
         self.assertEqual([], self.scalars("SELECT id FROM alarm"))
 
+    def test_a_series_that_comes_later_joins_its_alarm(self):
+        self.define("max(cpu) > 5")
+        job = self.evaluation()
+        for host in "ab":
+            self.measure(1.0, host=host)
+            job.step()
+        self.assertEqual([2], self.scalars("SELECT count(*) FROM alarm_metric"))
+        self.assertEqual(["a", "b"], sorted(self.scalars("SELECT value FROM alarm_dimension")))
+
     def test_copies_of_a_message_count_once(self):
         self.define("count(cpu) > 2", "hostname")
         job = self.evaluation(duplicates_lookback=100)
