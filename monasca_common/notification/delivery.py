@@ -18,7 +18,7 @@ from monasca_common.notification.errors import NotificationError, SendFailed, Se
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
-from monasca_common.notification.places import MethodPlaces
+from monasca_common.notification.places import MethodPlace, MethodPlaces
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.status import NotificationMetrics
 
@@ -62,7 +62,7 @@ class NoticeDelivery:
             if place.turn_seconds is not None:
                 reason = "others are being sent to this method"
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
-            following = self._attempt(notice, method, attempt, released=released)
+            following = self._attempt(notice, method, attempt, place, released=released)
             place.failed = following is not None
             return following
 
@@ -75,7 +75,9 @@ class NoticeDelivery:
     def skip(self, why: str) -> None:
         self._count(why)
 
-    def _attempt(self, notice: Notice, method: NotificationMethod, attempt: int, *, released: bool) -> Retry | None:
+    def _attempt(
+        self, notice: Notice, method: NotificationMethod, attempt: int, place: MethodPlace, *, released: bool
+    ) -> Retry | None:
         if notice.id in self._unrecorded:
             self._record_sent(notice, method, None)
             return None
@@ -93,6 +95,7 @@ class NoticeDelivery:
         except NotificationError as error:
             return self._failed(notice, method, attempt, error)
         fail_point("notification.after_send")
+        self._places.leave(method.id, place)
         self._record_sent(notice, method, answer)
         return None
 

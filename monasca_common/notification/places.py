@@ -26,10 +26,12 @@ class MethodPlace:
     """``turn_seconds``: ``None`` where it may be sent now, else when it may be tried again. Set ``failed`` where the
     receiver did not take it."""
 
-    __slots__ = ("failed", "turn_seconds")
+    __slots__ = ("began", "failed", "is_left", "turn_seconds")
 
-    def __init__(self, turn_seconds: float | None) -> None:
+    def __init__(self, began: float, turn_seconds: float | None = None) -> None:
+        self.began = began
         self.turn_seconds = turn_seconds
+        self.is_left = turn_seconds is not None
         self.failed = False
 
 
@@ -50,7 +52,7 @@ class MethodPlaces:
     @contextlib.contextmanager
     def place(self, method_id: str, notice_id: str) -> Iterator[MethodPlace]:
         """For one notice, which is never sent twice at once."""
-        made, began = self._enter(method_id, notice_id)
+        made = self._enter(method_id, notice_id)
         try:
             yield made
         except BaseException:
@@ -58,9 +60,23 @@ class MethodPlaces:
             raise
         finally:
             if made.turn_seconds is None:
-                self._leave(method_id, notice_id, began, failed=made.failed)
+                self.leave(method_id, made)
+                with self._lock:
+                    self._being_sent.discard(notice_id)
 
-    def _enter(self, method_id: str, notice_id: str) -> tuple[MethodPlace, float]:
+    def leave(self, method_id: str, place: MethodPlace) -> None:
+        """Another may be sent; what is still to be recorded of this one takes none of the receiver's time."""
+        with self._lock:
+            if place.is_left:
+                return
+            place.is_left = True
+            queue = self._methods[method_id]
+            queue.began.remove(place.began)
+            queue.seconds += (self._clock.monotonic() - place.began - queue.seconds) * _WEIGHT
+            queue.failing = place.failed
+            queue.freed.notify(1 if place.failed else self._most)
+
+    def _enter(self, method_id: str, notice_id: str) -> MethodPlace:
         with self._lock:
             receiver = self._methods.get(method_id)
             if receiver is None:
@@ -72,19 +88,10 @@ class MethodPlaces:
                 receiver.waiting -= 1
             now = self._clock.monotonic()
             if notice_id in self._being_sent or not self._is_free(receiver):
-                return MethodPlace(self._turn_seconds(receiver, now)), now
+                return MethodPlace(now, self._turn_seconds(receiver, now))
             self._being_sent.add(notice_id)
             receiver.began.append(now)
-            return MethodPlace(None), now
-
-    def _leave(self, method_id: str, notice_id: str, began: float, *, failed: bool) -> None:
-        with self._lock:
-            receiver = self._methods[method_id]
-            self._being_sent.discard(notice_id)
-            receiver.began.remove(began)
-            receiver.seconds += (self._clock.monotonic() - began - receiver.seconds) * _WEIGHT
-            receiver.failing = failed
-            receiver.freed.notify(1 if failed else self._most)
+            return MethodPlace(now)
 
     def _is_free(self, receiver: _Queue) -> bool:
         return len(receiver.began) < self._limit(receiver)

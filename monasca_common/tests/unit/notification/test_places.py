@@ -86,6 +86,14 @@ class PlacesTest(base.BaseTestCase):
         self.assertEqual([None], found)
         quick[1].__exit__(None, None, None)
 
+    def test_a_place_is_left_once_it_is_sent_and_the_notice_stays_its_own_until_it_is_recorded(self):
+        place = self.enter("a")
+        self.enter("b")
+        self.clock.advance(10)
+        self.places.leave("m", place)
+        self.assertIsNotNone(self.enter("a").turn_seconds)
+        self.assertIsNone(self.enter("c").turn_seconds)
+
     def test_methods_that_nobody_sends_to_are_forgotten_in_the_end(self):
         for number in range(10_001):
             with self.places.place(f"m{number}", "n"):
