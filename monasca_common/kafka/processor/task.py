@@ -9,6 +9,8 @@ from monasca_common.kafka.message import PartitionBatch
 
 # What a message occupies beside its value: the client's own structures, and Python's object for it.
 _OVERHEAD_BYTES = 500
+# What a task occupies beside its messages. It counts where each key has a lane, and a task for one message.
+_TASK_BYTES = 1_500
 
 
 class Task:
@@ -30,7 +32,7 @@ class Task:
 
     def __init__(self, part: PartitionBatch, parent: Task | None = None, *, contiguous: bool = True) -> None:
         self.part = part
-        self.size = sum(map(len, filter(None, part.values))) + len(part) * _OVERHEAD_BYTES
+        self.size = sum(map(len, filter(None, part.values))) + len(part) * _OVERHEAD_BYTES + _TASK_BYTES
         self.contiguous: bool = contiguous  # no message was left out in between
         self.attempts: int = 0  # failed calls of the handler that had these messages
         self.first_failed_ms: int | None = None
