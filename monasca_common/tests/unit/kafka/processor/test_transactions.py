@@ -51,7 +51,7 @@ class TransactionalOutboxTest(base.BaseTestCase):
         super().setUp()
         clock = ImpatientClock()
         self.consumer = Consumer(clock)
-        self.lanes = Lanes(clock, shares=1, batch_size=10, fill_seconds=0.0)
+        self.lanes = Lanes(clock, batch_size=10, fill_seconds=0.0)
         self.publisher = TransactionalPublisher(ProducerWithoutBrokers(), self.consumer, self.lanes, OffsetTracker(100))
         self.lanes.add(PartitionBatch(A, 1, [Raw()]))
         self.lane, self.task = self.lanes.next()
