@@ -58,10 +58,17 @@ def save(connection: sa.Connection, job: str, new: StoredProgress) -> None:
         connection.execute(alarm_evaluator.insert().values(row | {"job": job}))
 
 
+def adopt_delay(connection: sa.Connection, job: str, delay_ms: int) -> None:
+    """Of a row that an older program wrote, the delay is that of the configuration."""
+    own = (alarm_evaluator.c.job == job, alarm_evaluator.c.delay.is_(None))
+    if connection.execute(sa.select(alarm_evaluator.c.job).where(*own)).one_or_none() is not None:
+        connection.execute(alarm_evaluator.update().where(*own).values(delay=delay_ms))
+
+
 def _progress(row: sa.Row[Any]) -> StoredProgress:
     return StoredProgress(
         row.evaluated_to,
-        row.delay,
+        row.delay or 0,  # empty until `adopt_delay`
         row.round_to,
         row.cursor,
         row.seen,

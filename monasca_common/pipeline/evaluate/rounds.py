@@ -68,6 +68,7 @@ class Rounds:
         self._offset_store = offset_store
         self._job = job
         self._delay_ms = delay_ms
+        self._has_delay = False  # in the database
         self._grace_ms = grace_ms
         self._clock = clock or SystemClock()
         self._writes_history = writes_history
@@ -91,6 +92,10 @@ class Rounds:
     def finish(self) -> RoundReport:
         """What a crash left of a round."""
         self._begun = 0
+        if not self._has_delay:
+            with self._offset_store.writing() as connection:
+                progress.adopt_delay(connection, self._job, self._delay_ms)
+            self._has_delay = True
         with self._offset_store.reading() as connection:
             stored = progress.load(connection, self._job)
         return self._chunks(stored)
@@ -182,7 +187,9 @@ class Rounds:
         seen = _SERIES.alias()
         # Two statements: joined by OR, the database would look for each row alone.
         connection.execute(_SERIES.delete().where(_SERIES.c.seen < since_ms, ~_has_same_key(_PART, _SERIES)))
-        is_over = _has_same_key(seen, _SERIES, seen.c.seen >= since_ms)
+        # Asked once, and not for each series: SQLite would look through all series of the alarm each time.
+        lasting = sa.select(seen.c.sub_expression_id, seen.c.match_key).where(seen.c.seen >= since_ms)
+        is_over = sa.tuple_(_SERIES.c.sub_expression_id, _SERIES.c.match_key).in_(lasting)
         deletion = _SERIES.delete().where(_SERIES.c.seen < since_ms, is_over)
         names = ("sub_expression_id", "match_key", "series_id")
         forgotten = connection.execute(deletion.returning(*(_SERIES.c[name] for name in names)))

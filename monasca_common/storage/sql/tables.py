@@ -429,7 +429,7 @@ alarm_evaluator = sa.Table(
     sa.Column("seen", _BIG, nullable=False),
     sa.Column("horizons", _JSON, nullable=False),
     sa.Column("standstills", _JSON, nullable=False),
-    sa.Column("delay", _BIG, nullable=False, server_default="30000"),
+    sa.Column("delay", _BIG),
 )
 
 # Series that belong to a sub-expression. ``match_key``: a hash of ``match_values``, the series' values of the

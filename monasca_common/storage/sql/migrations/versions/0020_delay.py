@@ -6,9 +6,9 @@ from alembic import op
 
 revision = "0020"
 down_revision = "0019"
-# Older programs leave the default as it is, and evaluate with the delay of their configuration.
+# Older programs leave it empty, and evaluate with the delay of their configuration.
 oldest_program = "0006"
 
 
 def upgrade() -> None:
-    op.add_column("alarm_evaluator", sa.Column("delay", sa.BigInteger(), nullable=False, server_default="30000"))
+    op.add_column("alarm_evaluator", sa.Column("delay", sa.BigInteger()))
