@@ -12,7 +12,7 @@ from cliff.lister import Lister
 
 from monasca_common.cli.lag import ClusterCommand
 from monasca_common.kafka import Admin
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.monitoring.durability import (
     Finding,
     Severity,
@@ -56,9 +56,14 @@ class DurabilityCheck(ClusterCommand, Lister):
         topics = topic_durability(admin, _chosen(admin, parsed_args.topic))
         survey = LagSurvey(admin, connection, LagWindow(), timeout_seconds=_READ_SECONDS)
         findings = [finding for topic in topics for finding in durability_findings(topic)]
-        findings += _late(survey, topics)
+        led = [topic for topic in topics if None not in topic.leaders]
+        try:
+            findings += _late(survey, led)
+        except TransportError as error:
+            self.complain(f"how late consumers are is not known: {error}")
+            self._is_error = True
         findings.sort(key=lambda each: each.severity is not Severity.ERROR)
-        self._is_error = any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
+        self._is_error |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
 
 
@@ -74,7 +79,7 @@ def _late(survey: LagSurvey, topics: Sequence[TopicDurability]) -> Iterator[Find
     """Each group against each topic that it reads."""
     now_ms = round(time.time() * 1000)
     known = {topic.name: topic for topic in topics}
-    for group, states in survey.look(survey.groups(), now_ms).items():
+    for group, states in survey.look(survey.groups(), now_ms, known.keys()).items():
         lags = defaultdict(list)
         for partition, state in states.items():
             lags[partition.topic].append(partition_lag(state, now_ms, LagWindow()))

@@ -90,7 +90,11 @@ class Survey:
         self._window = window
 
     def groups(self, pattern: str) -> list[str]:
-        return fnmatch.filter(self._cluster.groups(), pattern)
+        """Raises `ConfigurationError` where no group has the name that was asked for."""
+        found = fnmatch.filter(self._cluster.groups(), pattern)
+        if not found and "*" not in pattern:
+            raise ConfigurationError(f"--group {pattern}: the cluster has no such group: correct its name")
+        return found
 
     def lags(self, groups: list[str]) -> _Lags:
         now_ms = round(time.time() * _MS)

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from monasca_common.kafka import Admin, Message, RebalanceListener, open_consumer
+from monasca_common.kafka import (
+    Admin,
+    AuthorizationError,
+    Message,
+    RebalanceListener,
+    RetriableError,
+    open_consumer,
+)
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
@@ -42,11 +49,16 @@ class LagSurvey:
         """Every group of the cluster, in the order of their names. Raises `TransportError`; so does `look`."""
         return sorted(self._admin.groups())
 
-    def look(self, groups: Sequence[str], now_ms: int) -> dict[str, dict[TopicPartition, PartitionState]]:
-        """The partitions of each group that has an offset in them, and exist."""
+    def look(
+        self, groups: Sequence[str], now_ms: int, topics: Collection[str] | None = None
+    ) -> dict[str, dict[TopicPartition, PartitionState]]:
+        """The partitions of each group that has an offset in them, and exist. ``topics``: of these alone.
+
+        Raises `RetriableError` if it takes too long.
+        """
         since_ms = round(now_ms - self._window.seconds * _LOOK_BACK * 1000)
-        offsets = {group: self._admin.group_offsets(group) for group in groups}
-        records = self._records(set(groups), since_ms)
+        offsets = {group: _of(topics, self._admin.group_offsets(group)) for group in groups}
+        records = self._records({group for group in groups if offsets[group]}, since_ms)
         # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
         logs = _LogSpans(self._admin, {partition for each in offsets.values() for partition in each})
         states = {}
@@ -63,7 +75,9 @@ class LagSurvey:
                 partition: PartitionState(
                     first=logs.firsts[partition],
                     end=logs.ends[partition],
-                    commits=_commits(commits[partition], ends.get(partition), logs.ends[partition]),
+                    commits=_commits(
+                        commits[partition], ends.get(partition), logs.ends[partition], unread.get(partition)
+                    ),
                     unread_since_ms=unread.get(partition),
                     retention_ms=logs.retention_ms[partition.topic],
                 )
@@ -74,7 +88,9 @@ class LagSurvey:
     def _records(self, groups: set[str], since_ms: int) -> _Commits:
         """The commits of these groups since then, in their order."""
         found: _Commits = defaultdict(list)
-        count = self._admin.partition_counts().get(OFFSETS_TOPIC, 0)  # none where no group ever committed
+        count = self._admin.partition_counts().get(OFFSETS_TOPIC, 0)
+        if not count and groups:
+            raise AuthorizationError(f"{OFFSETS_TOPIC} cannot be seen: let this user describe and read it")
         partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
         starts = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms)) if partitions else {}
         for message in self._read({partition: start for partition, start in starts.items() if start is not None}):
@@ -107,7 +123,7 @@ class LagSurvey:
     def _read(self, starts: Mapping[TopicPartition, int], *, only_first: bool = False) -> Iterator[Message]:
         """What is in these partitions from each start to the end of the log; or the first message of each.
 
-        Ends when every partition is read, or when time is up.
+        Raises `RetriableError` when time is up before every partition is read: what was not read is not known.
         """
         if not starts:
             return
@@ -122,6 +138,12 @@ class LagSurvey:
                         missing.discard(part.topic_partition)
                         consumer.pause([part.topic_partition])
                 missing -= consumer.take_ends().keys()
+        if missing:
+            first = min(missing)
+            raise RetriableError(
+                f"{first.topic}/{first.partition} and {len(missing) - 1} more could not be read within "
+                f"{self._timeout_seconds:g} s, so nothing is known of lag: try again, or look at fewer groups"
+            )
 
 
 class _StartsAt(RebalanceListener):
@@ -144,6 +166,10 @@ class _LogSpans:
         self.ends = admin.end_offsets(known)
         configs = admin.topic_configs({each.topic for each in known})
         self.retention_ms = {topic: retention_ms(config) for topic, config in configs.items()}
+
+
+def _of(topics: Collection[str] | None, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    return offsets if topics is None else {tp: offset for tp, offset in offsets.items() if tp.topic in topics}
 
 
 def retention_ms(config: Mapping[str, str]) -> int | None:
@@ -172,11 +198,20 @@ def _old(group: str, partition: TopicPartition, offset: int, since_ms: int) -> C
     return CommitRecord(group, partition, offset, since_ms)
 
 
-def _commits(records: Sequence[CommitRecord], ends: Sequence[int] | None, end: int) -> tuple[Commit, ...]:
-    """``ends``: ``None`` where nothing is unread, so that nobody needs them."""
+def _commits(
+    records: Sequence[CommitRecord], ends: Sequence[int] | None, end: int, unread_since_ms: int | None
+) -> tuple[Commit, ...]:
+    """``ends``: ``None`` where nothing is unread, so that nobody needs them. A message from a clock that is ahead makes
+    them too small, so what is unread since before a commit counts."""
     known = [end] * len(records) if ends is None else ends
     return tuple(
-        Commit(record.time_ms, record.offset, at)
+        Commit(
+            record.time_ms, record.offset, max(at, record.offset + 1) if _was_unread(record, unread_since_ms) else at
+        )
         for record, at in zip(records, known, strict=True)
         if record.offset is not None
     )
+
+
+def _was_unread(record: CommitRecord, unread_since_ms: int | None) -> bool:
+    return unread_since_ms is not None and unread_since_ms <= record.time_ms

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a survey does not know is an error, and never a good verdict."""
+
+import contextlib
+import io
+import json
+import struct
+from types import SimpleNamespace
+from unittest import mock
+
+from oslotest import base
+
+from monasca_common.cli import main
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.kafka.transport.admin import TopicDescription
+from monasca_common.monitoring import lag_survey
+from monasca_common.monitoring.commit_records import OFFSETS_TOPIC
+from monasca_common.monitoring.durability import durability_findings, topic_durability
+from monasca_common.monitoring.lag import LagStatus, LagWindow, partition_lag
+from monasca_common.monitoring.lag_survey import LagSurvey
+
+NOW = 1_000_000_000_000
+TP = TopicPartition("metrics", 0)
+CONFIG = {
+    "retention.ms": "604800000",
+    "cleanup.policy": "delete",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+}
+
+
+class FakeLog:
+    """Messages with timestamps; `at` as Kafka answers ListOffsets: the FIRST offset with a timestamp not older."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def at(self, time_ms):
+        return next((offset for offset, each in enumerate(self.times) if each >= time_ms), None)
+
+
+class SurveyedAdmin:
+    def __init__(self, log, group_offsets, commits, first=0):
+        self.log, self.offsets, self.commits, self.first = log, group_offsets, commits, first
+
+    def groups(self):
+        return {"g"}
+
+    def group_offsets(self, group):
+        return dict(self.offsets)
+
+    def partition_counts(self):
+        return {OFFSETS_TOPIC: 1, "metrics": 1}
+
+    def offsets_for_times(self, times):
+        found = {}
+        for partition, time_ms in times.items():
+            log = FakeLog([each[0] for each in self.commits]) if partition.topic == OFFSETS_TOPIC else self.log
+            found[partition] = log.at(time_ms)
+        return found
+
+    def first_offsets(self, partitions):
+        return dict.fromkeys(partitions, self.first)
+
+    def end_offsets(self, partitions):
+        return dict.fromkeys(partitions, len(self.log.times))
+
+    def topic_configs(self, topics):
+        return dict.fromkeys(topics, CONFIG)
+
+    def describe_topics(self, names):
+        return {name: TopicDescription(name, "id", 1, (1,), ((1, 2, 3),), ((1, 2, 3),)) for name in names}
+
+    def messages(self, partition):
+        if partition.topic == OFFSETS_TOPIC:
+            return [
+                Message(OFFSETS_TOPIC, 0, n, t, _key("g", TP), _value(o, t), ())
+                for n, (t, o) in enumerate(self.commits)
+            ]
+        return [Message("metrics", 0, n, t, None, b"", ()) for n, t in enumerate(self.log.times)]
+
+
+def _key(group, tp):
+    def text(x):
+        return struct.pack(">h", len(x)) + x.encode()
+
+    return struct.pack(">h", 1) + text(group) + text(tp.topic) + struct.pack(">i", tp.partition)
+
+
+def _value(offset, time_ms):
+    return struct.pack(">hqih", 3, offset, -1, 0) + struct.pack(">q", time_ms)
+
+
+class SurveyConsumer:
+    """``gives``: how many messages a poll has; 0: the broker does not answer in time."""
+
+    def __init__(self, admin, starts, silent, per_poll):
+        self.waiting = {tp: admin.messages(tp)[start:] for tp, start in starts.items() if tp.topic not in silent}
+        self.silent, self.per_poll = silent, per_poll
+
+    def poll(self, _most, timeout):
+        parts = []
+        for tp, waiting in self.waiting.items():
+            some, self.waiting[tp] = waiting[: self.per_poll], waiting[self.per_poll :]
+            if some:
+                parts.append(FakePart(tp, some))
+        return SimpleNamespace(partitions=parts)
+
+    def take_ends(self):
+        return {tp: 0 for tp, waiting in self.waiting.items() if not waiting}
+
+    def pause(self, _):
+        pass
+
+
+class FakePart(list[Message]):
+    def __init__(self, tp, messages):
+        super().__init__(messages)
+        self.topic_partition = tp
+
+
+def survey(admin, *, silent=(), per_poll=5000, timeout_seconds=0.3, ticks=None):
+    @contextlib.contextmanager
+    def opened(_settings, *, partitions, listener):
+        yield SurveyConsumer(admin, listener.assigned(list(partitions)), silent, per_poll)
+
+    window = LagWindow()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(lag_survey, "open_consumer", opened))
+        stack.enter_context(mock.patch.object(lag_survey, "ConsumerSettings", lambda *a, **k: None))
+        if ticks is not None:
+            stack.enter_context(mock.patch.object(lag_survey.time, "monotonic", mock.Mock(side_effect=ticks)))
+        states = LagSurvey(admin, None, window, timeout_seconds=timeout_seconds).look(["g"], NOW)["g"]
+    return {tp: (state, partition_lag(state, NOW, window)) for tp, state in states.items()}
+
+
+class TestTimeIsUp(base.BaseTestCase):
+    def test_nothing_read_in_time_is_not_nothing_unread(self):
+        """A consumer dead for an hour with 1000 unread; its partition gives nothing within the time."""
+        log = FakeLog([NOW - 3_600_000 + n for n in range(1000)])
+        admin = SurveyedAdmin(log, {TP: 0}, [(NOW - 3_600_000, 0)])
+        _, good = survey(admin)[TP]
+        self.assertEqual((LagStatus.STOP, 1000), (good.status, good.messages))
+        try:
+            _, late = survey(admin, silent=("metrics",))[TP]
+        except Exception:
+            return  # a refusal to judge would be right
+        self.assertNotEqual((LagStatus.OK, 0), (late.status, late.messages))
+
+    def test_commits_that_were_not_read_in_time_are_no_stop(self):
+        """A group that commits every second, and keeps 90 s behind. Only half of its commits are read in time."""
+        log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
+        commits = [(NOW - 600_000 + 1000 * n, max(0, n - 90)) for n in range(600)]
+        admin = SurveyedAdmin(log, {TP: 509}, commits)
+        _, good = survey(admin)[TP]
+        self.assertEqual((LagStatus.OK, 91), (good.status, good.messages))
+        # one poll of 300 records, then time is up; later reads are as usual
+        ticks = iter([0.0, 0.0, 99.0, *[100.0] * 50])
+        try:
+            _, late = survey(admin, per_poll=300, ticks=lambda: next(ticks))[TP]
+        except Exception:
+            return
+        self.assertEqual((LagStatus.OK, 91), (late.status, late.messages))
+
+
+class TestFutureTimestamp(base.BaseTestCase):
+    def test_one_message_of_a_fast_clock_hides_no_stall(self):
+        def status(times):
+            log = FakeLog(times)
+            commits = [(NOW - 300_000 + 10_000 * n, 100) for n in range(31)]
+            return survey(SurveyedAdmin(log, {TP: 100}, commits))[TP][1].status
+
+        times = [NOW - 900_000 + 1000 * n for n in range(900)]
+        self.assertEqual(LagStatus.STALL, status(times))
+        times[50] = NOW + 86_400_000
+        self.assertEqual(LagStatus.STALL, status(times))
+
+
+class TestDurabilityOffline(base.BaseTestCase):
+    def test_an_offline_partition_is_named_although_a_group_reads_it(self):
+        admin = SurveyedAdmin(FakeLog([]), {TP: 0}, [])
+        admin.describe_topics = lambda names: {
+            name: TopicDescription(name, "id", 1, (None,), ((1, 2, 3),), ((),)) for name in names
+        }
+
+        def no_leader(_):
+            raise RetriableError("leader not available", name="LEADER_NOT_AVAILABLE")
+
+        admin.end_offsets = admin.first_offsets = no_leader
+        admin.offsets_for_times = lambda times: dict.fromkeys(times)
+        out, err = io.StringIO(), io.StringIO()
+        (topic,) = topic_durability(admin, ["metrics"])
+        self.assertEqual(["offline"], [each.rule for each in durability_findings(topic)])
+        cluster = mock.patch("monasca_common.cli.lag.ClusterCommand.cluster", lambda *_: (admin, None))
+        with cluster, mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
+            status = main.main(["durability", "check", "--topic", "metrics", "-f", "json"])
+        self.assertEqual(1, status)
+        self.assertEqual(["offline"], [row["rule"] for row in json.loads(out.getvalue())])
+
+    def test_a_topic_that_is_asked_for_is_judged_although_another_is_offline(self):
+        admin = SurveyedAdmin(FakeLog([]), {TopicPartition("other", 0): 0}, [])
+        admin.partition_counts = lambda: {OFFSETS_TOPIC: 1, "metrics": 1, "other": 1}
+        admin.describe_topics = lambda names: {
+            name: TopicDescription(name, "id", 1, (1,), ((1, 2, 3),), ((1, 2, 3),)) for name in names
+        }
+
+        def offsets(partitions):
+            if any(each.topic == "other" for each in partitions):
+                raise RetriableError("leader not available", name="LEADER_NOT_AVAILABLE")
+            return dict.fromkeys(partitions, 0)
+
+        admin.end_offsets = admin.first_offsets = offsets
+        admin.offsets_for_times = lambda times: dict.fromkeys(times)
+        cluster = mock.patch("monasca_common.cli.lag.ClusterCommand.cluster", lambda *_: (admin, None))
+        with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
+            status = main.main(["durability", "check", "--topic", "metrics", "-f", "json"])
+        self.assertEqual(0, status)
+
+
+class TestUnknownGroup(base.BaseTestCase):
+    def test_a_group_that_is_not_there_is_not_well(self):
+        admin = SurveyedAdmin(FakeLog([]), {}, [])
+        for command in (["lag", "list"], ["lag", "watch", "--looks", "1"]):
+            cluster = mock.patch("monasca_common.cli.lag.ClusterCommand.cluster", lambda *_: (admin, None))
+            with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
+                self.assertNotEqual(0, main.main([*command, "--group", "monasca-persiter"]))
+
+
+class TestOffsetsTopicHidden(base.BaseTestCase):
+    def test_who_may_not_see_the_topic_of_commits_is_told_and_gets_no_verdict(self):
+        """Metadata leave out topics that the user may not describe. The group keeps 90 s behind; it never stopped."""
+        log = FakeLog([NOW - 600_000 + 1000 * n for n in range(600)])
+        admin = SurveyedAdmin(log, {TP: 509}, [(NOW - 600_000 + 1000 * n, max(0, n - 90)) for n in range(600)])
+        admin.partition_counts = lambda: {"metrics": 1}
+        try:
+            _, lag = survey(admin)[TP]
+        except Exception:
+            return
+        self.assertEqual(LagStatus.OK, lag.status)
