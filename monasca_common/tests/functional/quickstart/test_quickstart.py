@@ -120,8 +120,9 @@ class QuickstartTest(base.BaseTestCase):
 
     def test_it_stays_up_after_the_table_and_answers(self):
         process = self.start("--seconds", "5", JAVA_HOME=str(self.data))  # without Kafka and Spark it is soon there
-        url = None
+        url, shown = None, ""
         for line in process.stdout:
+            shown += line
             if "/v2.0/metrics/names" in line:
                 url = line.split("'")[1]
                 break
@@ -129,7 +130,8 @@ class QuickstartTest(base.BaseTestCase):
         with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             self.assertIn("mem.usable_mb", [element["name"] for element in json.load(answer)["elements"]])
         process.send_signal(signal.SIGINT)
-        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
+        rest, err = process.communicate(timeout=PATIENCE_SECONDS)
+        self.assertEqual(0, process.returncode, f"{shown}{rest}{err}")
 
     def test_a_folder_that_has_something_in_it_is_refused(self):
         self.data.mkdir()

@@ -130,7 +130,7 @@ class RaceTest(Waiting, PostgresqlTestCase):
 
     def test_without_the_lock_and_the_comparison_rows_are_doubled(self):
         # They are within their transactions at the same time, whatever the machine does besides.
-        together = failpoints.armed("storage.in_transaction", "sleep:0.02")
+        together = failpoints.armed("storage.in_transaction", "sleep:0.1")
         with self.no_lock(), mock.patch.object(positions, "COMPARE", ""), together:
             self.assertGreater(len(self.race()), LOG_LENGTH)
 
