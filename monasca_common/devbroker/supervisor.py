@@ -26,6 +26,7 @@ class Supervisor:
     def __init__(self, *, remove: Sequence[str | Path] = ()) -> None:
         self._lock = threading.Lock()
         self._remove = tuple(remove)
+        self._asked = 0
         # -I and -S: no site packages, no environment, hence a quick start. A session of its own: Ctrl-C in a
         # terminal reaches this program alone, which then stops the brokers in order.
         self._child = subprocess.Popen(
@@ -69,13 +70,21 @@ class Supervisor:
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
-            line = self._exchange(json.dumps(request).encode() + b"\n")
-        if not line:
-            raise DevBrokerError("the process that owns the brokers has ended, and the brokers with it: start again")
-        answer: dict[str, Any] = json.loads(line)
+            self._asked += 1
+            answer = self._answer(request | {"number": self._asked})
         if "error" in answer:
             raise DevBrokerError(f"the process that owns the brokers says: {answer['error']}")
         return answer
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Its own: an interrupt (Ctrl-C) may have left those of requests before it unread."""
+        line = self._exchange(json.dumps(request).encode() + b"\n")
+        while line:
+            answer: dict[str, Any] = json.loads(line)
+            if answer["number"] == request["number"]:
+                return answer
+            line = self._exchange(b"")
+        raise DevBrokerError("the process that owns the brokers has ended, and the brokers with it: start again")
 
     def _exchange(self, request: bytes) -> bytes:
         stdin, stdout = self._child.stdin, self._child.stdout

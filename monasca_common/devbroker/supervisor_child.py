@@ -10,8 +10,8 @@ What a broker or database has started is ended as well: where it loses its paren
 (PR_SET_CHILD_SUBREAPER). Sessions of a database that stand still (SIGSTOP) would not notice by themselves.
 
 Run as a script, with the standard library alone, for it to start in a few hundredths of a second. It reads one JSON
-object a line and answers each with one: ``{"start": argv, "log": path, "user": id}`` (``null``: its own),
-``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word ``exit`` ends it.
+object a line and answers each with one, which has the ``number`` of the request: ``{"start": argv, "log": path,
+"user": id}`` (``null``: its own), ``{"signal": n, "pid": p}``, ``{"poll": p}``; the bare word ``exit`` ends it.
 """
 
 import contextlib
@@ -119,11 +119,12 @@ def _serve(brood: Brood, parent: int) -> None:
 
 
 def _reply(brood: Brood, line: bytes) -> bytes:
+    request = json.loads(line)
     try:
-        answer = brood.answer(json.loads(line))
+        answer = brood.answer(request)
     except (OSError, KeyError) as error:
         answer = {"error": f"{type(error).__name__}: {error}"}
-    return json.dumps(answer).encode() + b"\n"
+    return json.dumps(answer | {"number": request["number"]}).encode() + b"\n"
 
 
 def main(parent: int, folders: list[str]) -> None:
