@@ -114,8 +114,7 @@ class SentNotifications:
         rows = self._database.rows(sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id))
         if not rows:
             raise UnknownId(_WHAT, notification_id)
-        lines = zlib.decompress(rows[0].change).splitlines() if rows[0].change is not None else []
-        return [AlarmChange.read(line) for line in lines]
+        return changes_of(rows[0].change)
 
     def _made(self, row: Row) -> SentNotification:
         return SentNotification(
@@ -167,3 +166,8 @@ def _conditions(which: WhichNotifications) -> list[Condition]:
 
 def _failures(lines: str | None) -> Iterable[FailedAttempt]:
     return (msgspec.json.decode(line, type=FailedAttempt) for line in (lines or "").split("\n") if line)
+
+
+def changes_of(stored: bytes | None) -> list[AlarmChange]:
+    """Of a row's column ``change``."""
+    return [AlarmChange.read(line) for line in zlib.decompress(stored).splitlines()] if stored is not None else []

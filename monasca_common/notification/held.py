@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row
 from monasca_common.alarms.transitions import AlarmChange
-from monasca_common.notification.calm import HELD, LIMIT_KEY, Hold, RateWindow, admission
+from monasca_common.notification.calm import HELD, INHIBITED, LIMIT_KEY, SILENCED, Hold, RateWindow, admission
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, new_row
 from monasca_common.notification.notice import Notice, group_of, repeat_of
 from monasca_common.storage.sql import tables
@@ -123,15 +123,25 @@ class HeldNotices:
         return self._database.write(work)
 
     def hold(self, row: HeldRow, hold: Hold, now_ms: int) -> None:
-        """It is withheld for another reason, or for longer."""
+        """It is withheld for another reason, or for longer; or no more, if somebody has sent it meanwhile."""
 
         def work(connection: sa.Connection) -> None:
+            if _state(connection, row.notice_id) in (SENDING, SENT, FAILED, GIVEN_UP):
+                connection.execute(_HELD.delete().where(_HELD.c.id == row.id))
+                return
             values = {"kind": hold.state, "due": hold.due_ms, "group_key": hold.group_key, "created": now_ms}
             connection.execute(_HELD.update().where(_HELD.c.id == row.id).values(values))
             recorded = {"state": hold.state, "reason": hold.reason[:_MOST_REASON], "updated": now_ms}
             connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == row.notice_id).values(recorded))
 
         self._database.write(work)
+
+    def release(self, row: HeldRow) -> None:
+        """It is about to be sent, so a change that comes before it is sent counts it as told."""
+        values = {"state": HELD, "reason": "it is about to be sent"}
+        withheld = (_NOTIFICATION.c.id == row.notice_id, _NOTIFICATION.c.state.in_((SILENCED, INHIBITED)))
+        statement = _NOTIFICATION.update().where(*withheld).values(values)
+        self._database.write(lambda connection: connection.execute(statement))
 
     def remove(self, row: HeldRow) -> None:
         self._database.write(lambda connection: connection.execute(_HELD.delete().where(_HELD.c.id == row.id)))
@@ -170,8 +180,8 @@ class HeldNotices:
         return self._database.read(work)
 
     def forget_sent(self, group_key: str) -> None:
-        """Those that somebody sent again by hand while they were held."""
-        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_((SENDING, FAILED, SENT, GIVEN_UP)))
+        """Those that somebody sent by hand while they were held. One that is being sent may still fail."""
+        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_((SENT, GIVEN_UP)))
         statement = _HELD.delete().where(*_unsealed(group_key), _HELD.c.notice_id.in_(sent))
         self._database.write(lambda connection: connection.execute(statement))
 

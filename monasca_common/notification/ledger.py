@@ -86,8 +86,10 @@ class NoticeLedger:
         return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
 
     def restore(self, notice_id: str, state: str) -> None:
-        """Give it the state that it had before an attempt that failed: its other attempts go on from there."""
-        statement = _NOTIFICATION.update().where(_of(notice_id)).values(state=state)
+        """Take an attempt by hand back that failed: its other attempts go on as if there had been none."""
+        # Retries that wait count on from the attempts that there were.
+        values = {"state": state, "attempts": _NOTIFICATION.c.attempts - int(state == FAILED)}
+        statement = _NOTIFICATION.update().where(_of(notice_id)).values(values)
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:

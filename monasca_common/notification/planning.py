@@ -9,8 +9,9 @@ from itertools import groupby
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Select
+from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.notification_methods import NotificationMethod
+from monasca_common.alarms.sent_notifications import changes_of
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka.clock import Clock
@@ -27,7 +28,7 @@ from monasca_common.notification.calm import (
     Hold,
 )
 from monasca_common.notification.held import HeldNotices
-from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT
+from monasca_common.notification.ledger import FAILED, SENDING
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
@@ -35,21 +36,19 @@ _ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
 _METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
 _MOST_VALUES = 500  # of a dimension, in one change: a statement has a bounded number of them
 _MOST_METRICS = 10_000  # of the alarms that may inhibit one change
+_MOST_WITHHELD = 100  # changes of one alarm that are looked at, one after the other
 
 
-def _newest_before(column: sa.Column[str], *conditions: Condition) -> Select:
-    """Of the notifications of an alarm before a change. Made once, because making it takes longer than reading."""
-    of_alarm = (
+# Made once, because making it takes longer than reading.
+_BEFORE = (
+    sa.select(*(_NOTIFICATION.c[name] for name in ("state", "new_state", "alarm_time", "change")))
+    .where(
         _NOTIFICATION.c.alarm_id == sa.bindparam("of_alarm"),
         _NOTIFICATION.c.tenant == sa.bindparam("of_tenant"),
+        _NOTIFICATION.c.alarm_time < sa.bindparam("at"),
     )
-    earlier = (*of_alarm, _NOTIFICATION.c.alarm_time < sa.bindparam("at"), *conditions)
-    return sa.select(column).where(*earlier).order_by(_NOTIFICATION.c.alarm_time.desc()).limit(1)
-
-
-_STATE_BEFORE = _newest_before(_NOTIFICATION.c.state)
-_TOLD_BEFORE = _newest_before(
-    _NOTIFICATION.c.new_state, _NOTIFICATION.c.state.in_((SENDING, SENT, FAILED, GIVEN_UP, HELD))
+    .order_by(_NOTIFICATION.c.alarm_time.desc())
+    .limit(1)
 )
 
 
@@ -64,10 +63,9 @@ class NoticePlanner:
         self._clock = clock
         self._count = count
 
-    def facts(self, change: AlarmChange, *, is_held: bool = False) -> ChangeFacts:
-        """``is_held``: it was withheld, and may be told now."""
+    def facts(self, change: AlarmChange) -> ChangeFacts:
         silences = self._silences.lasting(change.tenant, self._clock.time_ms())
-        withheld_before, last_told = self._told(change, is_held=is_held)
+        withheld_before, last_told = self._told(change)
         return ChangeFacts(silences, self._active(change), withheld_before, last_told)
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
@@ -102,13 +100,20 @@ class NoticePlanner:
             now_ms = self._clock.time_ms()
             self.held.repeat(notice, method.id, now_ms + method.period * 1000, now_ms)
 
-    def _told(self, change: AlarmChange, *, is_held: bool) -> tuple[bool, str]:
-        """Whether the change before was withheld; and, where that matters, the state that people were told last."""
-        values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": change.time_ms}
-        before = self._database.rows(_STATE_BEFORE, values)
-        withheld_before = bool(before) and before[0][0] in (SILENCED, INHIBITED)
-        told = self._database.rows(_TOLD_BEFORE, values) if withheld_before or is_held else ()
-        return withheld_before, told[0][0] if told else OK
+    def _told(self, change: AlarmChange) -> tuple[bool, str]:
+        """Whether the change before was withheld; and the state that people believe the alarm is in.
+
+        That is the state before the earliest of an unbroken run of withheld changes. A change that leads to another
+        state than the next one left was not the one before it: between them was one that no method is told of.
+        """
+        believed, at_ms, withheld = change.old_state, change.time_ms, 0
+        while withheld < _MOST_WITHHELD:
+            values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": at_ms}
+            before = next(iter(self._database.rows(_BEFORE, values)), None)
+            if before is None or before.new_state != believed or before.state not in (SILENCED, INHIBITED):
+                break
+            believed, at_ms, withheld = _old_state(before), before.alarm_time, withheld + 1
+        return withheld > 0, believed
 
     def _active(self, change: AlarmChange) -> Sequence[ActiveAlarm]:
         """Those that may inhibit it: of a source of a rule, and with one of its dimensions."""
@@ -140,6 +145,11 @@ class NoticePlanner:
             ActiveAlarm(own_id, definition_id, name, severity, tuple(row.dimensions for row in rows))
             for (own_id, definition_id, name, severity), rows in found
         ]
+
+
+def _old_state(row: Row) -> str:
+    changes = changes_of(row.change)
+    return changes[0].old_state if changes else OK  # without a change, it was recorded before there were silences
 
 
 def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:

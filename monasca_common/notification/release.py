@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from monasca_common.alarms.address_keys import AddressUnreadable
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka import DeliveryError, KafkaProducer, MessagingError, open_producer, run_with_restarts
@@ -38,6 +39,7 @@ _LEASE_MS = 30_000
 _UNFINISHED_MS = 600_000
 _PUBLISH_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
+_NO_ACTION = "no action of the definition names the method any more"
 
 
 class HeldRelease:
@@ -95,10 +97,20 @@ class HeldRelease:
         """A flaw that one row meets blocks no other."""
         try:
             self._release(row, producer)
+        except AddressUnreadable as error:
+            # Others are readable, so only what is for this method waits for its key.
+            LOG.error("what is held as %s waits: %s", row.id, error)
+            self._put_off(row)
         except (StorageError, MessagingError):
             raise
         except Exception:
             LOG.exception("what is held as %s could not be released, and is tried again later", row.id)
+            self._held.take(row, self._later(_LEASE_MS))
+
+    def _put_off(self, row: HeldRow) -> None:
+        if row.kind == HELD and not row.sealed:
+            self._held.postpone(row.group_key, self._later(_LEASE_MS))
+        else:
             self._held.take(row, self._later(_LEASE_MS))
 
     def _release(self, row: HeldRow, producer: KafkaProducer) -> None:
@@ -118,7 +130,7 @@ class HeldRelease:
             return
         change, now_ms = taken.notice.change, self._clock.time_ms()
         method, current = self._method(row, change), self._planner.current(change)
-        facts = self._planner.facts(change, is_held=True)
+        facts = self._planner.facts(change)
         if method is None or current is None or not current.actions_enabled or not calm.stands(current, change):
             self._held.remove(row)
             return
@@ -134,6 +146,7 @@ class HeldRelease:
 
     def _send(self, taken: HeldNotice, method: NotificationMethod, producer: KafkaProducer) -> None:
         self._planner.begin_repeats(taken.notice, method)
+        self._held.release(taken.row)
         give_up = partial(self._held.give_up, taken.row, self._clock.time_ms())
         if self._published(self._retry_topic, taken.notice, method.id, producer, give_up):
             self._held.remove(taken.row)
@@ -143,10 +156,8 @@ class HeldRelease:
         members = self._held.members(row.group_key)
         if not members:
             return
-        method = self._method(row, members[0].notice.change)
+        method, members = self._told(members)
         if method is None:
-            for each in members:
-                self._held.remove(each.row)
             return
         members = [each for each in members if not self._suppressed(each)]
         hold = self._planner.limit(method.id, is_digest=row.group_key.startswith(LIMIT_KEY)) if members else None
@@ -158,6 +169,15 @@ class HeldRelease:
                 self._send(taken, method, producer)
         elif members:
             self._seal(members, method, producer)
+
+    def _told(self, members: Sequence[HeldNotice]) -> tuple[NotificationMethod | None, list[HeldNotice]]:
+        """The method of a group, and the members that are still for it: they may be of several definitions."""
+        known = [(each, self._method(each.row, each.notice.change)) for each in members]
+        for each, method in known:
+            if method is None:
+                self._held.give_up(each.row, self._clock.time_ms(), _NO_ACTION)
+        left = [(each, method) for each, method in known if method is not None]
+        return (left[0][1] if left else None), [each for each, _ in left]
 
     def _seal(self, members: Sequence[HeldNotice], method: NotificationMethod, producer: KafkaProducer) -> None:
         message = self._held.seal(members, self._later(_LEASE_MS))
@@ -182,6 +202,9 @@ class HeldRelease:
             taken = self._held.take(each.row, self._later(_LEASE_MS if state is None else _UNFINISHED_MS))
             if taken is None:
                 return
+            method = self._method(each.row, taken.notice.change)
+            if method is not None:
+                self._planner.begin_repeats(taken.notice, method)
         message = self._held.message(row.sealed) if state is None else None
         if message is not None:
             self._publish_group(message, row.method_id, producer)

@@ -19,7 +19,7 @@ _PACKAGE = "monasca_common.notification"
 _MOST_SUBJECT, _MOST_TEXT = 250, 100_000  # characters; receivers refuse more, and people do not read it
 _MOST_METRICS = 100
 _MOST_CHANGES = 100
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
 class Texts:

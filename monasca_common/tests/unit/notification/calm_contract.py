@@ -123,8 +123,9 @@ class CalmCase:
         """The alarm enters the state now: in the database, and in the change that is returned."""
         alarm, metric, dimension = tables.alarm, tables.alarm_metric, tables.alarm_dimension
         values = {"state": state, "state_updated": self.clock.now_ms, "lifecycle_state": None}
-        same = sa.select(alarm.c.id).where(alarm.c.id == own_id)
-        if self.alarms_database.rows(same):
+        before = self.alarms_database.rows(sa.select(alarm.c.state).where(alarm.c.id == own_id))
+        facts = {"old_state": before[0][0] if before else "OK", **facts}
+        if before:
             self.write(alarm.update().where(alarm.c.id == own_id).values(values))
         else:
             row = {"id": own_id, "tenant": tenant, "definition_id": definition, "match_key": own_id.encode()}

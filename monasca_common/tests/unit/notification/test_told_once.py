@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom nobody may forget: what was withheld, sent by hand or interrupted is told once, whatever comes between."""
+
+from monasca_common.kafka import failpoints
+from monasca_common.notification.calm import CalmRules
+from monasca_common.notification.ledger import FAILED, NoticeLedger
+from monasca_common.notification.notice import notice_of
+from monasca_common.notification.notifiers.email import message_of
+from monasca_common.notification.texts import Texts
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.notification.calm_contract import (
+    HOUR_MS,
+    LEASE_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    CalmCase,
+    _read,
+    _values,
+)
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
+
+DAY_MS = 24 * HOUR_MS
+
+
+class ToldCase(CalmCase, SqliteTestCase):
+    def setUp(self):
+        super().setUp()
+        self.define("d1", "cpu")
+        self.define("d2", "disk")
+
+
+class AlarmActionsAloneTest(ToldCase):
+    """A definition with alarm_actions alone: the OK between leaves no row in the ledger."""
+
+    def test_after_one_silence_the_alarm_is_told_again(self):
+        self.method(states=("ALARM",))
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.assertEqual(["a1:ALARM"], self.told())
+        self.clock.now_ms += DAY_MS
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.wait(2 * HOUR_MS)
+        self.assertEqual([], self.told())
+        for _ in range(3):  # days later, no silence any more
+            self.clock.now_ms += DAY_MS
+            self.tell(self.alarm("a1"))
+            self.wait(SECOND_MS)
+            self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.assertEqual(["a1:ALARM"] * 3, self.told())
+
+    def test_a_host_that_does_not_come_back_is_told_at_the_end_of_the_silence(self):
+        self.method(states=("ALARM",))
+        self.tell(self.alarm("a1"))
+        self.wait(SECOND_MS)
+        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.assertEqual(["a1:ALARM"], self.told())
+        self.clock.now_ms += DAY_MS
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.wait(HOUR_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+
+
+class DigestOfManyDefinitionsTest(ToldCase):
+    rules = CalmRules(max_per_minute=1)
+
+    def test_an_action_that_is_taken_from_one_definition_takes_no_other_alarm_along(self):
+        method = self.method()
+        self.act(method, "d2")
+        self.tell(self.alarm("a0"))
+        self.clock.now_ms += 1
+        self.tell(self.alarm("b1", definition="d2"))
+        self.clock.now_ms += 1
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("a2"))
+        self.assertEqual(["a0:ALARM"], self.told())
+        action = tables.alarm_action  # d2 is deleted, or its action taken away
+        self.write(action.delete().where(action.c.definition_id == "d2"))
+        self.wait(MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+
+    def test_groups_by_a_dimension(self):
+        self.start(CalmRules(group_by=("hostname",), group_wait_ms=SECOND_MS))
+        method = self.method()
+        self.act(method, "d2")
+        self.tell(self.alarm("b1", definition="d2"))
+        self.clock.now_ms += 1
+        self.tell(self.alarm("a1"))
+        self.tell(self.alarm("a2"))
+        action = tables.alarm_action
+        self.write(action.delete().where(action.c.definition_id == "d2"))
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+
+
+class ResendWhileRetriesWaitTest(ToldCase):
+    def test_resends_that_fail_leave_the_retries_as_they_are(self):
+        method = self.method()
+        made = self.alarm("a1")
+        self.people.fails = True
+        [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", made.message)))
+        ledger, notice = NoticeLedger(self.alarms_database), notice_of(made, method)
+        for _ in range(2):  # as NotificationResend.act does
+            self.assertTrue(ledger.resend(notice.id, self.clock.now_ms))
+            ledger.finish(notice, FAILED, self.clock.now_ms, "answered 500")
+            ledger.restore(notice.id, "failed")
+        self.people.fails = False
+        self.queue = [(topic, value)]
+        self.deliver()
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_resends_that_fail_do_not_end_it_without_a_dead_letter(self):
+        method = self.method()
+        made = self.alarm("a1")
+        self.people.fails = True
+        [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", made.message)))
+        ledger, notice = NoticeLedger(self.alarms_database), notice_of(made, method)
+        for _ in range(2):
+            self.assertTrue(ledger.resend(notice.id, self.clock.now_ms))
+            ledger.finish(notice, FAILED, self.clock.now_ms, "answered 500")
+            ledger.restore(notice.id, "failed")
+        self.queue = [(topic, value)]
+        self.deliver()
+        self.assertEqual([("a1", "given up")], self.ledger())
+
+
+class ResendOfWhatIsHeldTest(ToldCase):
+    rules = CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
+
+    def test_a_resend_that_fails_while_the_group_is_sent_loses_nothing(self):
+        method = self.method()
+        made = self.alarm("a1")
+        self.tell(made)
+        ledger, notice = NoticeLedger(self.alarms_database), notice_of(made, method)
+        self.assertTrue(ledger.resend(notice.id, self.clock.now_ms))
+        self.wait(10 * SECOND_MS)  # the group is due while the receiver of the resend hangs
+        ledger.finish(notice, FAILED, self.clock.now_ms, "no answer within 10 s")
+        ledger.restore(notice.id, "held")
+        self.wait(HOUR_MS)
+        self.assertEqual(["a1:ALARM"], self.told())
+
+
+class SentAndThenHeldTest(ToldCase):
+    def test_what_was_sent_by_hand_during_a_silence_is_in_no_group_after_it(self):
+        self.start(CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS))
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.write(tables.notification.update().values(state="sent", attempts=1))  # resend
+        self.wait(HOUR_MS)
+        self.wait(10 * SECOND_MS)
+        self.assertEqual(([], [("a1", "sent")]), (self.told(), self.ledger()))
+
+    def test_a_crash_after_the_release_sends_it_once(self):
+        self.start(CalmRules(max_per_minute=1))
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        with failpoints.armed("notification.after_release", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.wait, HOUR_MS)
+        self.start()
+        self.deliver()  # the other process sends it
+        self.assertEqual(["a1:ALARM"], self.told())
+        self.wait(LEASE_MS)  # it is due again, and the minute is full
+        self.wait(MINUTE_MS)
+        self.assertEqual([], self.told())
+
+
+class ReleasedAndNotYetSentTest(ToldCase):
+    def test_the_end_of_an_alarm_that_was_released_is_told(self):
+        self.method()
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.clock.now_ms += HOUR_MS
+        self.releases.release_due(self.producer)  # ALARM is in the retry topic
+        self.clock.now_ms += SECOND_MS
+        self.queue += _values(
+            self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK", old_state="ALARM").message))
+        )
+        self.deliver()
+        self.wait(HOUR_MS)
+        self.assertIn(self.told(), (["a1:ALARM", "a1:OK"], ["a1:OK", "a1:ALARM"], []))
+
+
+class RepeatsOfSealedGroupsTest(ToldCase):
+    rules = CalmRules(group_by=("definition",), group_wait_ms=10 * SECOND_MS)
+
+    def test_a_crash_after_the_seal_loses_no_repeats(self):
+        self.method(period=60)
+        for number in (1, 2):
+            self.tell(self.alarm(f"a{number}"))
+        with failpoints.armed("notification.after_seal", "raise"):
+            self.assertRaises(failpoints.FailPointReached, self.wait, 10 * SECOND_MS)
+        self.start()
+        self.wait(LEASE_MS)
+        self.assertEqual(["a1:ALARM a2:ALARM"], self.told())
+        self.wait(MINUTE_MS)
+        self.wait(MINUTE_MS)
+        self.assertEqual(["a1:ALARM"] * 2 + ["a2:ALARM"] * 2, sorted(self.told()))
+
+
+class LongAlarmsTest(ToldCase):
+    def test_the_end_of_an_alarm_that_lasted_longer_than_the_retention_is_told_after_a_silence(self):
+        self.method()
+        self.tell(self.alarm("a1"))
+        self.assertEqual(["a1:ALARM"], self.told())
+        self.clock.now_ms += 31 * DAY_MS
+        NoticeLedger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.wait(HOUR_MS)
+        self.assertEqual(["a1:OK"], self.told())
+
+
+class OneUnreadableAddressTest(ToldCase):
+    """The key of one row is lost, or the row is damaged."""
+
+    def damage(self, method_id):
+        table = tables.notification_method
+        self.write(table.update().where(table.c.id == method_id).values(address="gAAA", address_key="00000000"))
+
+    def test_a_group_that_is_held_stops_no_other_tenant(self):
+        self.start(CalmRules(group_by=("definition",), group_wait_ms=SECOND_MS))
+        self.method()
+        self.define("d3", "cpu", tenant="t2")
+        broken = self.method("other", definition="d3", tenant="t2")
+        self.tell(self.alarm("b1", definition="d3", tenant="t2"))
+        self.clock.now_ms += 10
+        self.tell(self.alarm("a1"))
+        self.damage(broken)
+        for _ in range(60):
+            self.clock.now_ms += MINUTE_MS
+            self.releases.release_due(self.producer)
+            self.deliver()
+        self.assertEqual(["a1:ALARM"], self.told())
+
+
+class SubjectTest(ToldCase):
+    def test_a_next_line_in_a_name_is_sent(self):
+        made = self.alarm("a1", name="disk full\x85 on h1")
+        message = message_of(notice_of(made, "m"), Texts(), sender="a@example.org", receiver="b@example.org")
+        self.assertIn(b"disk full", message.as_bytes())
