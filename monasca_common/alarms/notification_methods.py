@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.address_keys import PLAIN, AddressKeys
+from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Select, Slice, Sort, new_id, ordered
 from monasca_common.alarms.errors import BrokenRules, NameTaken, UnknownId
 from monasca_common.models.errors import Violation
@@ -56,13 +56,14 @@ _NO_BLANK = re.compile(rf"[^{_BLANK}]+")
 @dataclass(frozen=True, slots=True)
 class NotificationMethod:
     """``type``: of `types`. ``period``: seconds after which a notification is repeated; 0: never. ``id``: empty until
-    it is stored."""
+    it is stored. ``unreadable``: why its address is empty, although it has one."""
 
     name: str
     type: str
     address: str = field(repr=False)
     period: int = 0
     id: str = ""
+    unreadable: AddressUnreadable | None = None
 
     @property
     def masked_address(self) -> str:
@@ -141,7 +142,7 @@ class NotificationMethods:
         self._keys = keys
 
     def found(self, tenant: str, sorts: Sequence[Sort], part: Slice) -> list[NotificationMethod]:
-        """Raises `AddressUnreadable`; so do the others that return a method."""
+        """Raises `AddressUnreadable`; so do the others that return a method, and say nothing else."""
         those = _SELECT.where(_METHOD.c.tenant == tenant)
         if all(sort.field != "address" for sort in sorts):
             return self._opened(self._database.rows(ordered(those, sorts, _COLUMNS, _METHOD.c.id, part)))
@@ -171,9 +172,16 @@ class NotificationMethods:
         return self._opened(rows)[0]
 
     def notified(self, tenant: str, definition_id: str, state: str) -> list[NotificationMethod]:
-        """Whom an alarm of the definition tells that it entered ``state``, in order."""
+        """Whom an alarm of the definition tells that it entered ``state``, in order.
+
+        One whose address is unreadable is among them, and keeps nobody from the others.
+        """
         values = {"of_tenant": tenant, "of_definition": definition_id, "entered": state}
-        return self._opened(self._database.rows(_NOTIFIED, values))
+        return list(map(self._as_found, self._database.rows(_NOTIFIED, values)))
+
+    def told(self, tenant: str, method_id: str) -> NotificationMethod:
+        """As one of `notified`. Raises `UnknownId`."""
+        return self._database.read(lambda connection: self._as_found(_row_of(connection, tenant, method_id)))
 
     def create(self, tenant: str, method: NotificationMethod, now_ms: int) -> NotificationMethod:
         """Raises `BrokenRules`, `NameTaken`."""
@@ -221,16 +229,26 @@ class NotificationMethods:
             for row in rows
         ]
 
+    def _as_found(self, row: Row) -> NotificationMethod:
+        try:
+            return self._opened([row])[0]
+        except AddressUnreadable as error:
+            return NotificationMethod(row.name, row.type, "", row.period, row.id, unreadable=error)
+
     def _one(self, connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> NotificationMethod:
-        statement = _SELECT.where(*_of(tenant, method_id))
-        rows = connection.execute(statement.with_for_update() if lock else statement).all()
-        if not rows:
-            raise UnknownId(_WHAT, method_id)
-        return self._opened(rows)[0]
+        return self._opened([_row_of(connection, tenant, method_id, lock=lock)])[0]
 
     def _row(self, method: NotificationMethod) -> dict[str, str | int | None]:
         sealed = self._keys.seal(method.address)
         return {"name": method.name, "type": method.type, "period": method.period, **sealed}
+
+
+def _row_of(connection: sa.Connection, tenant: str, method_id: str, *, lock: bool = False) -> Row:
+    statement = _SELECT.where(*_of(tenant, method_id))
+    rows = connection.execute(statement.with_for_update() if lock else statement).all()
+    if not rows:
+        raise UnknownId(_WHAT, method_id)
+    return rows[0]
 
 
 def _checked(method: NotificationMethod) -> NotificationMethod:

@@ -91,7 +91,9 @@ class NotificationTest(MonascaCommand):
             type_, address = _where(conf, parsed_args)
             notice = notice_of(_test_change(), _METHOD)
             answer = Notifiers(conf).load(type_).send(notice, address)
-        except (AlarmsError, NotificationError, StorageError, ConfigurationError, cfg.Error) as error:
+        except NotificationError as error:
+            return self.complain(error.for_operators)
+        except (AlarmsError, StorageError, ConfigurationError, cfg.Error) as error:
             return self.complain(str(error))
         self.print(f"sent: {notice.id}" + (f" ({answer})" if answer else ""))
         return 0

@@ -156,10 +156,11 @@ class NotificationResend(_LedgerCommand):
         try:
             answer = notifier.send(notice, method.address)
         except Exception as error:
-            reason = str(error) if isinstance(error, NotificationError) else f"{method.type}: {type(error).__name__}"
-            ledger.finish(notice, FAILED, _now_ms(), reason)
+            if not isinstance(error, NotificationError):
+                error = NotificationError(f"{method.type}: {type(error).__name__}")
+            ledger.finish(notice, FAILED, _now_ms(), str(error))
             ledger.restore(notice.id, before.state)
-            return self.complain(reason)
+            return self.complain(error.for_operators)
         ledger.finish(notice, SENT, _now_ms(), answer)
         self.print(f"sent: {notice.id}" + (f" ({answer})" if answer else ""))
         return 0

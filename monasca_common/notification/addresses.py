@@ -82,6 +82,15 @@ def endpoint(url: str) -> Endpoint:
     )
 
 
+def destination(url: str) -> str:
+    """Host and port; empty where it is not a URL that anything is sent to."""
+    try:
+        where = endpoint(url)
+    except AddressRefused:
+        return ""
+    return f"{where.host.rstrip('.')}:{where.port}"
+
+
 def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> Sequence[tuple[bool, str]]:
     return (
         (bool(_FORBIDDEN_SIGNS.search(url)), "holds blanks, signs of control or backslashes: percent-encode them"),
@@ -134,10 +143,7 @@ class Resolver:
             raise SendFailed(f"{where.host} has no address")
         for address in found:
             if not self._rules.permits(address):
-                raise AddressRefused(
-                    f"{where.host} leads to {address}, where notifications may not go: use a public address, or have "
-                    "the operator add its network to allowed_networks in group [notification]"
-                )
+                raise refusal(where.host, str(address))
         return found
 
     def _entries(self, where: Endpoint, seconds: float) -> Sequence[tuple[Any, ...]]:
@@ -160,6 +166,15 @@ class Resolver:
         if isinstance(found, OSError | UnicodeError):
             raise SendFailed(f"{where.host} cannot be resolved: {found}")
         return found
+
+
+def refusal(what: str, address: str) -> AddressRefused:
+    """``what`` leads to an address where nothing may be sent. Which one it is tells of a network that is not public."""
+    return AddressRefused(
+        f"{what} leads where notifications may not go: use a public address, or have the operator add its network to "
+        "allowed_networks in group [notification]",
+        detail=f"to {address}",
+    )
 
 
 def _address(entry: tuple[Any, ...]) -> IpAddress:

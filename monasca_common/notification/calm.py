@@ -83,12 +83,13 @@ class ChangeFacts:
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Why a notification is not sent now. ``state``: of the ledger. ``due_ms``: when it is looked at again; ``None``:
-    never. ``group_key``: what is sent with it."""
+    never. ``group_key``: what is sent with it. ``silence_id``: of the silence that it waits for."""
 
     state: str
     due_ms: int | None
     reason: str
     group_key: str = ""
+    silence_id: str = ""
 
 
 class RepeatStep(enum.Enum):
@@ -150,7 +151,7 @@ def _values(keys: Iterable[str], dimensions: Mapping[str, str]) -> tuple[str, ..
 def suppression(rules: CalmRules, facts: ChangeFacts, change: AlarmChange, now_ms: int) -> Hold | None:
     """Why nobody is to be told of the change now."""
     if (silence := silencing(facts.silences, change, now_ms)) is not None:
-        return Hold(SILENCED, silence.until_ms, silence.shown)
+        return Hold(SILENCED, silence.until_ms, silence.shown, silence_id=silence.id)
     if (source := inhibiting(rules.inhibitions, facts.active, change)) is not None:
         reason = f"inhibited by the alarm {source.id} of {source.definition}"
         return Hold(INHIBITED, now_ms + MINUTE_MS, reason)

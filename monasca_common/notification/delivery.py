@@ -18,11 +18,13 @@ from monasca_common.notification.errors import NotificationError, SendFailed, Se
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
-from monasca_common.notification.places import MethodPlace, MethodPlaces
+from monasca_common.notification.places import SendingPlace, SendingPlaces
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.status import NotificationMetrics
 
 LOG = logging.getLogger(__name__)
+
+_KEY_SECONDS = 60.0  # so often an address is looked at that waits for its key
 
 
 class NoticeDelivery:
@@ -36,6 +38,7 @@ class NoticeDelivery:
         clock: Clock,
         *,
         max_at_one_method: int,
+        max_at_one_destination: int,
         announce: Callable[[Unpublished], None] = lambda _: None,
         metrics: NotificationMetrics | None = None,
     ) -> None:
@@ -43,7 +46,7 @@ class NoticeDelivery:
         self._notifiers = notifiers
         self._policy = policy
         self._clock = clock
-        self._places = MethodPlaces(max_at_one_method, policy.max_backoff_seconds, clock)
+        self._places = SendingPlaces(max_at_one_method, max_at_one_destination, policy.max_backoff_seconds, clock)
         self._announce = announce
         self._metrics = metrics or NotificationMetrics()
         self._lock = threading.Lock()
@@ -58,9 +61,12 @@ class NoticeDelivery:
 
         Raises `StorageError`: then it comes again.
         """
-        with self._places.place(method.id, notice.id) as place:
+        if method.unreadable is not None:
+            LOG.error("notification %s waits: %s", notice.id, method.unreadable)
+            return self._retry(notice, method.id, attempt, _KEY_SECONDS, str(method.unreadable))
+        with self._places.place(method.id, self._destination(method), notice.id) as place:
             if place.turn_seconds is not None:
-                reason = "others are being sent to this method"
+                reason = "others are being sent there"
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
             following = self._attempt(notice, method, attempt, place, released=released)
             place.failed = following is not None
@@ -76,7 +82,7 @@ class NoticeDelivery:
         self._count(why)
 
     def _attempt(
-        self, notice: Notice, method: NotificationMethod, attempt: int, place: MethodPlace, *, released: bool
+        self, notice: Notice, method: NotificationMethod, attempt: int, place: SendingPlace, *, released: bool
     ) -> Retry | None:
         if notice.id in self._unrecorded:
             self._record_sent(notice, method, None)
@@ -95,9 +101,17 @@ class NoticeDelivery:
         except NotificationError as error:
             return self._failed(notice, method, attempt, error)
         fail_point("notification.after_send")
-        self._places.leave(method.id, place)
+        self._places.leave(place)
         self._record_sent(notice, method, answer)
         return None
+
+    def _destination(self, method: NotificationMethod) -> str:
+        notifier = self._notifiers.get(method.type)
+        try:
+            return "" if notifier is None else notifier.destination(method.address)
+        except Exception:
+            LOG.exception("the notifier of %s does not know the destination of a method", method.type)
+            return ""
 
     def _send(self, notice: Notice, method: NotificationMethod) -> str | None:
         notifier = self._notifiers.get(method.type)
@@ -122,7 +136,7 @@ class NoticeDelivery:
     def _failed(self, notice: Notice, method: NotificationMethod, attempt: int, error: NotificationError) -> Retry:
         self._finish(notice, FAILED, str(error))
         self._count("failed attempts", method.type)
-        LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error)
+        LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error.for_operators)
         if isinstance(error, SendRefused):
             return self._retry(notice, method.id, max(attempt, self._policy.attempts) + 1, 0.0, str(error))
         seconds = self._delay(attempt)

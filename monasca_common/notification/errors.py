@@ -8,22 +8,41 @@
     └── SendRefused           no attempt can succeed while the method is as it is
         └── AddressRefused    nothing may be sent to this address
 
-Their texts name a receiver's host and never the rest of its address, which may hold a secret.
+Their texts name a receiver's host and never the rest of its address, which may hold a secret. Tenants read them:
+what only operators may know, as the private address that a host leads to, is in ``detail``.
 """
 
 from __future__ import annotations
 
+_MOST_REASON = 500  # characters
+
+
+def storable(reason: str) -> str:
+    """As it is recorded and published: what a receiver or a notifier of another package says may hold signs that
+    neither a database nor JSON takes."""
+    return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
+
 
 class NotificationError(Exception):
     """Base of what a notifier raises."""
+
+    def __init__(self, reason: str, *, detail: str = "") -> None:
+        super().__init__(reason)
+        self.detail = detail
+
+    @property
+    def for_operators(self) -> str:
+        return f"{self} ({self.detail})" if self.detail else str(self)
 
 
 class SendFailed(NotificationError):
     """``after_seconds``: when the receiver wants the next attempt at the earliest, if it says so. ``status``: of its
     answer over HTTP, if there was one."""
 
-    def __init__(self, reason: str, after_seconds: float | None = None, status: int | None = None) -> None:
-        super().__init__(reason)
+    def __init__(
+        self, reason: str, after_seconds: float | None = None, status: int | None = None, *, detail: str = ""
+    ) -> None:
+        super().__init__(reason, detail=detail)
         self.after_seconds = after_seconds
         self.status = status
 

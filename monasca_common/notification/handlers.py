@@ -78,7 +78,8 @@ class ChangesHandler:
 class RetriesHandler:
     """Makes each attempt when it is due; after the last one the notification is a dead letter.
 
-    ``max_late_seconds``: a first attempt that comes later than that is left out, as there is a newer one.
+    ``ttl_seconds``: how long after a change an address may wait for its key. ``max_late_seconds``: a first attempt that
+    comes later than that is left out, as there is a newer one.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class RetriesHandler:
         *,
         retry_topic: str,
         max_attempts: int,
+        ttl_seconds: float,
         max_late_seconds: float | None = None,
     ) -> None:
         self._methods = methods
@@ -100,6 +102,7 @@ class RetriesHandler:
         self._clock = clock
         self._retry_topic = retry_topic
         self._max_attempts = max_attempts
+        self._ttl_ms = ttl_seconds * 1000
         self._max_late_seconds = max_late_seconds
 
     def __call__(self, message: Message) -> list[Output]:
@@ -126,10 +129,13 @@ class RetriesHandler:
             self._give_up(notice, retry.reason)
             raise Poison(retry.reason)
         try:
-            method = self._methods.get(notice.change.tenant, retry.method_id)
+            method = self._methods.told(notice.change.tenant, retry.method_id)
         except UnknownId:
             self._give_up(notice, "the method was deleted")
             return None
+        if method.unreadable is not None and self._clock.time_ms() - notice.change.time_ms > self._ttl_ms:
+            self._give_up(notice, str(method.unreadable))
+            raise Poison(str(method.unreadable))
         following = self._delivery.attempt(notice, method, retry.attempt, released=True)
         if following is None and notice.others:
             self._held.finish(notice.id, self._clock.time_ms())

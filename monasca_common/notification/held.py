@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase, Condition, Row
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.notification.calm import HELD, INHIBITED, LIMIT_KEY, SILENCED, Hold, RateWindow, admission
+from monasca_common.notification.errors import storable
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, new_row
 from monasca_common.notification.notice import Notice, group_of, repeat_of
 from monasca_common.storage.sql import tables
@@ -24,9 +25,9 @@ MOST_MEMBERS = 200
 MOST_BYTES = 500_000  # of the changes of one message that tells of several
 
 _HELD, _RATE, _NOTIFICATION = tables.notification_held, tables.notification_rate, tables.notification
+_SILENCE = tables.silence
 _COLUMNS = [column for column in _HELD.c if column.name not in ("value", "size", "created")]
 _WHOLE = [*_COLUMNS, _HELD.c.value]
-_MOST_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,17 @@ class HeldNotices:
 
     def withhold(self, notice: Notice, method_id: str, hold: Hold, now_ms: int) -> str:
         """Record that it is not sent now, unless the ledger has it. Returns the state that the ledger has then."""
-        reason = {"reason": hold.reason[:_MOST_REASON]}
+        reason = {"reason": storable(hold.reason)}
         recorded = new_row(notice, method_id, now_ms, state=hold.state, attempts=0) | reason
-        row = _row(notice.id, notice, method_id, hold.state, now_ms) | {"group_key": hold.group_key, "due": hold.due_ms}
+        row = _row(notice.id, notice, method_id, hold.state, now_ms) | {"group_key": hold.group_key}
 
         def work(connection: sa.Connection) -> str:
             found = _state(connection, notice.id)
             if found is None:
                 connection.execute(_NOTIFICATION.insert().values(recorded))
-                if hold.due_ms is not None:
-                    connection.execute(_HELD.insert().values(row))
+                due_ms = _due(connection, hold, now_ms)
+                if due_ms is not None:
+                    connection.execute(_HELD.insert().values(row | {"due": due_ms}))
             return found or hold.state
 
         return self._database.write(work)
@@ -129,9 +131,10 @@ class HeldNotices:
             if _state(connection, row.notice_id) in (SENDING, SENT, FAILED, GIVEN_UP):
                 connection.execute(_HELD.delete().where(_HELD.c.id == row.id))
                 return
-            values = {"kind": hold.state, "due": hold.due_ms, "group_key": hold.group_key, "created": now_ms}
+            due_ms = _due(connection, hold, now_ms)
+            values = {"kind": hold.state, "due": due_ms, "group_key": hold.group_key, "created": now_ms}
             connection.execute(_HELD.update().where(_HELD.c.id == row.id).values(values))
-            recorded = {"state": hold.state, "reason": hold.reason[:_MOST_REASON], "updated": now_ms}
+            recorded = {"state": hold.state, "reason": storable(hold.reason), "updated": now_ms}
             connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == row.notice_id).values(recorded))
 
         self._database.write(work)
@@ -229,6 +232,15 @@ class HeldNotices:
         self._database.write(work)
 
 
+def _due(connection: sa.Connection, hold: Hold, now_ms: int) -> int | None:
+    """When it is looked at again: at once, if its silence was deleted since it was read. Who deletes one meanwhile
+    waits for this transaction, and then finds what it held."""
+    if not hold.silence_id:
+        return hold.due_ms
+    lasting = sa.select(_SILENCE.c.id).where(_SILENCE.c.id == hold.silence_id).with_for_update(read=True)
+    return now_ms if connection.execute(lasting).one_or_none() is None else hold.due_ms
+
+
 def _row(own_id: str, notice: Notice, method_id: str, kind: str, now_ms: int) -> dict[str, str | int | bytes | None]:
     value = notice.change.message
     return {
@@ -259,7 +271,7 @@ def _end_all(connection: sa.Connection, message_id: str, state: str, reason: str
 
 
 def _end(connection: sa.Connection, notice_ids: Sequence[str], state: str, reason: str, now_ms: int) -> None:
-    values = {"state": state, "reason": reason[:_MOST_REASON], "updated": now_ms}
+    values = {"state": state, "reason": storable(reason), "updated": now_ms}
     connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id.in_(notice_ids)).values(values))
 
 

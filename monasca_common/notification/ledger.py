@@ -14,13 +14,13 @@ from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.outbox import Unpublished
 from monasca_common.models import json_text
 from monasca_common.notification.calm import HELD, INHIBITED, SILENCED
+from monasca_common.notification.errors import storable
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
 
 _NOTIFICATION, _RATE = tables.notification, tables.notification_rate
-_MOST_REASON = 500
 _MOST_FAILURES = 50
 NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
 ROWS_A_PORTION = 1000
@@ -111,7 +111,7 @@ class NoticeLedger:
 def _finish(
     connection: sa.Connection, notice: Notice, state: str, now_ms: int, reason: str | None
 ) -> Unpublished | None:
-    shown = reason and _storable(reason)
+    shown = reason and storable(reason)
     values: dict[str, Any] = {"own_id": notice.id, "ended_as": state, "ended": now_ms, "answer": shown}
     statement = _END
     if state == FAILED:
@@ -125,11 +125,6 @@ def _finish(
     message_id = f"{notice.id}/{state}/{row.attempts}".encode()
     value = announcement(notice, row, state=state, answer=shown, now_ms=now_ms)
     return outbox.put(connection, NOTIFICATION, notice.change.alarm_id, message_id, value, now_ms)
-
-
-def _storable(reason: str) -> str:
-    """What a receiver or a notifier of another package says may hold what no database takes."""
-    return reason[:_MOST_REASON].encode("utf-8", "replace").decode().replace("\0", "?")
 
 
 def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, now_ms: int) -> bytes:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many notifications are sent to one method at once, so that a slow receiver keeps few threads and delays no other.
+"""How many notifications are sent to one method, and to one destination, at once: so that a slow receiver keeps few
+threads and delays no other, however many methods lead to it.
 
-Who finds no place waits for one as long as that is quick. Otherwise it is told when its turn comes: turns of one
-method follow each other at the pace of its receiver, so that what waits is not tried again and again.
+Who finds no place waits for one as long as that is quick. Otherwise it is told when its turn comes: turns at one
+receiver follow each other at its pace, so that what waits is not tried again and again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from monasca_common.kafka.clock import Clock
 
@@ -19,40 +20,47 @@ _MOST_WAIT_SECONDS = 1.0
 _SOONEST_TURN_SECONDS = 1.0
 _FIRST_GUESS_SECONDS = 0.02  # what a receiver takes of which nothing is known
 _WEIGHT = 0.3  # of the latest duration in the mean
-_MOST_IDLE = 10_000  # methods that are remembered while nothing is sent to them
+_MOST_IDLE = 10_000  # methods and destinations that are remembered while nothing is sent to them
+# A failure that took so long kept a thread: the destination hangs, whoever's method it was.
+_HANG_SECONDS = 1.0
+_SHARE_OF_HANGING = 4
 
 
-class MethodPlace:
+class SendingPlace:
     """``turn_seconds``: ``None`` where it may be sent now, else when it may be tried again. Set ``failed`` where the
     receiver did not take it."""
 
-    __slots__ = ("began", "failed", "is_left", "turn_seconds")
+    __slots__ = ("began", "failed", "is_left", "queues", "turn_seconds")
 
-    def __init__(self, began: float, turn_seconds: float | None = None) -> None:
+    def __init__(self, queues: Sequence[_Queue], began: float, turn_seconds: float | None = None) -> None:
+        self.queues = queues
         self.began = began
         self.turn_seconds = turn_seconds
         self.is_left = turn_seconds is not None
         self.failed = False
 
 
-class MethodPlaces:
-    """Thread-safe. ``most``: at one method; one that failed last has a single place.
+class SendingPlaces:
+    """Thread-safe. ``at_method``: at one method at once; one that failed last has a single place. ``at_destination``: a
+    quarter of them at one where an attempt hung last.
 
     ``most_turn_seconds``: how far ahead a turn may be.
     """
 
-    def __init__(self, most: int, most_turn_seconds: float, clock: Clock) -> None:
-        self._most = most
+    def __init__(self, at_method: int, at_destination: int, most_turn_seconds: float, clock: Clock) -> None:
+        self._at_method = at_method
+        self._at_destination = at_destination
         self._most_turn_seconds = most_turn_seconds
         self._clock = clock
         self._lock = threading.Lock()
         self._methods: dict[str, _Queue] = {}
+        self._destinations: dict[str, _Queue] = {}
         self._being_sent: set[str] = set()
 
     @contextlib.contextmanager
-    def place(self, method_id: str, notice_id: str) -> Iterator[MethodPlace]:
-        """For one notice, which is never sent twice at once."""
-        made = self._enter(method_id, notice_id)
+    def place(self, method_id: str, destination: str, notice_id: str) -> Iterator[SendingPlace]:
+        """For one notice, which is never sent twice at once. ``destination``: empty where nothing is connected to."""
+        made = self._enter(method_id, destination, notice_id)
         try:
             yield made
         except BaseException:
@@ -60,73 +68,101 @@ class MethodPlaces:
             raise
         finally:
             if made.turn_seconds is None:
-                self.leave(method_id, made)
+                self.leave(made)
                 with self._lock:
                     self._being_sent.discard(notice_id)
 
-    def leave(self, method_id: str, place: MethodPlace) -> None:
+    def leave(self, place: SendingPlace) -> None:
         """Another may be sent; what is still to be recorded of this one takes none of the receiver's time."""
         with self._lock:
-            if place.is_left:
-                return
-            place.is_left = True
-            queue = self._methods[method_id]
-            queue.began.remove(place.began)
-            queue.seconds += (self._clock.monotonic() - place.began - queue.seconds) * _WEIGHT
-            queue.failing = place.failed
-            queue.freed.notify(1 if place.failed else self._most)
+            if not place.is_left:
+                place.is_left = True
+                for queue in place.queues:
+                    queue.leave(place.began, self._clock.monotonic(), failed=place.failed)
 
-    def _enter(self, method_id: str, notice_id: str) -> MethodPlace:
+    def _enter(self, method_id: str, destination: str, notice_id: str) -> SendingPlace:
         with self._lock:
-            receiver = self._methods.get(method_id)
-            if receiver is None:
-                self._forget_idle()
-                receiver = self._methods[method_id] = _Queue(self._lock)
-            if not self._is_free(receiver) and self._is_worth_waiting(receiver):
-                receiver.waiting += 1
-                receiver.freed.wait_for(lambda: self._is_free(receiver), _MOST_WAIT_SECONDS)
-                receiver.waiting -= 1
+            queues = self._queues(method_id, destination)
+            for queue in queues:
+                queue.wait(self._clock.monotonic())
             now = self._clock.monotonic()
-            if notice_id in self._being_sent or not self._is_free(receiver):
-                return MethodPlace(now, self._turn_seconds(receiver, now))
+            if notice_id in self._being_sent or not all(queue.is_free for queue in queues):
+                turns = [queue.turn_seconds(now, self._most_turn_seconds) for queue in queues if not queue.is_free]
+                soonest = min(_SOONEST_TURN_SECONDS, self._most_turn_seconds)
+                return SendingPlace(queues, now, max([soonest, *turns]))
             self._being_sent.add(notice_id)
-            receiver.began.append(now)
-            return MethodPlace(now)
+            for queue in queues:
+                queue.began.append(now)
+            return SendingPlace(queues, now)
 
-    def _is_free(self, receiver: _Queue) -> bool:
-        return len(receiver.began) < self._limit(receiver)
-
-    def _limit(self, receiver: _Queue) -> int:
-        return 1 if receiver.failing else self._most
-
-    def _is_worth_waiting(self, receiver: _Queue) -> bool:
-        each = self._seconds(receiver, self._clock.monotonic())
-        return (receiver.waiting + 1) * each / self._limit(receiver) <= _WORTH_WAITING_SECONDS
-
-    def _seconds(self, receiver: _Queue, now: float) -> float:
-        """What the receiver takes for one: as long as on the average, or as the oldest that is under way."""
-        return max(receiver.seconds, now - receiver.began[0] if receiver.began else 0.0)
-
-    def _turn_seconds(self, receiver: _Queue, now: float) -> float:
-        receiver.turns_until = max(receiver.turns_until, now) + self._seconds(receiver, now) / self._limit(receiver)
-        soonest = min(_SOONEST_TURN_SECONDS, self._most_turn_seconds)
-        return max(soonest, min(receiver.turns_until - now, self._most_turn_seconds))
+    def _queues(self, method_id: str, destination: str) -> list[_Queue]:
+        self._forget_idle()
+        method = self._methods.get(method_id)
+        if method is None:
+            method = self._methods[method_id] = _Queue(self._lock, self._at_method, 1, 0.0)
+        if not destination:
+            return [method]
+        shared = self._destinations.get(destination)
+        if shared is None:
+            fewer = max(1, self._at_destination // _SHARE_OF_HANGING)
+            shared = self._destinations[destination] = _Queue(self._lock, self._at_destination, fewer, _HANG_SECONDS)
+        return [method, shared]
 
     def _forget_idle(self) -> None:
-        if len(self._methods) >= _MOST_IDLE:
-            self._methods = {known: each for known, each in self._methods.items() if each.began or each.waiting}
+        if len(self._methods) > _MOST_IDLE:
+            self._methods = {known: each for known, each in self._methods.items() if each.is_used}
+        if len(self._destinations) > _MOST_IDLE:
+            self._destinations = {known: each for known, each in self._destinations.items() if each.is_used}
 
 
 class _Queue:
-    """``began``: of those under way, the oldest first. ``seconds``: the mean of what one takes. ``turns_until``: up to
-    when turns are given out."""
+    """Who is sent to one receiver, and who waits for that. ``began``: of those under way, the oldest first.
 
-    __slots__ = ("began", "failing", "freed", "seconds", "turns_until", "waiting")
+    ``fewer``: the limit after a failure that took ``tolerated_seconds`` or longer. The lock is its caller's.
+    """
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, most: int, fewer: int, tolerated_seconds: float) -> None:
         self.began: deque[float] = deque()
-        self.seconds = _FIRST_GUESS_SECONDS
-        self.failing = False
         self.waiting = 0
-        self.turns_until = 0.0
-        self.freed = threading.Condition(lock)
+        self._most = most
+        self._fewer = fewer
+        self._tolerated_seconds = tolerated_seconds
+        self._is_failing = False
+        self._mean_seconds = _FIRST_GUESS_SECONDS  # of what one takes
+        self._turns_until = 0.0  # up to when turns are given out
+        self._freed = threading.Condition(lock)
+
+    @property
+    def is_free(self) -> bool:
+        return len(self.began) < self._limit
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.began or self.waiting)
+
+    @property
+    def _limit(self) -> int:
+        return self._fewer if self._is_failing else self._most
+
+    def wait(self, now: float) -> None:
+        """For a place, if one is to be expected soon."""
+        if self.is_free or (self.waiting + 1) * self._seconds(now) / self._limit > _WORTH_WAITING_SECONDS:
+            return
+        self.waiting += 1
+        self._freed.wait_for(lambda: self.is_free, _MOST_WAIT_SECONDS)
+        self.waiting -= 1
+
+    def leave(self, began: float, now: float, *, failed: bool) -> None:
+        self.began.remove(began)
+        self._mean_seconds += (now - began - self._mean_seconds) * _WEIGHT
+        self._is_failing = failed and now - began >= self._tolerated_seconds
+        self._freed.notify(self._limit)
+
+    def turn_seconds(self, now: float, most_turn_seconds: float) -> float:
+        """When it is the turn of the next one."""
+        self._turns_until = max(self._turns_until, now) + self._seconds(now) / self._limit
+        return min(self._turns_until - now, most_turn_seconds)
+
+    def _seconds(self, now: float) -> float:
+        """What the receiver takes for one: as long as on the average, or as the oldest that is under way."""
+        return max(self._mean_seconds, now - self.began[0] if self.began else 0.0)

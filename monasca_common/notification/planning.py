@@ -157,6 +157,7 @@ def _pairs(change: AlarmChange, keys: set[str]) -> dict[str, list[str]]:
     values: dict[str, dict[str, None]] = defaultdict(dict)
     for metric in change.metrics:
         for key in keys & metric.dimensions.keys():
-            if len(values[key]) < _MOST_VALUES:
+            # No stored dimension has a NUL, and a database takes no statement with one.
+            if len(values[key]) < _MOST_VALUES and "\0" not in metric.dimensions[key]:
                 values[key][metric.dimensions[key]] = None
     return {key: list(some) for key, some in values.items()}

@@ -236,9 +236,12 @@ class HeldRelease:
         self._held.advance(row, calm.next_repeat_ms(row.due, method.period, now_ms))
 
     def _method(self, row: HeldRow, change: AlarmChange) -> NotificationMethod | None:
-        """``None``: it is deleted, or no action names it any more."""
+        """``None``: it is deleted, or no action names it any more. Raises `AddressUnreadable`."""
         methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
-        return next((each for each in methods if each.id == row.method_id), None)
+        found = next((each for each in methods if each.id == row.method_id), None)
+        if found is not None and found.unreadable is not None:
+            raise found.unreadable
+        return found
 
     def _published(
         self, topic: str, notice: Notice, method_id: str, producer: KafkaProducer, give_up: Callable[[str], None]

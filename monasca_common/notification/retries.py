@@ -11,6 +11,7 @@ from monasca_common.models import json_text
 from monasca_common.models.errors import Violation
 from monasca_common.models.fields import Fields
 from monasca_common.models.limits import NON_EMPTY
+from monasca_common.notification.errors import storable
 from monasca_common.notification.notice import Notice
 
 
@@ -33,7 +34,7 @@ class Retry:
             "method_id": self.method_id,
             "attempt": self.attempt,
             "not_before": self.not_before_ms,
-            "reason": self.reason,
+            "reason": storable(self.reason),
             "members": max(self.members, len(self.notice.changes)),
         }
         own_id = f"{self.notice.id}/{self.attempt}/{self.not_before_ms}".encode()

@@ -73,6 +73,7 @@ class NotificationWork:
             settings.retry.policy(),
             clock,
             max_at_one_method=settings.processing.max_at_one_method,
+            max_at_one_destination=settings.processing.max_at_one_destination,
             announce=self._announcer.add,
             metrics=self.metrics,
         )
@@ -92,6 +93,7 @@ class NotificationWork:
             clock,
             retry_topic=topic,
             max_attempts=settings.retry.max_attempts,
+            ttl_seconds=settings.processing.ttl,
         )
         self._members = (
             NotificationMember(settings.changes, changes, settings.processing.number, clock),

@@ -44,7 +44,7 @@ _TIMEOUT_HELP = (
 
 
 # Services of Apprise that have servers of their own: their addresses hold no host.
-_FIXED_HOSTS = (
+FIXED_HOSTS = (
     *("bsky", "cliq", "clicksend", "dingtalk", "discord", "feishu", "firehydrant", "flock", "gchat", "guilded"),
     *("ifttt", "ilert", "incidentio", "lark", "line", "msgbird", "notifiarr", "onesignal", "opsgenie", "pagertree"),
     *("pbul", "plivo", "postmark", "pover", "prowl", "push", "resend", "revolt", "sendgrid", "signl4", "simplepush"),
@@ -223,7 +223,7 @@ class JiraSettings:
 class AppriseSettings:
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
     schemes: tuple[str, ...] = option(
-        _FIXED_HOSTS,
+        FIXED_HOSTS,
         help="The forms of addresses that methods of type apprise may have: what stands before :// in them. Those of "
         "the default lead to servers that the service itself runs. Others, such as json and mailto, take a host from "
         "the tenant: its address is judged when it is connected to.",
@@ -280,6 +280,15 @@ class ProcessorSettings:
         help="How many notifications are sent to one method at once; one to a method that failed last. What finds no "
         "place soon is sent by way of the retry topic. Too small: a method with many alarms is told late. Too large: "
         "receivers that hang delay others.",
+    )
+    max_at_one_destination: int = option(
+        16,
+        minimum=1,
+        maximum=1024,
+        unit="notifications",
+        help="How many notifications are sent to one host and port at once, whichever methods lead there; a quarter of "
+        "them where an attempt hung last. Too small: many methods at one service are told late. Too large: a host that "
+        "hangs takes the threads of others.",
     )
     retention_days: int = option(
         30,

@@ -19,15 +19,16 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
 from oslo_config import cfg
 
-from monasca_common.notification.addresses import AddressRules
+from monasca_common.notification.addresses import AddressRules, refusal
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.send_deadline import SendDeadline
-from monasca_common.notification.settings import AppriseSettings, apprise_settings, http_settings
+from monasca_common.notification.settings import FIXED_HOSTS, AppriseSettings, apprise_settings, http_settings
 from monasca_common.notification.texts import Texts
 
 if importlib.util.find_spec("apprise") is None:  # so that the type is offered nowhere without the library
@@ -54,6 +55,11 @@ class AppriseNotifier(Notifier):
     def address_fault(cls, address: str) -> str | None:
         return None if _FORM.fullmatch(address) else "is not an address of Apprise, such as discord://id/token"
 
+    def destination(self, address: str) -> str:
+        """The service, where it runs the server itself; the host, where the address names one."""
+        url = urlsplit(address)
+        return url.scheme if url.scheme in FIXED_HOSTS else f"{url.scheme}://{url.netloc.rpartition('@')[2].lower()}"
+
     def send(self, notice: Notice, address: str) -> str:
         scheme = self._scheme(address)
         with SendDeadline(self._settings.timeout) as deadline, _guarded(self._rules, deadline) as guard:
@@ -67,10 +73,7 @@ class AppriseNotifier(Notifier):
                     raise SendFailed(f"{scheme}: {type(error).__name__}") from None  # its text may have the address
                 taken = False
         if guard.refused is not None:
-            raise AddressRefused(
-                f"{scheme} leads to {guard.refused}, where notifications may not go: use a public address, or have "
-                "the operator add its network to allowed_networks in group [notification]"
-            )
+            raise refusal(scheme, guard.refused)
         if not taken:
             late = f"no answer within {self._settings.timeout} s" if deadline.over else "the service did not take it"
             raise SendFailed(f"{scheme}: {late}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from oslo_config import cfg
 
+from monasca_common.notification.addresses import destination
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.texts import Texts
@@ -36,6 +37,13 @@ class Notifier(ABC):
         The API asks this when a method is made. Nothing may be connected to.
         """
         return None
+
+    def destination(self, address: str) -> str:
+        """Which server an address leads to: at each a bounded number is sent at once, whoever's methods they are.
+
+        Here it is the host and port of a URL, and the notifier itself for addresses that are none.
+        """
+        return destination(address) or type(self).__name__
 
     @abstractmethod
     def send(self, notice: Notice, address: str) -> str | None:

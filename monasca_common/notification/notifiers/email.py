@@ -35,21 +35,25 @@ class EmailNotifier(Notifier):
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> EmailNotifier:
         return cls(email_settings(conf), tools)
 
+    def destination(self, _address: str) -> str:
+        return f"{self._settings.server}:{self._settings.port}"
+
     def send(self, notice: Notice, address: str) -> str:
         message = message_of(notice, self._texts, sender=self._settings.from_addr, receiver=address)
-        where = f"{self._settings.server}:{self._settings.port}"
+        own = f"{self._settings.server}:{self._settings.port}"  # of the operator's network
         with SendDeadline(self._settings.timeout) as deadline:
             try:
                 self._deliver(message, deadline)
             except smtplib.SMTPResponseException as error:
-                raise SendFailed(f"{where} answered {error.smtp_code}") from error
+                raise SendFailed(f"the mail server answered {error.smtp_code}", detail=own) from error
             except smtplib.SMTPRecipientsRefused as error:
                 codes = {code for code, _ in error.recipients.values()}
-                raise SendFailed(f"{where} refuses the receiver: {', '.join(map(str, codes))}") from error
+                reason = f"the mail server refuses the receiver: {', '.join(map(str, codes))}"
+                raise SendFailed(reason, detail=own) from error
             except (smtplib.SMTPException, OSError) as error:
-                reason = f"no answer within {self._settings.timeout} s" if deadline.over else str(error)
-                raise SendFailed(f"{where}: {reason}") from error
-        return f"{where} took it"
+                fault = f"gave no answer within {self._settings.timeout} s" if deadline.over else "did not take it"
+                raise SendFailed(f"the mail server {fault}", detail=f"{own}: {error}") from error
+        return "the mail server took it"
 
     def _deliver(self, message: EmailMessage, deadline: SendDeadline) -> None:
         settings = self._settings

@@ -18,7 +18,7 @@ import orjson
 from oslo_config import cfg
 
 from monasca_common.models import json_text
-from monasca_common.notification.addresses import endpoint
+from monasca_common.notification.addresses import destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier, Tools
@@ -50,6 +50,9 @@ class JiraNotifier(Notifier):
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> JiraNotifier:
         return cls(jira_settings(conf), tools)
+
+    def destination(self, _address: str) -> str:
+        return destination(self._settings.url or "")
 
     def send(self, notice: Notice, address: str) -> str:
         place = self._place(address)

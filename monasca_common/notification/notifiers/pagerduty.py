@@ -9,6 +9,7 @@ import re
 from oslo_config import cfg
 
 from monasca_common.models import json_text
+from monasca_common.notification.addresses import destination
 from monasca_common.notification.errors import AddressRefused
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier, Tools
@@ -27,6 +28,9 @@ class PagerdutyNotifier(Notifier):
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> PagerdutyNotifier:
         return cls(pagerduty_settings(conf), tools)
+
+    def destination(self, _address: str) -> str:
+        return destination(self._settings.url)
 
     def send(self, notice: Notice, address: str) -> str:
         if _ROUTING_KEY.fullmatch(address) is None:

@@ -7,6 +7,7 @@ The handlers get what is in the topics when the test says so; Kafka is in memory
 import contextlib
 import json
 from collections import Counter
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
@@ -23,6 +24,7 @@ from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
 from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.notice import notice_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.release import HeldRelease
 from monasca_common.notification.waiting import WaitingRetries
@@ -42,6 +44,9 @@ class Receivers:
     def __init__(self):
         self.taken = []
         self.fails = False
+
+    def destination(self, address):
+        return address
 
     def send(self, notice, address):
         if self.fails:
@@ -80,13 +85,14 @@ class CalmCase:
             RetryPolicy(attempts=MAX_ATTEMPTS, backoff_seconds=0.1),
             self.clock,
             max_at_one_method=10,
+            max_at_one_destination=20,
         )
         self.planner = NoticePlanner(self.alarms_database, self.rules, self.clock, self.delivery.skip)
         self.changes = ChangesHandler(
             self.methods, self.planner, self.delivery, self.clock, retry_topic=RETRIES, ttl_seconds=14_400
         )
         self.releases = self.release()
-        named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS}
+        named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS, "ttl_seconds": 14_400}
         waiting = WaitingRetries(self.alarms_database)
         arguments = (self.methods, waiting, self.planner.held, self.delivery, self.clock)
         self.retries = RetriesHandler(*arguments, **named)
@@ -271,6 +277,33 @@ class SilencesContract(CalmCase):
         Silences(self.alarms_database).delete("t1", made.id)
         self.wait()
         self.assertEqual((["a1:ALARM"], ["silenced"]), (self.told(), self.held()))
+
+    def test_a_silence_that_is_deleted_while_a_change_is_planned_withholds_it_no_longer(self):
+        method = self.method()
+        made = self.silence({}, HOUR_MS)
+        changed = self.alarm("a1")
+        facts = self.planner.facts(changed)
+        Silences(self.alarms_database).delete("t1", made.id)
+        self.assertTrue(self.planner.withholds(notice_of(changed, method), self.methods.get("t1", method), facts))
+        self.wait()
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
+
+    def test_a_silence_that_is_deleted_while_what_it_held_is_looked_at_withholds_it_no_longer(self):
+        self.method()
+        made = self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.write(tables.notification_held.update().values(due=self.clock.now_ms))
+        facts = self.planner.facts
+
+        def deleted_meanwhile(changed):
+            found = facts(changed)
+            Silences(self.alarms_database).delete("t1", made.id)
+            return found
+
+        with mock.patch.object(self.planner, "facts", deleted_meanwhile):
+            self.releases.release_due(self.producer)
+        self.wait()
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
     def test_a_silence_is_of_one_tenant(self):
         self.method()
@@ -804,6 +837,10 @@ class InhibitionContract(CalmCase):
         told = {"alarm-transitioned": {**least, "timestamp": made.time_ms}}
         self.changes(_read("alarm-state-transitions", json.dumps(told).encode()))
         self.assertEqual(["host-h1:ALARM", "a1:ALARM"], self.told())
+
+    def test_a_dimension_that_no_database_takes_is_planned(self):
+        self.tell(self.alarm("a1", metrics=[AlarmedMetric("up", {"hostname": "h\0"})]))
+        self.assertEqual(["a1:ALARM"], self.told())
 
     def test_a_host_that_is_seen_down_while_the_group_waits_inhibits_its_services(self):
         self.start(CalmRules(("definition",), SECOND_MS, 0, self.rules.inhibitions))

@@ -22,13 +22,13 @@ class NotificationCase:
         self.addCleanup(made.close)
         return made
 
-    def method(self, address, state="ALARM", *, kind="WEBHOOK", tenant=TENANT):
+    def method(self, address, state="ALARM", *, kind="WEBHOOK", tenant=TENANT, definition=DEFINITION):
         """The id of a method that the definition's alarms tell of this state."""
         self.actions += 1
         made = NotificationMethods(self.alarms_database).create(
             tenant, NotificationMethod(f"method {self.actions}", kind, address), 1
         )
-        row = {"definition_id": DEFINITION, "state": state, "position": self.actions, "method_id": made.id}
+        row = {"definition_id": definition, "state": state, "position": self.actions, "method_id": made.id}
         self.alarms_database.write(lambda connection: connection.execute(tables.alarm_action.insert().values(row)))
         return made.id
 

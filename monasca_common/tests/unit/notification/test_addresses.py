@@ -7,7 +7,7 @@ import threading
 
 from oslotest import base
 
-from monasca_common.notification.addresses import AddressRules, Resolver, endpoint
+from monasca_common.notification.addresses import AddressRules, Resolver, destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.settings import HttpSettings
@@ -128,7 +128,9 @@ class RulesTest(base.BaseTestCase):
     def test_one_forbidden_address_of_several_refuses_the_host(self):
         resolver = Resolver(AddressRules(), lookup)
         refused = self.assertRaises(AddressRefused, resolver.addresses, endpoint("http://both.example/"), 10.0)
-        self.assertIn("127.0.0.1", str(refused))
+        self.assertIn("both.example leads where notifications may not go", str(refused))
+        self.assertNotIn("127.0.0.1", str(refused))  # tenants read it
+        self.assertIn("(to 127.0.0.1)", refused.for_operators)
 
 
 class EndpointTest(base.BaseTestCase):
@@ -136,6 +138,10 @@ class EndpointTest(base.BaseTestCase):
         where = endpoint("https://Example.org:8443/a/b?token=s3cret#part")
         self.assertEqual(("example.org", 8443, "/a/b?token=s3cret"), (where.host, where.port, where.target))
         self.assertEqual("https://example.org:8443", where.shown)
+
+    def test_a_destination_is_host_and_port_however_they_are_written(self):
+        urls = ("https://example.org/a", "https://EXAMPLE.org.:443/b?c", "http://example.org:443", "https://u@x", "key")
+        self.assertEqual(["example.org:443"] * 3 + ["", ""], [destination(url) for url in urls])
 
     def test_the_usual_port_is_not_in_the_header(self):
         self.assertEqual("example.org", endpoint("https://example.org:443/").authority)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places at methods: who may send now, and when it is another's turn."""
+"""Places at methods and destinations: who may send now, and when it is another's turn."""
 
 import contextlib
 import threading
@@ -7,7 +7,7 @@ import threading
 from oslotest import base
 
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.notification.places import MethodPlaces
+from monasca_common.notification.places import SendingPlaces
 
 _SECONDS = 50  # for a machine under load
 
@@ -16,16 +16,16 @@ class PlacesTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.clock = VirtualClock()
-        self.places = MethodPlaces(2, 600.0, self.clock)
+        self.places = SendingPlaces(2, 8, 600.0, self.clock)
         self.open = self.enterContext(contextlib.ExitStack())
 
-    def enter(self, notice, method="m"):
-        return self.open.enter_context(self.places.place(method, notice))
+    def enter(self, notice, method="m", destination=""):
+        return self.open.enter_context(self.places.place(method, destination, notice))
 
     def sends(self, *seconds, failed=False):
         """One notice after the other, each of which takes so long."""
         for each in seconds:
-            with self.places.place("m", "n") as place:
+            with self.places.place("m", "", "n") as place:
                 self.clock.advance(each)
                 place.failed = failed
 
@@ -48,6 +48,38 @@ class PlacesTest(base.BaseTestCase):
         turns = [self.enter(f"n{number}").turn_seconds for number in range(200)]
         self.assertEqual(600.0, max(turns))
 
+    def test_many_methods_at_one_host_have_no_more_than_its_places(self):
+        turns = [self.enter(f"n{number}", f"m{number}", "hangs:80").turn_seconds for number in range(8)]
+        self.clock.advance(10)
+        self.assertEqual([None] * 8, turns)
+        self.assertIsNotNone(self.enter("more", "another", "hangs:80").turn_seconds)
+        self.assertIsNone(self.enter("elsewhere", "another", "quick:80").turn_seconds)
+
+    def test_a_host_where_an_attempt_hung_has_a_quarter_of_its_places_until_it_takes_one(self):
+        self.send_to_host(10.0, failed=True)
+        self.assertEqual([True, True, False], self.find_places(3))
+        self.send_to_host(0.1, failed=False)
+        self.assertEqual([True] * 8, self.find_places(8))
+
+    def test_a_failure_of_one_method_that_took_no_time_takes_no_place_from_its_host(self):
+        self.send_to_host(0.1, failed=True)
+        self.assertEqual([True] * 8, self.find_places(8))
+
+    def send_to_host(self, seconds, *, failed):
+        with self.places.place("first", "host:80", "n") as place:
+            self.clock.advance(seconds)
+            place.failed = failed
+
+    def find_places(self, count):
+        """Which of so many methods find one at the host, one after the other."""
+        with contextlib.ExitStack() as stack:
+            entered = (self.places.place(f"m{number}", "host:80", f"n{number}") for number in range(count))
+            found = []
+            for each in entered:
+                found.append(stack.enter_context(each).turn_seconds is None)
+                self.clock.advance(1)
+            return found
+
     def test_a_notice_that_is_being_sent_is_not_sent_at_once_again(self):
         self.assertIsNone(self.enter("a").turn_seconds)
         self.assertGreaterEqual(self.enter("a").turn_seconds, 1.0)
@@ -61,20 +93,20 @@ class PlacesTest(base.BaseTestCase):
         self.hang()
 
     def test_who_is_interrupted_has_failed_and_leaves_its_place(self):
-        with contextlib.suppress(ValueError), self.places.place("m", "a"):
+        with contextlib.suppress(ValueError), self.places.place("m", "", "a"):
             self.clock.advance(10)
             raise ValueError
         self.assertIsNone(self.enter("b").turn_seconds)
         self.assertIsNotNone(self.enter("c").turn_seconds)
 
     def test_a_place_at_a_quick_receiver_is_waited_for(self):
-        quick = self.places.place("m", "a"), self.places.place("m", "b")
+        quick = self.places.place("m", "", "a"), self.places.place("m", "", "b")
         for each in quick:
             self.assertIsNone(each.__enter__().turn_seconds)
         found = []
 
         def wait():
-            with self.places.place("m", "c") as place:
+            with self.places.place("m", "", "c") as place:
                 found.append(place.turn_seconds)
 
         waiting = threading.Thread(target=wait, daemon=True)
@@ -90,12 +122,12 @@ class PlacesTest(base.BaseTestCase):
         place = self.enter("a")
         self.enter("b")
         self.clock.advance(10)
-        self.places.leave("m", place)
+        self.places.leave(place)
         self.assertIsNotNone(self.enter("a").turn_seconds)
         self.assertIsNone(self.enter("c").turn_seconds)
 
     def test_methods_that_nobody_sends_to_are_forgotten_in_the_end(self):
-        for number in range(10_001):
-            with self.places.place(f"m{number}", "n"):
+        for number in range(10_002):
+            with self.places.place(f"m{number}", f"d{number}", "n"):
                 pass
-        self.assertEqual(1, len(self.places._methods))
+        self.assertEqual((1, 1), (len(self.places._methods), len(self.places._destinations)))

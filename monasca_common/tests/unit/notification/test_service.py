@@ -91,7 +91,8 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
             self.stream(PERIODIC),
             calm or CalmRules(),
         )
-        tools = Tools(HttpSender(HttpSettings(allowed_networks=ALLOWED)), Texts())
+        http = HttpSettings(allowed_networks=ALLOWED, read_timeout_seconds=timeout)
+        tools = Tools(HttpSender(http), Texts())
         work = NotificationWork(settings, {"WEBHOOK": WebhookNotifier(WebhookSettings(timeout=timeout), tools)})
         work.start()
         self.work = work
@@ -177,6 +178,21 @@ class DeliveryTest(ServiceCase):
         self.publish(b"{", topic=RETRIES)
         self.until(lambda: receiver.requests and len(self.letters(CHANGES)) == 2, "two letters and a request")
         self.until(lambda: len(self.letters(RETRIES)) == 1, "a letter")
+
+
+class HangingHostTest(ServiceCase):
+    def test_it_delays_no_other_however_many_methods_lead_to_it(self):
+        hanging, quick = self.receiver(), self.receiver()
+        hanging.answer = hanging.hangs
+        for number in range(8):
+            self.method(hanging.url(f"/hook-{number}"), definition=f"d{number}")
+        self.method(quick.url(), definition="quick")
+        self.start(processing={"number": 3, "max_at_one_destination": 2}, timeout=60.0)
+        self.publish(*(self.alarm(number, definition_id=f"d{number}").message for number in range(8)))
+        self.publish(self.alarm(9, definition_id="quick").message)
+        self.until(lambda: quick.requests, "the other")
+        self.assertEqual([("sending",)] * 2, [row for row in self.ledger("state") if row != ("sent",)])
+        hanging.over.set()
 
 
 class SilencesTest(ServiceCase):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom nobody may forget: what was withheld, sent by hand or interrupted is told once, whatever comes between."""
 
-from monasca_common.kafka import failpoints
+from monasca_common.kafka import Poison, failpoints
 from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.ledger import FAILED, NoticeLedger
 from monasca_common.notification.notice import notice_of
@@ -238,6 +238,33 @@ class OneUnreadableAddressTest(ToldCase):
             self.releases.release_due(self.producer)
             self.deliver()
         self.assertEqual(["a1:ALARM"], self.told())
+
+    def mend(self, method_id):
+        table = tables.notification_method
+        self.write(table.update().where(table.c.id == method_id).values(address="http://again/", address_key=None))
+
+    def test_the_other_methods_of_the_change_are_told_and_this_one_once_the_key_is_there(self):
+        broken = self.method("broken")
+        self.method("other")
+        self.damage(broken)
+        self.queue += _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.assertEqual(["http://other/"], [address for _, address in self.people.taken])
+        for _ in range(3):  # it waits, and costs no attempt
+            [(topic, value)] = self.queue
+            self.clock.now_ms += MINUTE_MS
+            self.queue = self.attempt(topic, value)
+        self.mend(broken)
+        self.clock.now_ms += MINUTE_MS
+        self.deliver()
+        self.assertEqual(["http://other/", "http://again/"], [address for _, address in self.people.taken])
+        self.assertEqual([("a1", "sent")] * 2, self.ledger())
+
+    def test_a_key_that_does_not_come_within_ttl_makes_a_dead_letter(self):
+        self.damage(self.method("broken"))
+        [(topic, value)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.clock.now_ms += 14_400 * SECOND_MS + MINUTE_MS
+        poison = self.assertRaises(Poison, self.handlers[topic], _read(topic, value))
+        self.assertIn("was encrypted with the key 00000000", str(poison))
 
 
 class SubjectTest(ToldCase):
