@@ -20,6 +20,7 @@ from monasca_common.alarms.settings import AlarmsSettings
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
+from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.notification.settings import (
     AppriseSettings,
     CalmSettings,
@@ -54,6 +55,7 @@ OF_KEYSTONEAUTH = "monasca_common.api.tokens"  # which declares these, and is ne
 DECLARING = (
     AlarmsSettings,
     ApiSettings,
+    AuditSettings,
     ConnectionSettings,
     ConsumerSettings,
     ProducerSettings,
@@ -178,7 +180,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(10, len({each.value for each in entries}))
+        self.assertEqual(11, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common audit show | watch``: whether every message that was sent arrived at every tier."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import fnmatch
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from cliff.lister import Lister
+
+from monasca_common.cli import configuration
+from monasca_common.cli.command import positive
+from monasca_common.cli.lag import ClusterCommand
+from monasca_common.kafka import plugins
+from monasca_common.kafka.config import connection_settings
+from monasca_common.monitoring.audit.balance import AuditBook, AuditVerdict, Balance
+from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log
+from monasca_common.monitoring.audit.reports import bucket_of
+from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
+
+_COLUMNS = (
+    "topic",
+    "bucket",
+    "tier",
+    "application",
+    "verdict",
+    "completeness",
+    "expected",
+    "messages",
+    "lost",
+    "late",
+    "duplicates",
+    "surplus",
+    "mean_delay_seconds",
+    "max_delay_seconds",
+)
+_READ_SECONDS = 60.0
+_INTERVAL_SECONDS = 10
+_MS = 1000
+
+
+class _AuditCommand(ClusterCommand):
+    """What the commands have in common: which topics, and how far back."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--topic", default="*", metavar="T", help="only topics with this name; * and ? stand for other characters"
+        )
+        parser.add_argument(
+            "--last-seconds",
+            type=positive,
+            metavar="N",
+            help="how far back; too small: what is older is not shown; too large: it reads much (default: "
+            "window_seconds in group [audit])",
+        )
+        return parser
+
+    def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
+        """Raises `ConfigurationError` and `TransportError`."""
+        conf = configuration.read(parsed_args)
+        for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
+            conf.register_opts(options, group=option_group)
+        settings = audit_settings(conf)
+        admin, connection = (
+            plugins.load_admin(conf, parsed_args.section),
+            connection_settings(conf, parsed_args.section),
+        )
+        since_ms = _since_ms(settings, parsed_args.last_seconds)
+        return settings, open_report_log(admin, connection, settings.topic, since_ms)
+
+
+class AuditShow(_AuditCommand, Lister):
+    """Show, for each topic, span of event time and tier, what arrived, what is lost, late or doubled.
+
+    Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over. The
+    exit status is 1 where something is INCOMPLETE, 2 where the brokers cannot be asked.
+    """
+
+    _is_incomplete = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--missing", action="store_true", help="only where something is missing")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or int(self._is_incomplete)
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        settings, log = self.opened(parsed_args)
+        book = AuditBook(settings.rules)
+        with log:
+            for report in log.read(_READ_SECONDS):
+                book.add(report)
+        if book.foreign:
+            self.complain(
+                f"{book.foreign} reports have buckets of another length and are left out: give all services the same "
+                "bucket_seconds in group [audit]"
+            )
+        found = _chosen(book.balances(_now_ms()), parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
+        self._is_incomplete = any(each.verdict is AuditVerdict.INCOMPLETE for each in found)
+        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
+
+
+class AuditWatch(_AuditCommand):
+    """Balance again and again; print a line when a topic, span and tier becomes INCOMPLETE, and when it is OK again.
+
+    Ends with Ctrl-C, or after --looks. The exit status is 1 where the last look found something INCOMPLETE.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--interval",
+            type=positive,
+            default=_INTERVAL_SECONDS,
+            metavar="N",
+            help="how many seconds lie between two looks; too small: a load on this machine; too large: what is "
+            "missing is reported late (default: %(default)s)",
+        )
+        parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
+        parser.add_argument("--json", action="store_true", help="print lines of JSON in place of text")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        settings, log = self.opened(parsed_args)
+        book = AuditBook(settings.rules)
+        incomplete: set[tuple[Any, ...]] = set()
+        looks = 0
+        with log:
+            for report in log.read(_READ_SECONDS):
+                book.add(report)
+            while True:
+                since_ms = _since_ms(settings, parsed_args.last_seconds)
+                book.forget(since_ms)
+                found = _chosen(book.balances(_now_ms()), parsed_args.topic, since_ms)
+                now = {_key(each) for each in found if each.verdict is AuditVerdict.INCOMPLETE}
+                for each in found:
+                    if (_key(each) in now) != (_key(each) in incomplete):
+                        self.print(_line(each, as_json=parsed_args.json))
+                incomplete = now
+                looks += 1
+                if looks == parsed_args.looks:
+                    return int(bool(incomplete))
+                due = time.monotonic() + parsed_args.interval
+                while time.monotonic() < due:
+                    for report in log.poll():
+                        book.add(report)
+
+
+def _now_ms() -> int:
+    return round(time.time() * _MS)
+
+
+def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:
+    return bucket_of(_now_ms() - (last_seconds or settings.window_seconds) * _MS, settings.bucket_seconds)
+
+
+def _chosen(found: Iterable[Balance], pattern: str, since_ms: int) -> list[Balance]:
+    return [each for each in found if each.bucket_ms >= since_ms and fnmatch.fnmatchcase(each.topic, pattern)]
+
+
+def _key(each: Balance) -> tuple[Any, ...]:
+    return each.topic, each.bucket_ms, each.tier, each.application
+
+
+def _time(time_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ms / _MS, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _row(each: Balance) -> tuple[Any, ...]:
+    """In the order of `_COLUMNS`."""
+    return (
+        each.topic,
+        _time(each.bucket_ms),
+        each.tier,
+        each.application,
+        each.verdict.name,
+        _completeness(each),
+        each.expected,
+        each.messages,
+        each.lost,
+        each.late,
+        each.duplicates,
+        each.surplus,
+        round(each.mean_delay_seconds, 3),
+        round(each.max_delay_seconds, 3),
+    )
+
+
+def _completeness(each: Balance) -> float:
+    """So that one missing message of a million is not rounded away."""
+    rounded = round(each.completeness, 4)
+    return rounded if rounded < 1 or each.completeness == 1 else 0.9999
+
+
+def _line(each: Balance, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(dict(zip(_COLUMNS, _row(each), strict=True)))
+    return (
+        f"{_time(each.bucket_ms)} {each.topic} {each.tier} {each.application}: {each.verdict.name}: "
+        f"{each.messages:,} of {each.expected:,}, {each.lost:,} lost, {each.late:,} late"
+    )

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Balances the reports of all tiers: what is complete, lost, late or doubled, for each topic, bucket and tier.
+
+Nothing here depends on the order of reports, nor on how often one comes. The tiers of a topic stand in a row:
+
+* *sources* count acknowledged messages, each acknowledgement once;
+* the *log* is what a counter found in it, as a set of offsets. An acknowledged message is a record, so the log lacks
+  what the sources have beyond the number of its records. More records than acknowledgements are a **surplus**: a
+  producer that is not audited or was killed before it reported, or a message that was sent again;
+* *readers* report offsets that they handled, without event times: those come from the log. What a reader lacks of the
+  log is named by offset, so no duplicate hides it;
+* *copies* are other logs with other offsets, and have as many different message ids as the log.
+
+What a tier lacks is **late** while it has reported nothing from behind it, else it is **lost**: it was passed over.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from monasca_common.monitoring.audit.reports import COPIES, LOG, SOURCES, AuditCount, AuditReport, HandledRange
+from monasca_common.monitoring.audit.runs import Runs, difference, intersection, size, union
+
+_END = 2**63
+
+
+class AuditVerdict(enum.Enum):
+    """The value says what it means."""
+
+    OK = "all arrived"
+    OPEN = "something is missing, and the grace period is not over"
+    INCOMPLETE = "something is missing, and the grace period is over"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRules:
+    """``grace_seconds``: how long after the end of a bucket its messages may take to arrive everywhere."""
+
+    bucket_seconds: int = 600
+    grace_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """One topic in one bucket at one tier; ``application``: which reader or producer of that tier, ``""`` for the log.
+
+    ``expected``: what the tier before has of it. ``messages``: what this one has. ``lost`` and ``late``: what it lacks.
+    ``duplicates``: records among ``messages`` whose message id another record of this bucket has. ``surplus``: records
+    that no source reported, duplicates not counted. Of a reader, ``bytes`` is 0 and delays are those of the first
+    message of each range.
+    """
+
+    topic: str
+    bucket_ms: int
+    tier: str
+    application: str
+    expected: int
+    messages: int
+    lost: int
+    late: int
+    duplicates: int
+    surplus: int
+    bytes: int
+    mean_delay_seconds: float
+    max_delay_seconds: float
+    verdict: AuditVerdict
+
+    @property
+    def completeness(self) -> float:
+        """From 0 to 1; 1 where nothing was expected."""
+        return 1.0 if not self.expected else 1.0 - (self.lost + self.late) / self.expected
+
+
+def balances(reports: Iterable[AuditReport], now_ms: int, rules: AuditRules) -> list[Balance]:
+    """The balance of these reports at one moment: a pure function."""
+    book = AuditBook(rules)
+    for report in reports:
+        book.add(report)
+    return book.balances(now_ms)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    messages: int = 0
+    bytes: int = 0
+    delay_ms: int = 0
+    delayed: int = 0  # messages that `delay_ms` is of
+    max_delay_ms: int = 0
+    offsets: dict[int, Runs] = field(default_factory=dict)
+    duplicates: dict[int, Runs] = field(default_factory=dict)
+
+    def add(self, count: AuditCount) -> None:
+        self.messages += count.messages
+        self.bytes += count.bytes
+        self.delayed += count.messages
+        self.delay_ms += count.delay_ms
+        self.max_delay_ms = max(self.max_delay_ms, count.max_delay_ms)
+        for own, reported in ((self.offsets, count.offsets), (self.duplicates, count.duplicates)):
+            for partition, runs in reported.items():
+                own[partition] = union(own.get(partition, ()), runs)
+
+    @property
+    def records(self) -> int:
+        return sum(map(size, self.offsets.values()))
+
+    @property
+    def repeated(self) -> int:
+        return sum(map(size, self.duplicates.values()))
+
+
+@dataclass(slots=True)
+class _TierBooks:
+    """One tier of one topic; of readers and sources one application of it."""
+
+    buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
+    handled: dict[int, Runs] = field(default_factory=dict)
+    resumed: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    first_sent_ms: int = _END
+    since_ms: int | None = None
+
+    def note(self, report: AuditReport) -> None:
+        self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
+        if report.since_ms is not None:
+            self.since_ms = report.since_ms if self.since_ms is None else min(self.since_ms, report.since_ms)
+
+    def has_handled(self, handled: HandledRange, bucket_ms: int | None) -> None:
+        runs = self.handled.get(handled.partition, ())
+        self.handled[handled.partition] = union(runs, ((handled.first, handled.next),))
+        if handled.resumes:
+            self.resumed[handled.partition].add(handled.first)
+        if bucket_ms is not None:
+            bucket = self.buckets[bucket_ms]
+            bucket.delayed += 1
+            bucket.delay_ms += handled.delay_ms
+            bucket.max_delay_ms = max(bucket.max_delay_ms, handled.delay_ms)
+
+    def covered(self) -> dict[int, Runs]:
+        """What is handled, what a position of the reader's own accounts for included: it stored that, and was killed
+        before it reported."""
+        found = {}
+        for partition, runs in self.handled.items():
+            filled = runs
+            for start in self.resumed.get(partition, ()):
+                end = max((following for _, following in runs if following <= start), default=start)
+                filled = union(filled, ((end, start),))
+            found[partition] = filled
+        return found
+
+    def misses(self, bucket_ms: int) -> bool:
+        """Whether it began after this bucket, so that it cannot have it."""
+        return self.since_ms is not None and bucket_ms < self.since_ms
+
+    def is_beyond(self, bucket_ms: int) -> bool:
+        return max(self.buckets, default=bucket_ms) > bucket_ms
+
+
+class AuditBook:
+    """What has been reported so far. It is as large as its buckets: `forget` the old ones."""
+
+    def __init__(self, rules: AuditRules) -> None:
+        self._rules = rules
+        self._topics: dict[str, dict[tuple[str, str], _TierBooks]] = defaultdict(lambda: defaultdict(_TierBooks))
+        self._seen: dict[str, int] = {}
+        self.foreign = 0  # reports with buckets of another length, which cannot be balanced with ours
+
+    def add(self, report: AuditReport) -> None:
+        """Add a report, unless it is there already."""
+        if report.id in self._seen:
+            return
+        self._seen[report.id] = report.sent_ms
+        if report.bucket_seconds != self._rules.bucket_seconds:
+            self.foreign += 1
+            return
+        application = "" if report.tier == LOG else report.application
+        for count in report.counts:
+            stage = self._topics[count.topic][report.tier, application]
+            stage.note(report)
+            stage.buckets[count.bucket_ms].add(count)
+        length_ms = self._rules.bucket_seconds * 1000
+        for handled in report.handled:
+            stage = self._topics[handled.topic][report.tier, application]
+            stage.note(report)
+            bucket_ms = None if handled.first_ms is None else handled.first_ms // length_ms * length_ms
+            stage.has_handled(handled, bucket_ms)
+
+    def forget(self, before_ms: int) -> None:
+        """Drop buckets that began before, and ids of reports that were sent before."""
+        for stages in self._topics.values():
+            for stage in stages.values():
+                for bucket_ms in [each for each in stage.buckets if each < before_ms]:
+                    del stage.buckets[bucket_ms]
+        self._topics = defaultdict(
+            lambda: defaultdict(_TierBooks),
+            {topic: stages for topic, stages in self._topics.items() if any(each.buckets for each in stages.values())},
+        )
+        self._seen = {report: sent_ms for report, sent_ms in self._seen.items() if sent_ms >= before_ms}
+
+    def balances(self, now_ms: int) -> list[Balance]:
+        """In the order of topics, buckets and tiers."""
+        found: list[Balance] = []
+        for topic in sorted(self._topics):
+            balancing = _Balancing(topic, self._topics[topic], now_ms, self._rules)
+            for bucket_ms in balancing.buckets():
+                found += balancing.balances(bucket_ms)
+        return found
+
+
+class _Balancing:
+    """Of one topic."""
+
+    def __init__(
+        self, topic: str, stages: Mapping[tuple[str, str], _TierBooks], now_ms: int, rules: AuditRules
+    ) -> None:
+        self._topic = topic
+        self._now_ms = now_ms
+        self._rules = rules
+        self._stages = stages
+        self._sources = {key: stage for key, stage in stages.items() if key[0] in SOURCES}
+        self._log = stages.get((LOG, ""))
+        self._copies = {key: stage for key, stage in stages.items() if key[0] in COPIES}
+        others = {LOG, *SOURCES, *COPIES}
+        self._readers = {key: stage for key, stage in sorted(stages.items()) if key[0] not in others}
+        self._covered = {key: stage.covered() for key, stage in self._readers.items()}
+
+    def buckets(self) -> list[int]:
+        """Those of sources and logs. What only a reader has is older than all that is known of them."""
+        known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
+        return sorted({bucket_ms for stage in known for bucket_ms in stage.buckets})
+
+    def balances(self, bucket_ms: int) -> Iterator[Balance]:
+        acknowledged = 0
+        for key, stage in sorted(self._sources.items()):
+            bucket = stage.buckets.get(bucket_ms)
+            if bucket is not None:
+                acknowledged += bucket.messages
+                yield self._balance(key, bucket_ms, bucket, bucket.messages, bucket.messages)
+        if self._log is None:
+            return
+        bucket = self._log.buckets.get(bucket_ms, _Bucket())
+        if self._log.misses(bucket_ms):
+            return
+        expected = acknowledged if self._sources else bucket.records
+        yield self._counted((LOG, ""), self._log, bucket_ms, expected)
+        for key, stage in self._readers.items():
+            yield self._read(key, stage, bucket_ms, bucket)
+        for key, stage in sorted(self._copies.items()):
+            if not stage.misses(bucket_ms):
+                yield self._counted(key, stage, bucket_ms, bucket.records - bucket.repeated, by_id=True)
+
+    def _counted(
+        self, key: tuple[str, str], stage: _TierBooks, bucket_ms: int, expected: int, *, by_id: bool = False
+    ) -> Balance:
+        """A log, balanced by the number of its records, or of different message ids."""
+        bucket = stage.buckets.get(bucket_ms, _Bucket())
+        records, repeated = bucket.records, bucket.repeated
+        missing = max(0, expected - (records - repeated if by_id else records))
+        lost = missing if stage.is_beyond(bucket_ms) else 0
+        surplus = max(0, records - repeated - expected)
+        return self._balance(
+            key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus
+        )
+
+    def _read(self, key: tuple[str, str], stage: _TierBooks, bucket_ms: int, log: _Bucket) -> Balance:
+        """A reader, balanced by offsets. What was there before it began is not expected of it."""
+        covered = self._covered[key]
+        expected = late = lost = 0
+        for partition, runs in log.offsets.items():
+            handled = covered.get(partition)
+            if not handled:
+                awaited = size(runs) if bucket_ms >= stage.first_sent_ms else 0
+                expected += awaited
+                late += awaited
+                continue
+            wanted = intersection(runs, ((handled[0][0], _END),))
+            missing = difference(wanted, handled)
+            behind = size(intersection(missing, ((handled[-1][1], _END),)))
+            expected += size(wanted)
+            late += behind
+            lost += size(missing) - behind
+        bucket = stage.buckets.get(bucket_ms, _Bucket())
+        return self._balance(key, bucket_ms, bucket, expected, expected - lost - late, lost, late)
+
+    def _balance(
+        self,
+        key: tuple[str, str],
+        bucket_ms: int,
+        bucket: _Bucket,
+        expected: int,
+        messages: int,
+        lost: int = 0,
+        late: int = 0,
+        *,
+        duplicates: int = 0,
+        surplus: int = 0,
+    ) -> Balance:
+        closes_ms = bucket_ms + (self._rules.bucket_seconds + self._rules.grace_seconds) * 1000
+        missing = AuditVerdict.INCOMPLETE if self._now_ms >= closes_ms else AuditVerdict.OPEN
+        return Balance(
+            topic=self._topic,
+            bucket_ms=bucket_ms,
+            tier=key[0],
+            application=key[1],
+            expected=expected,
+            messages=messages,
+            lost=lost,
+            late=late,
+            duplicates=duplicates,
+            surplus=surplus,
+            bytes=bucket.bytes,
+            mean_delay_seconds=bucket.delay_ms / bucket.delayed / 1000 if bucket.delayed else 0.0,
+            max_delay_seconds=bucket.max_delay_ms / 1000,
+            verdict=missing if lost or late else AuditVerdict.OK,
+        )

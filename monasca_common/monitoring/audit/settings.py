@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of audits: frozen, declared here as the options of ``[audit]``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import GroupReader, OptionGroup, option, options_of
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.audit.balance import AuditRules
+
+AUDIT_GROUP = "audit"
+
+_DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSettings:
+    """Where audits go, and how they are balanced. ``folder``: ``None`` where no service of this file is audited."""
+
+    enabled: bool = option(
+        False,
+        help="Whether this service reports what it had of each topic, so that `monasca-common audit show` can tell "
+        "whether anything is missing.",
+    )
+    topic: str = option("monasca-audit", help="The topic of the reports: the same for all services.")
+    bucket_seconds: int = option(
+        600,
+        minimum=1,
+        maximum=_DAY_SECONDS,
+        unit="seconds",
+        help="The length of the spans of event time in which messages are counted: the same for all services. Too "
+        "small: many reports, and more that is merely late. Too large: what is missing is found late.",
+    )
+    grace_seconds: float = option(
+        600.0,
+        minimum=0,
+        maximum=7 * _DAY_SECONDS,
+        unit="seconds",
+        help="How long after the end of such a span its messages may take to arrive everywhere. Too small: what is "
+        "late counts as missing. Too large: what is missing is found late.",
+    )
+    report_seconds: float = option(
+        10.0,
+        minimum=0.05,
+        maximum=3600,
+        unit="seconds",
+        help="How often a service reports. Too small: a load on the brokers. Too large: a bucket is complete late; it "
+        "must be well below grace_seconds.",
+    )
+    folder: str | None = option(
+        None,
+        help="The folder of this machine in which each process keeps reports until they are acknowledged, so that they "
+        "outlive it; needed where enabled is true.",
+    )
+    window_seconds: int = option(
+        _DAY_SECONDS,
+        minimum=1,
+        maximum=30 * _DAY_SECONDS,
+        unit="seconds",
+        help="How far back `monasca-common audit` balances. Too small: what was found is forgotten soon. Too large: it "
+        "reads, and keeps, much.",
+    )
+
+    @property
+    def rules(self) -> AuditRules:
+        return AuditRules(self.bucket_seconds, self.grace_seconds)
+
+
+_AUDIT = OptionGroup(AUDIT_GROUP, options_of(AuditSettings))
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """The group with its options, for oslo.config's generator of sample files."""
+    return [_AUDIT.listed()]
+
+
+def audit_settings(conf: cfg.ConfigOpts) -> AuditSettings:
+    """What ``[audit]`` says; registers its options. Raises `ConfigurationError`, which names the option."""
+    settings = GroupReader(conf, _AUDIT).settings(AuditSettings)
+    if settings.enabled and settings.folder is None:
+        raise ConfigurationError(
+            f"folder in group [{AUDIT_GROUP}] is missing: reports that are not acknowledged yet outlive a crash there; "
+            "name a folder of this machine, or set enabled to false"
+        )
+    return settings
