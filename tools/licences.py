@@ -16,7 +16,10 @@ from packaging.utils import canonicalize_name
 
 PACKAGE = "monasca-common"
 # What runs in production; the others are for tests, for checks and for trying things out.
-RUNTIME_EXTRAS = ("api", "apprise", "hdfs", "memcached", "notification", "persister", "postgresql", "services", "spark")
+RUNTIME_EXTRAS = (
+    *("api", "apprise", "hdfs", "memcached", "mirror"),
+    *("notification", "persister", "postgresql", "services", "spark"),
+)
 TABLE = Path(__file__).parents[1] / "doc/source/install/licences.inc"
 # Distributions that declare none, and the licence in their repositories.
 _UNDECLARED = {"hdfs-native": "Apache-2.0"}

@@ -54,6 +54,7 @@ from monasca_common.kafka.plugins import (
     load_hooks,
     load_producer,
     load_serializer,
+    open_admin,
     open_consumer,
     open_producer,
 )
@@ -145,6 +146,7 @@ __all__ = [
     "load_hooks",
     "load_producer",
     "load_serializer",
+    "open_admin",
     "open_consumer",
     "open_producer",
     "portions",

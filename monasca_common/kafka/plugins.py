@@ -21,7 +21,7 @@ from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.serialization.base import Serializer
-from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 if TYPE_CHECKING:
     from monasca_common.kafka.consumer.consumer import KafkaConsumer
@@ -78,7 +78,11 @@ def open_consumer(
 
 def load_admin(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Admin:
     """An administrator of the cluster that ``group`` reaches. Raises `ConfigurationError`."""
-    connection = configuration.connection_settings(conf, group)
+    return open_admin(configuration.connection_settings(conf, group))
+
+
+def open_admin(connection: ConnectionSettings) -> Admin:
+    """An administrator of the cluster at this connection. Raises `ConfigurationError`."""
     if connection.driver != "kafka":
         raise ConfigurationError(
             f"driver={connection.driver} in group [{KAFKA_GROUP}] has no cluster to administer: use driver=kafka"

@@ -103,7 +103,8 @@ class ConnectionSettings:
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
     """One producer. ``eager_callers``: messages linger while more callers than this wait in `publish`; ``None``:
-    never."""
+    never. ``verbatim``: headers are written as they are given, for copies of messages: no id is made, moved or
+    compared with those in flight."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -178,6 +179,7 @@ class ProducerSettings:
         help="Topics whose rows have a natural key: their messages carry no message-id header.",
     )
     eager_callers: int | None = None
+    verbatim: bool = False
     topic_check_seconds: float = 60.0
     options: Mapping[str, str] = option(
         name="producer_options",

@@ -40,15 +40,20 @@ _KNOWN_CONSUMERS = {
 }
 CONSUMER_GROUPS = tuple(_KNOWN_CONSUMERS)
 
+# Of clients that choose topics and positions themselves.
+_CONNECTION_GROUPS = frozenset({"mirror_source", "mirror_target"})
+
 _CONNECTION, _PRODUCER = options_of(ConnectionSettings), options_of(ProducerSettings)
 _CONSUMER = options_of(ConsumerSettings)
 
 
 def group_of(name: str) -> OptionGroup:
-    """``[kafka]``, or the group of a consumer (any other name)."""
+    """``[kafka]``, a group that is a connection alone, or the group of a consumer (any other name)."""
     inherited = tuple(each for each in _CONSUMER if each.inherited)
     if name == KAFKA_GROUP:
         return OptionGroup(name, (*_CONNECTION, *_PRODUCER, *inherited))
+    if name in _CONNECTION_GROUPS:
+        return OptionGroup(name, tuple(each for each in _CONNECTION if each.inherited))
     own = tuple(_known(each, name) for each in _CONSUMER if not each.inherited)
     return OptionGroup(name, (*own, *(each for each in _CONNECTION if each.inherited), *inherited))
 

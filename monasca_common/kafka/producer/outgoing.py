@@ -33,6 +33,7 @@ _BUDGET_SHARE = 4  # a portion takes a quarter of the budget at most: a whole on
 class Outgoing:
     def __init__(self, settings: ProducerSettings, ledger: Book, ids: MessageIds) -> None:
         self._without_id = settings.topics_without_message_id
+        self._verbatim = settings.verbatim
         self._ledger = ledger
         self._ids = ids
 
@@ -60,7 +61,8 @@ class Outgoing:
     def one(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers = ()) -> tuple[Pending, bool]:
         """A message, and whether its id is the caller's own."""
         _check_topic_and_key(topic, key)
-        full, message_id = _with_headers(record if isinstance(record, Record) else Record(record), headers)
+        made = record if isinstance(record, Record) else Record(record)
+        full, message_id = _with_headers(made, headers, verbatim=self._verbatim)
         key = full.key if full.key is not None else key
         if not isinstance(key, bytes | None) or not isinstance(full.value, bytes | None):
             _wrong_key_or_value(key, full.value)
@@ -78,7 +80,7 @@ class Outgoing:
         return pending
 
     def _new_id(self, topic: str) -> bytes | None:
-        return None if topic in self._without_id else self._ids.next()
+        return None if self._verbatim or topic in self._without_id else self._ids.next()
 
     def _pending(
         self,
@@ -233,10 +235,11 @@ def latest(pending: Pending) -> Pending:
     return pending
 
 
-def _with_headers(record: Record, common: Headers) -> tuple[Record, bytes | None]:
+def _with_headers(record: Record, common: Headers, *, verbatim: bool) -> tuple[Record, bytes | None]:
     """The record with the bulk's headers before its own, and its own id, which may also come as a header.
 
-    An empty id is not an id: all messages that carry one would be the same message.
+    An empty id is not an id: all messages that carry one would be the same message. ``verbatim``: the id is left where
+    it is.
     """
     message_id = record.message_id
     if not isinstance(message_id, bytes | None):
@@ -244,7 +247,7 @@ def _with_headers(record: Record, common: Headers) -> tuple[Record, bytes | None
     headers = (*common, *record.headers)
     for header in headers:
         _check_header(header)
-    carried = [value for name, value in headers if name == MESSAGE_ID_HEADER]
+    carried = [] if verbatim else [value for name, value in headers if name == MESSAGE_ID_HEADER]
     if carried:
         message_id = message_id or next(filter(None, carried), None)
         headers = tuple(header for header in headers if header[0] != MESSAGE_ID_HEADER)

@@ -247,7 +247,7 @@ class TopicLimits:
 
     def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
         batch_bytes = min(max_bytes, self._batch_bytes)
-        with_ids = topic not in self._settings.topics_without_message_id
+        with_ids = not self._settings.verbatim and topic not in self._settings.topics_without_message_id
         now = self.main.clock.monotonic()
         if batch_bytes < self._batch_bytes and self._settings.transactional_id is not None:
             refusal = TransportError(

@@ -229,6 +229,10 @@ class Admin:
         topics = self._metadata(timeout=timeout).topics.values()
         return {topic.topic: len(topic.partitions) for topic in topics if topic.error is None}
 
+    def cluster_id(self, timeout: float = 10.0) -> str:
+        """The cluster's own id: two addresses with one id lead to the same cluster."""
+        return str(self._metadata(timeout=timeout).cluster_id)
+
     def topic_max_message_bytes(self, topic: str, timeout: float) -> int:
         """The topic's ``max.message.bytes``: the limit of a whole record batch as the broker stores it."""
         limit = self.max_message_bytes((topic,), timeout)[topic]
@@ -276,9 +280,14 @@ class Admin:
         """The offset of the oldest record that is left, or of the next one where none is."""
         return self._offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), timeout)  # type: ignore[no-untyped-call]
 
-    def end_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
-        """Where the log ends for a reader of what is committed: an unfinished transaction lies beyond it."""
-        return self._offsets(dict.fromkeys(partitions, OffsetSpec.latest()), timeout)  # type: ignore[no-untyped-call]
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], timeout: float = 10.0, *, open_transactions: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Where the log ends for a reader of what is committed: an unfinished transaction lies beyond it.
+        ``open_transactions``: where it ends with what is not committed yet."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        isolation = IsolationLevel.READ_UNCOMMITTED if open_transactions else IsolationLevel.READ_COMMITTED
+        return self._offsets(dict.fromkeys(partitions, latest), timeout, isolation)
 
     def offsets_for_times(
         self, times_ms: Mapping[TopicPartition, int], timeout: float = 10.0
@@ -335,13 +344,18 @@ class Admin:
         filters = [permission.binding(AclBindingFilter) for permission in permissions]
         self._all(self._client.delete_acls(filters, request_timeout=timeout), timeout)
 
-    def _offsets(self, specifications: Mapping[TopicPartition, Any], timeout: float) -> dict[TopicPartition, int]:
+    def _offsets(
+        self,
+        specifications: Mapping[TopicPartition, Any],
+        timeout: float,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[TopicPartition, int]:
         if not specifications:
             return {}
         futures = self._client.list_offsets(
             {ClientTopicPartition(tp.topic, tp.partition): what for tp, what in specifications.items()},
             request_timeout=timeout,
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
         )
         answer = self._all(futures, timeout)
         return {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}

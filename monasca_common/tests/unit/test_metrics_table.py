@@ -17,6 +17,7 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.notification.status import _ANY, _BY_TYPE, NotificationMetrics, WaitingNotifications
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
@@ -108,5 +109,12 @@ class MetricsTableTest(base.BaseTestCase):
         made.registry.register(WaitingNotifications(database, SystemClock()))
         self.assert_told("monasca_notification_", generate_latest(made.registry).decode())
 
+    def test_mirror(self):
+        status = MirrorStatus(SystemClock())
+        status.committed("metrics", 1, 1, 1)
+        status.skipped("metrics", 1)
+        status.lag = lambda: {"metrics": 1}
+        self.assert_told("monasca_mirror_", generate_latest(status.registry).decode())
+
     def test_no_other_is_told(self):
-        self.assertRegex(" ".join(self.told), r"^(monasca_(api|notification|persister|pipeline)_\w+ ?)+$")
+        self.assertRegex(" ".join(self.told), r"^(monasca_(api|mirror|notification|persister|pipeline)_\w+ ?)+$")

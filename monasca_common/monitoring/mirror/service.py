@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mirror as a service: one process, until SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from types import FrameType
+
+from oslo_config import cfg
+
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.config import joined, listen, started, stopped
+from monasca_common.monitoring.mirror.mirror import Mirror
+from monasca_common.monitoring.mirror.settings import MIRROR_GROUP, mirror_settings
+from monasca_common.monitoring.mirror.status import MirrorStatus
+from monasca_common.monitoring.status_server import StatusServer
+
+LOG = logging.getLogger(__name__)
+
+
+def run(conf: cfg.ConfigOpts) -> None:
+    """Copy as ``conf`` says until SIGTERM or SIGINT: then the transaction that is open is finished.
+
+    Raises `ConfigurationError` and `FencedError`, as `Mirror.run`.
+    """
+    settings = mirror_settings(conf)
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    status = MirrorStatus(SystemClock())
+    if settings.status_port is not None:
+        listener = listen(MIRROR_GROUP, settings.status_host, settings.status_port, prefix="status_")
+        server = StatusServer(listener, status.health, status.registry)
+        threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
+    LOG.info(
+        "%s",
+        started(
+            "mirror",
+            name=settings.name,
+            topics=joined(settings.topics),
+            source=settings.source.bootstrap_servers,
+            target=settings.target.bootstrap_servers,
+            status_at="" if settings.status_port is None else f"{settings.status_host}:{settings.status_port}",
+        ),
+    )
+    Mirror(settings, status, SystemClock()).run(stopping)
+    LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which topics a mirror copies, and whether the target can take them as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from monasca_common.kafka import Admin, ConfigurationError
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC
+from monasca_common.monitoring.mirror.settings import MirrorSettings
+
+# What a topic that is created in the target takes over: how long it keeps messages, and which it accepts.
+_COPIED = (
+    "cleanup.policy",
+    "max.message.bytes",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms",
+    "retention.bytes",
+    "retention.ms",
+)
+_OF_PRODUCERS = {"message.timestamp.type": "CreateTime"}
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredTopic:
+    name: str
+    partitions: int
+    source_id: str
+    target_id: str
+    max_message_bytes: int
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, number) for number in range(self.partitions)]
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlan:
+    """``refused``: why a topic is not copied, by its name."""
+
+    topics: tuple[MirroredTopic, ...]
+    refused: Mapping[str, str]
+
+
+def check_clusters(source: Admin, target: Admin) -> None:
+    """Raises `ConfigurationError` where both are one cluster: each copy would be copied again."""
+    if source.cluster_id() == target.cluster_id():
+        raise ConfigurationError(
+            "[mirror_source] and [mirror_target] lead to the same cluster, so every copy would be copied again: "
+            "correct their bootstrap_servers"
+        )
+
+
+def plan_topics(settings: MirrorSettings, source: Admin, target: Admin) -> MirrorPlan:
+    """Look at both clusters, and create in the target what is missing there. Raises `TransportError`."""
+    there = source.partition_counts()
+    refused = {name: "the source has no such topic" for name in settings.named if name not in there}
+    wanted = {
+        name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
+    }
+    _create_missing(settings, source, target, wanted)
+    counts, configs = target.partition_counts(), target.topic_configs(wanted)
+    limits = source.topic_configs(wanted)
+    for name, count in wanted.items():
+        reason = _refusal(count, counts[name], limits[name], configs[name])
+        if reason:
+            refused[name] = reason
+    copied = [name for name in wanted if name not in refused]
+    source_ids, target_ids = source.topic_ids(copied, 10.0), target.topic_ids(copied, 10.0)
+    topics = tuple(
+        MirroredTopic(name, wanted[name], source_ids[name], target_ids[name], _limit(configs[name]))
+        for name in copied
+        if name in source_ids and name in target_ids  # else it was deleted meanwhile
+    )
+    return MirrorPlan(topics, refused)
+
+
+def _create_missing(settings: MirrorSettings, source: Admin, target: Admin, wanted: Mapping[str, int]) -> None:
+    missing = sorted(wanted.keys() - target.partition_counts().keys())
+    configs = source.topic_configs(missing)
+    for name in missing:
+        config = {key: configs[name][key] for key in _COPIED if key in configs[name]} | _OF_PRODUCERS
+        target.create_topic(name, wanted[name], replication_factor=settings.replication_factor, config=config)
+
+
+def _refusal(count: int, target_count: int, source: Mapping[str, str], target: Mapping[str, str]) -> str:
+    """Why the topic cannot be copied as it is; empty if it can."""
+    if target_count < count:
+        return f"it has {count} partitions in the source and {target_count} in the target: add partitions there"
+    if target["message.timestamp.type"] != "CreateTime":
+        return "the target would replace the timestamps: set its message.timestamp.type to CreateTime"
+    if _limit(target) < _limit(source):
+        return (
+            f"the source takes messages up to {_limit(source)} bytes, and the target up to {_limit(target)}: raise "
+            "max.message.bytes there"
+        )
+    return ""
+
+
+def _limit(config: Mapping[str, str]) -> int:
+    return int(config["max.message.bytes"])
