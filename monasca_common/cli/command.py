@@ -11,6 +11,12 @@ from cliff.command import Command
 
 from monasca_common.kafka.extras import remedy
 
+# Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted).
+NOTHING_FOUND = 3
+PARTLY_DONE = 4
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 
 class MonascaCommand(Command):
     """``extra``: the extra of this package that installs what the command imports."""
@@ -50,3 +56,20 @@ def moment_ms(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
     return int(moment.timestamp() * 1000)
+
+
+def duration_seconds(text: str) -> int:
+    """The type of an argument that is a length of time."""
+    unit = _UNITS.get(text[-1:])
+    if unit is None or not text[:-1].isascii() or not text[:-1].isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration: write a number and s, m, h or d, such as 90m")
+    return int(text[:-1]) * unit
+
+
+def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
+    """The type of an argument ``topic`` or ``topic:0,1``: the topic, and its partitions; none are all of them."""
+    topic, _, numbers = text.partition(":")
+    chosen = numbers.split(",") if numbers else []
+    if not topic or not all(number.isascii() and number.isdigit() for number in chosen):
+        raise argparse.ArgumentTypeError(f"{text!r}: write a topic, or its partitions as topic:0,1")
+    return topic, tuple(sorted(set(map(int, chosen))))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common dlq list | replay``: what no service could handle, and how it is sent back after a repair."""
+"""``monasca-common dlq list | show | replay``: what no service could handle, and how it is sent back after a repair."""
 
 from __future__ import annotations
 
@@ -7,79 +7,29 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from oslo_config import cfg
+from monasca_common.cli import message_view, progress
+from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, positive
+from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
+from monasca_common.cli.log_reader import LogReader
+from monasca_common.kafka import FencedError, Letter, TopicPartition
+from monasca_common.kafka.errors import TransactionError, UndeliveredError
+from monasca_common.models import times
 
-from monasca_common.cli import configuration, services
-from monasca_common.cli.command import MonascaCommand, positive
-from monasca_common.kafka import DeadLetterReplay, KafkaConsumer, Letter, TopicPartition, open_consumer, open_producer
-from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consumer_settings, producer_settings
-from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError, UndeliveredError
-from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-
-_GROUP_ID = "monasca-dlq-replay"
 _MAX_REPLAYS = 3
 _LISTED = 20
 _SHOWN_CHARACTERS = 100  # of an error's text
-_NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_TELL_EVERY = 100  # letters
+_NO_MATCH = "no letter that waits is selected: `monasca-common dlq list` shows those that do"
 
 
-class DeadLetterTopic:
-    """One topic of dead letters, as the group of the operator reads it and as messages are sent back from it.
-
-    ``named``: the operator named it, so that it has to be there.
-    """
-
-    def __init__(self, name: str, consumer: ConsumerSettings, producer: ProducerSettings, *, named: bool) -> None:
-        self.name = name
-        self._named = named
-        self.servers = consumer.connection.bootstrap_servers
-        self._consumer = consumer
-        self._producer = producer
-
-    def partitions(self) -> list[TopicPartition]:
-        """None where there is no such topic. Raises `TransportError`; `ConfigurationError` for one that was named."""
-        with open_consumer(self._consumer, partitions=[]) as consumer:
-            try:
-                partitions = consumer.partition_count(self.name)
-            except TransportError as error:
-                if error.name != _NO_SUCH_TOPIC:
-                    raise
-                if self._named:
-                    raise ConfigurationError(f"--topic {self.name}: there is no such topic: correct its name") from None
-                partitions = 0
-        return [TopicPartition(self.name, number) for number in range(partitions)]
-
-    def reader(self, partitions: Sequence[TopicPartition]) -> KafkaConsumer:
-        """One that looks, and leaves the group to those that send back."""
-        return open_consumer(self._consumer, partitions=partitions)
-
-    def send_back(self, max_replays: int, limit: int | None) -> Iterator[Letter]:
-        with open_producer(self._producer) as producer, open_consumer(self._consumer) as consumer:
-            yield from DeadLetterReplay(consumer, max_replays=max_replays, limit=limit).send(producer)
-
-
-class _DeadLetterCommand(MonascaCommand):
-    """The topics of dead letters of the configuration's services."""
+class _WaitingLettersCommand(DeadLetterCommand):
+    """The letters that wait: those that the group has not dealt with."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        parser.add_argument(
-            "--topic",
-            action="append",
-            metavar="T",
-            help="a topic of dead letters; may be given several times (default: those of the services that the "
-            "configuration describes)",
-        )
-        parser.add_argument(
-            "--group",
-            default=_GROUP_ID,
-            metavar="G",
-            help="the consumer group that remembers which letters were dealt with (default: %(default)s)",
-        )
         parser.add_argument(
             "--max-replays",
             type=positive,
@@ -87,65 +37,15 @@ class _DeadLetterCommand(MonascaCommand):
             metavar="N",
             help="how often one message is sent back at most; then it stays (default: %(default)s)",
         )
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        progress.add_argument(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: done. 1: not, and the reason on standard error."""
-        try:
-            return self.act(parsed_args, self._topics(parsed_args))
-        except UndeliveredError as error:
-            first = [*error.report.failed, *error.report.unknown][0]
-            return self.complain(f"not delivered to {first.topic}, and left for the next run: {first.error}")
-        except MessagingError as error:
-            return self.complain(str(error))
 
-    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
-        raise NotImplementedError
-
-    def _topics(self, parsed_args: argparse.Namespace) -> list[DeadLetterTopic]:
-        """Those that are named, or all that the services write. Raises `ConfigurationError`."""
-        found: dict[tuple[str, str], DeadLetterTopic] = {}
-        refusals = []
-        for service in services.SERVICES:
-            try:
-                conf = services.read_service(service, parsed_args.config_file)
-                for each in services.topics(service, conf):
-                    if each.dead_letters and each.name in (parsed_args.topic or [each.name]):
-                        topic = _topic(conf, each.name, each.group, parsed_args)
-                        found.setdefault((topic.servers, topic.name), topic)
-            except ConfigurationError as error:
-                refusals.append(error)
-        if len(refusals) == len(services.SERVICES):
-            raise refusals[0]
-        conf = services.read_service("persister", parsed_args.config_file)
-        known = {topic.name for topic in found.values()}
-        others = [name for name in parsed_args.topic or () if name not in known]
-        return [*found.values(), *(_topic(conf, name, KAFKA_GROUP, parsed_args) for name in others)]
-
-
-def _topic(conf: cfg.ConfigOpts, name: str, group: str, parsed_args: argparse.Namespace) -> DeadLetterTopic:
-    """``group``: the option group whose servers have the topic."""
-    group_id: str = parsed_args.group
-    if group == KAFKA_GROUP:
-        consumer = ConsumerSettings(connection_settings(conf), (name,), group_id)
-    else:
-        consumer = replace(
-            consumer_settings(conf, group),
-            topics=(name,),
-            group_id=group_id,
-            group_instance_id=None,
-            dead_letter_topic=None,
-            start="earliest",
-        )
-    producer = replace(producer_settings(conf, group), transactional_id=None)
-    return DeadLetterTopic(name, consumer, producer, named=bool(parsed_args.topic))
-
-
-class DlqList(_DeadLetterCommand):
+class DlqList(_WaitingLettersCommand):
     """Show the dead letters that were not sent back yet: where each came from, why it is dead, whether it can go back.
 
-    Nothing is changed.
+    Nothing is changed. For example, the letters of one reason since a deployment:
+    monasca-common dlq list --reason InvalidEnvelope --since 2026-01-31T06:00:00Z
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -157,34 +57,112 @@ class DlqList(_DeadLetterCommand):
             metavar="N",
             help="how many letters of each topic are shown (default: %(default)s)",
         )
+        parser.add_argument(
+            "--by-reason",
+            action="store_true",
+            help="read all letters, and show how many have the same topic of origin and class of error",
+        )
         return parser
 
     def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
-        told = []
+        told, seen = [], 0
         for topic in topics:
             partitions = topic.partitions()
-            waiting, letters = self._look(parsed_args, topic, partitions) if partitions else (0, [])
+            waiting, letters, reasons = self._look(parsed_args, topic, partitions) if partitions else (0, [], None)
+            seen += len(letters)
             facts = {"topic": topic.name, "exists": bool(partitions), "waiting": waiting}
-            told.append({**facts, "letters": list(map(describe, letters))})
+            told.append({**facts, "letters": list(map(describe, letters))} if reasons is None else facts | reasons)
             if not parsed_args.json:
-                self.print(*_lines(topic.name, letters, waiting) if partitions else [_nowhere(topic.name)])
+                selected = is_selection(parsed_args)
+                lines = _lines(topic.name, letters, waiting, selected=selected)
+                lines = lines if reasons is None else _reason_lines(topic.name, reasons)
+                self.print(*lines if partitions else [_nowhere(topic.name)])
         if parsed_args.json:
             self.print(json.dumps({"group": parsed_args.group, "topics": told}))
+        if is_selection(parsed_args) and not seen:
+            self.complain(_NO_MATCH)
+            return NOTHING_FOUND
         return 0
 
     def _look(
         self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, partitions: Sequence[TopicPartition]
-    ) -> tuple[int, list[Letter]]:
-        with topic.reader(partitions) as consumer:
-            replay = DeadLetterReplay(consumer, max_replays=parsed_args.max_replays, limit=parsed_args.limit)
-            return replay.waiting(), list(replay.letters())
+    ) -> tuple[int, list[Letter], dict[str, Any] | None]:
+        limit = None if parsed_args.by_reason else parsed_args.limit
+        options = {"max_replays": parsed_args.max_replays, "chosen": partial(selects, parsed_args), "limit": limit}
+        with topic.replay(partitions, execute=False, **options) as (replay, letters):
+            waiting = replay.waiting()
+            if not parsed_args.by_reason:
+                return waiting, list(letters), None
+            counts: Counter[tuple[str, str]] = Counter()
+            first: list[Letter] = []
+            with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
+                for count, letter in enumerate(letters):
+                    first = first or [letter]
+                    counts[letter.origin_topic, letter.error.partition(":")[0]] += 1
+                    if count % _TELL_EVERY == 0:
+                        shown.tell(waiting - replay.waiting(), replay.waiting())
+            rows = [
+                {"origin": origin, "error": error, "letters": count} for (origin, error), count in counts.most_common()
+            ]
+            return waiting, first, {"letters": counts.total(), "reasons": rows}
 
 
-class DlqReplay(_DeadLetterCommand):
+class DlqShow(DeadLetterCommand):
+    """Show one dead letter: where it came from, why it is dead, when it failed first.
+
+    What is in it is shown with --payload alone. For example:
+    monasca-common dlq show metrics.dlq/0/17 --payload
+    """
+
+    selects_letters = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "place", metavar="T/P/O", help="the letter's topic, partition and offset, as `dlq list` shows it"
+        )
+        message_view.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        name, _, numbers = parsed_args.place.partition("/")
+        partition, _, offset = numbers.partition("/")
+        if not name or not partition.isdigit() or not offset.isdigit():
+            self.complain(f"{parsed_args.place!r} is not a letter: write topic/partition/offset, as `dlq list` does")
+            return 2
+        parsed_args.topic = [name]
+        self._wanted = TopicPartition(name, int(partition)), int(offset)
+        return super().take_action(parsed_args)
+
+    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
+        partition, offset = self._wanted
+        for topic in topics:
+            if partition not in topic.partitions():
+                continue
+            with topic.reader([partition]) as consumer:
+                first, end = consumer.seek_to_beginning()[partition], consumer.seek_to_end()[partition]
+            if not first <= offset < end:
+                continue
+            for message in LogReader(topic.connection).messages({partition: offset}, {partition: offset + 1}):
+                letter = Letter.of(message)
+                if parsed_args.json:
+                    facts = {**describe(letter), "first_failure_ms": letter.first_failure_ms}
+                    self.print(json.dumps(facts | {"message": message_view.message_facts(message, parsed_args)}))
+                else:
+                    self.print(*_letter_lines(letter), *message_view.message_lines(message, parsed_args))
+                return 0
+        self.complain(f"there is no letter {parsed_args.place}: `monasca-common dlq list` shows those that wait")
+        return NOTHING_FOUND
+
+
+class DlqReplay(_WaitingLettersCommand):
     """Send dead letters back to the topics that they came from; without --execute, only count them.
 
     Repair the reader or the input first. It reads what the topics hold when it starts, and no more: a letter that
-    comes back is left to the next run. Messages keep their ids, so that readers drop what they have seen.
+    comes back is left to the next run. Messages keep their ids, so that readers drop what they have seen. A run that
+    was interrupted is gone on with by the next one; of two at once the later one goes on alone. For example, 100 a
+    second of one topic:
+    monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -192,39 +170,81 @@ class DlqReplay(_DeadLetterCommand):
         parser.add_argument(
             "--limit", type=positive, metavar="N", help="how many letters of each topic are dealt with (default: all)"
         )
+        parser.add_argument(
+            "--rate",
+            type=positive,
+            metavar="N",
+            help="how many letters a second are sent back at most; too large: readers fall behind (default: no limit)",
+        )
         how = parser.add_mutually_exclusive_group()
         how.add_argument("--dry-run", action="store_true", help="send nothing (the default)")
         how.add_argument("--execute", action="store_true", help="do it")
         return parser
 
     def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
-        told = []
-        for topic in topics:
-            partitions = topic.partitions()
-            counts: Counter[str] = Counter()
-            try:
-                for letter in self._letters(parsed_args, topic, partitions) if partitions else ():
-                    counts[letter.stays] += 1
-            finally:  # what was done is said, also when something interrupts it
-                told.append({**_outcome(topic.name, counts), "exists": bool(partitions)})
-                if not parsed_args.json:
-                    lines = _outcome_lines(topic.name, counts, execute=parsed_args.execute)
-                    self.print(*lines if partitions else [_nowhere(topic.name)])
-        if parsed_args.json:
-            self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": parsed_args.execute}))
-        elif not parsed_args.execute:
+        told: list[dict[str, Any]] = []
+        failed = False
+        try:
+            for topic in topics:
+                failed |= not self._deal_with(parsed_args, topic, told)
+        finally:  # what was done is said, also when something interrupts it
+            if parsed_args.json:
+                self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": parsed_args.execute}))
+        done = sum(each["sent"] + each["stay"] for each in told)
+        if failed:
+            return PARTLY_DONE if done else 1
+        if is_selection(parsed_args) and not done:
+            self.complain(_NO_MATCH)
+            return NOTHING_FOUND
+        if not parsed_args.execute and not parsed_args.json:
             self.print("Nothing was sent. With --execute it would be.")
         return 0
 
-    def _letters(
-        self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, partitions: Sequence[TopicPartition]
-    ) -> Iterator[Letter]:
-        if parsed_args.execute:
-            yield from topic.send_back(parsed_args.max_replays, parsed_args.limit)
-            return
-        with topic.reader(partitions) as consumer:
-            replay = DeadLetterReplay(consumer, max_replays=parsed_args.max_replays, limit=parsed_args.limit)
-            yield from replay.letters()
+    def _deal_with(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, told: list[dict[str, Any]]) -> bool:
+        """Whether all of it was done that was asked for."""
+        partitions = topic.partitions()
+        counts: Counter[str] = Counter()
+        try:
+            if partitions:
+                self._count(parsed_args, topic, partitions, counts)
+        except UndeliveredError as error:
+            first = [*error.report.failed, *error.report.unknown][0]
+            self.complain(f"not delivered to {first.topic}, and left for the next run: {first.error}")
+            return False
+        except TransactionError as error:
+            self.complain(f"{topic.name}: left for the next run: {error}")
+            return False
+        except FencedError:
+            self.complain(f"{topic.name}: another process sends these letters back since; nothing was sent twice")
+            return False
+        finally:
+            told.append({**_outcome(topic.name, counts), "exists": bool(partitions)})
+            if not parsed_args.json:
+                lines = _outcome_lines(topic.name, counts, execute=parsed_args.execute)
+                self.print(*lines if partitions else [_nowhere(topic.name)])
+        return True
+
+    def _count(
+        self,
+        parsed_args: argparse.Namespace,
+        topic: DeadLetterTopic,
+        partitions: Sequence[TopicPartition],
+        counts: Counter[str],
+    ) -> None:
+        options = {
+            "chosen": partial(selects, parsed_args),
+            "max_replays": parsed_args.max_replays,
+            "limit": parsed_args.limit,
+            "rate": parsed_args.rate if parsed_args.execute else None,
+        }
+        with (
+            progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
+            topic.replay(partitions, execute=parsed_args.execute, **options) as (replay, letters),
+        ):
+            for letter in letters:
+                counts[letter.stays] += 1
+                if counts.total() % _TELL_EVERY == 0:
+                    shown.tell(counts.total(), replay.waiting())
 
 
 def describe(letter: Letter) -> dict[str, Any]:
@@ -241,9 +261,27 @@ def describe(letter: Letter) -> dict[str, Any]:
     }
 
 
-def _lines(topic: str, letters: Sequence[Letter], waiting: int) -> Iterator[str]:
-    shown = f", the first {len(letters)} of them:" if len(letters) < waiting else ":" if letters else ""
-    yield f"{topic}: {_letters(waiting)} to be looked at{shown}"
+def _letter_lines(letter: Letter) -> Iterator[str]:
+    yield f"origin    {letter.origin or 'nowhere'}"
+    yield f"group     {letter.group or 'not said'}"
+    yield f"error     {' '.join(letter.error.split()) or 'without a reason'}"
+    yield f"attempts  {letter.attempts}, sent back {letter.replays} times before"
+    if letter.first_failure_ms is not None:
+        yield f"failed    first {times.shown(letter.first_failure_ms)}"
+    yield f"can go    {'no: ' + letter.stays if letter.stays else 'back'}"
+
+
+def _reason_lines(topic: str, reasons: dict[str, Any]) -> Iterator[str]:
+    yield f"{topic}: {count_letters(reasons['letters'])} to be looked at{':' if reasons['letters'] else ''}"
+    for row in reasons["reasons"]:
+        why = row["error"] or "without a reason"
+        yield f"  {count_letters(row['letters'])} from {row['origin'] or 'nowhere'}: {why}"
+
+
+def _lines(topic: str, letters: Sequence[Letter], waiting: int, *, selected: bool) -> Iterator[str]:
+    which = "of those selected" if selected else "of them"
+    shown = f", the first {len(letters)} {which}:" if selected or len(letters) < waiting else ":" if letters else ""
+    yield f"{topic}: {count_letters(waiting)} to be looked at{shown}"
     for letter in letters:
         text = " ".join(letter.error.split())[:_SHOWN_CHARACTERS]
         stays = f"; stays, {letter.stays}" if letter.stays else ""
@@ -260,11 +298,11 @@ def _outcome(topic: str, counts: Counter[str]) -> dict[str, Any]:
 
 
 def _outcome_lines(topic: str, counts: Counter[str], *, execute: bool) -> Iterator[str]:
-    yield f"{topic}: {_letters(counts[''])} {'sent back' if execute else 'to be sent back'}"
+    yield f"{topic}: {count_letters(counts[''])} {'sent back' if execute else 'to be sent back'}"
     for reason, count in sorted(counts.items()):
         if reason:
-            yield f"  {_letters(count)} {'stay' if count > 1 else 'stays'}: {reason}"
+            yield f"  {count_letters(count)} {'stay' if count > 1 else 'stays'}: {reason}"
 
 
-def _letters(count: int) -> str:
+def count_letters(count: int) -> str:
     return "1 letter" if count == 1 else f"{count:,} letters"

@@ -85,7 +85,7 @@ class PipelineRun(PipelineCommand):
         return parser
 
     def act(self, parsed_args: argparse.Namespace) -> int:
-        from monasca_common.cli.pipeline_progress import Shown
+        from monasca_common.cli.progress import Shown
         from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher, load_job
         from monasca_common.pipeline.spark import session
 
@@ -101,7 +101,7 @@ class PipelineRun(PipelineCommand):
         with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
             _stop_on_signals(stop)
             session.tell_submit()
-            progress = job.run(request, JobWatcher(stop, shown.tell))
+            progress = job.run(request, JobWatcher(stop, lambda now: shown.tell(now.done, now.left)))
         LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))
         if parsed_args.json:
             self.print(json.dumps({"job": parsed_args.job, **dataclasses.asdict(progress)}))

@@ -25,6 +25,8 @@ VALUE_CUT_FROM = "dead-letter-value-cut-from"  # the original length in bytes
 KEY_AND_HEADERS_DROPPED = "dead-letter-key-and-headers-dropped"
 REPLAYS = "dead-letter-replays"  # of a message that was sent back: how often
 
+NOTE_KEY = b"dead-letter-note/"  # of a record that names letters which were dealt with; the group's name follows
+
 _MAX_ERROR_TEXT = 1000
 
 
@@ -86,6 +88,11 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
     )
     own_id = f"{group}/{message.topic}/{message.partition}/{message.offset}".encode()
     return Record(message.value, key=message.key, headers=kept + origin, message_id=own_id)
+
+
+def is_note(message: Message) -> bool:
+    """Whether this names letters that were dealt with, and is not a letter itself."""
+    return message.key is not None and message.key.startswith(NOTE_KEY)
 
 
 # A header's two lengths as varints, with room for how differently clients count a record's size.

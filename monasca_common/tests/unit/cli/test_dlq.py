@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common dlq``: over a broker in memory."""
 
+import io
 import json
+import sys
 
-from monasca_common.kafka import Record, TopicPartition, dead_letters
+from monasca_common.kafka import Record, TopicPartition, dead_letters, plugins
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
 from monasca_common.tests.unit.cli.command_case import CommandCase
@@ -172,18 +174,112 @@ class ReplayTest(DlqCase):
         self.bury(3)
         self.assertEqual([2, 1], [self.told("replay", "--execute", "--limit", "2")["topics"][0]["sent"] for _ in "ab"])
 
-    def test_what_is_not_delivered_is_status_1_after_what_was_is_said(self):
+    def test_what_is_not_delivered_is_status_4_after_what_was_is_said(self):
         self.bury(1)
         self.bury(1, origin="log")
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="log", count=None)
         status, out, err = self.run_command("replay", "--execute")
-        self.assertEqual((1, "metrics.dlq: 1 letter sent back\n"), (status, out))
+        self.assertEqual((4, "metrics.dlq: 1 letter sent back\n"), (status, out))
         self.assertTrue(err.splitlines()[-1].startswith("monasca-common dlq replay: "))
         self.assertEqual({_LETTERS: 1}, self.kafka.broker.committed("monasca-dlq-replay"))
 
     def test_a_count_is_a_number(self):
         for option in ("--limit", "--max-replays"):
             self.assertEqual(2, self.run_command("replay", option, "0")[0])
+
+    def test_none_delivered_is_status_1(self):
+        self.bury(1)
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="metrics", count=None)
+        self.assertEqual(1, self.run_command("replay", "--execute")[0])
+
+    def test_progress_is_reported_on_standard_error_on_request_alone(self):
+        self.bury(100)
+        _, out, err = self.run_command("replay", "--progress", "--json")
+        self.assertIn("metrics.dlq: 100 offsets done, 0 left", err)
+        self.assertEqual(100, json.loads(out)["topics"][0]["sent"])
+        self.assertEqual("", self.run_command("replay")[2])
+
+
+class SelectionTest(DlqCase):
+    def setUp(self):
+        super().setUp()
+        self.bury(2)
+        self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError", dead_letters.ORIGIN_PARTITION: "3"})
+        self.bury(1, origin="log")
+
+    def selected(self, *arguments):
+        return [each["letter"] for topic in self.told("list", *arguments)["topics"] for each in topic["letters"]]
+
+    def test_by_reason_origin_letter_and_time(self):
+        self.assertEqual(["metrics.dlq/0/2"], self.selected("--reason", "keyerr"))
+        self.assertEqual(["metrics.dlq/0/2"], self.selected("--origin", "metrics:1,3"))
+        self.assertEqual(["metrics.dlq/0/3"], self.selected("--origin", "log"))
+        self.assertEqual(["metrics.dlq/0/1"], self.selected("--letter", "metrics.dlq/0/1"))
+        self.assertEqual(4, len(self.selected("--since", "2020-01-01", "--until", "2999-01-01")))
+
+    def test_none_selected_is_status_3(self):
+        for command in (("list",), ("replay",), ("replay", "--execute")):
+            status, _, err = self.run_command(*command, "--reason", "else")
+            self.assertEqual((3, True), (status, "no letter that waits is selected" in err))
+
+    def test_they_are_counted_by_reason(self):
+        (topic,) = self.told("list", "--by-reason")["topics"]
+        self.assertEqual(4, topic["letters"])
+        self.assertEqual({"origin": "metrics", "error": "ValueError", "letters": 2}, topic["reasons"][0])
+        self.assertIn("  1 letter from log: ValueError", self.run_command("list", "--by-reason")[1])
+
+    def test_the_first_of_those_selected_are_said_to_be_that(self):
+        _, out, _ = self.run_command("list", "--reason", "ValueError", "--limit", "1")
+        self.assertEqual("metrics.dlq: 4 letters to be looked at, the first 1 of those selected:", out.splitlines()[0])
+
+    def test_what_is_no_topic_time_or_partition_is_wrong_usage(self):
+        for arguments in (("--origin", "metrics:x"), ("--origin", ":1"), ("--since", "yesterday")):
+            self.assertEqual(2, self.run_command("list", *arguments)[0])
+
+
+class PurgeTest(DlqCase):
+    def setUp(self):
+        super().setUp()
+        self.patch(plugins, "load_admin", lambda conf, group: self)
+        self.bury(2)
+        self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError"})
+        self.bury(1)
+
+    def delete_records(self, before):
+        for partition, offset in before.items():
+            self.kafka.broker.delete_records(*partition, offset)
+
+    def left(self):
+        return len(self.kafka.broker.records("metrics.dlq"))
+
+    def test_those_at_the_beginning_go_and_the_group_goes_on_behind_them(self):
+        status, out, _ = self.run_command("purge", "--reason", "ValueError", "--yes")
+        self.assertEqual((0, 2), (status, self.left()))
+        self.assertIn("1 letter selected as well cannot be deleted", out)
+        self.assertEqual({_LETTERS: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
+
+    def test_who_says_nothing_deletes_nothing(self):
+        status, _, err = self.run_command("purge")
+        self.assertEqual((1, True), (status, "which letters?" in err))
+        status, _, err = self.run_command("purge", "--all")
+        self.assertEqual((1, True), (status, "say --yes" in err))
+        self.assertEqual(0, self.run_command("purge", "--all", "--dry-run")[0])
+        self.assertEqual(4, self.left())
+
+    def test_on_a_terminal_it_asks(self):
+        for answer, left in (("n", 4), ("", 4), ("y", 0)):
+            terminal = io.StringIO(f"{answer}\n")
+            terminal.isatty = lambda: True
+            self.patch(sys, "stdin", terminal)
+            status, _, err = self.run_command("purge", "--all")
+            self.assertIn("Delete 4 letters for good? [y/N]", err)
+            self.assertEqual((int(bool(left)), left), (status, self.left()))
+
+    def test_what_was_dealt_with_is_one_selection(self):
+        self.assertEqual(3, self.run_command("purge", "--dealt-with", "--yes")[0])
+        self.told("replay", "--execute", "--limit", "2")
+        self.assertEqual(0, self.run_command("purge", "--dealt-with", "--yes")[0])
+        self.assertEqual(2, self.left())
 
 
 class ServersTest(DlqCase):

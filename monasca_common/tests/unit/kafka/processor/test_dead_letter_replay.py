@@ -16,6 +16,7 @@ from monasca_common.kafka import (
     UndeliveredError,
 )
 from monasca_common.kafka import dead_letters as headers_of
+from monasca_common.kafka.processor import dead_letter_replay
 from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
@@ -126,6 +127,78 @@ class BoundTest(ReplayCase):
         self.assertEqual("ValueError: bad", letter.error)
         self.assertIn(self.committed(), (None, 0))
         self.assertEqual(2, len(self.values(TOPIC)))
+
+
+class ChoiceTest(ReplayCase):
+    def replay_of(self, *values, **arguments):
+        return self.replay(chosen=lambda letter: letter.message.value in values, **arguments)
+
+    def waiting(self):
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            return [letter.message.value for letter in DeadLetterReplay(consumer).letters()]
+
+    def setUp(self):
+        super().setUp()
+        self.die(b"one", b"two", b"three", b"four")
+
+    def test_those_chosen_go_back_and_the_others_wait(self):
+        self.assertEqual((2, 0), self.replay_of(b"one", b"three"))
+        self.assertEqual(1, self.committed())
+        self.assertEqual([b"two", b"four"], self.waiting())
+        self.assertEqual((1, 0), self.replay_of(b"four"))
+        self.assertEqual([b"two"], self.waiting())
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual([b"one", b"three", b"four", b"two"], self.values(TOPIC)[4:])
+        self.assertEqual(len(self.kafka.broker.records(LETTERS)), self.committed())
+
+    def test_a_choice_that_was_made_before_is_not_made_again(self):
+        self.assertEqual([(1, 0), (0, 0)], [self.replay_of(b"three") for _ in "ab"])
+
+    def test_the_limit_counts_those_chosen(self):
+        self.assertEqual((1, 0), self.replay_of(b"two", b"four", limit=1))
+        self.assertEqual([b"one", b"three", b"four"], self.waiting())
+
+    def test_each_group_has_notes_of_its_own(self):
+        self.replay_of(b"two")
+        with self.kafka.consumer(LETTERS, "another", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            self.assertEqual(4, len(list(DeadLetterReplay(consumer).letters())))
+
+    def test_what_somebody_else_wrote_under_the_key_of_a_note_is_ignored(self):
+        for value in (b"x", b"7", b"[[1]]", b"[[0, 1e999]]", None):
+            self.write(LETTERS, Record(value, key=b"dead-letter-note/replay/0/0"))
+        self.assertEqual((4, 0), self.replay())
+
+    def test_a_letter_that_was_not_delivered_is_in_no_note(self):
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=2)
+        self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
+        self.assertEqual([b"one", b"three", b"four"], self.waiting())
+
+
+class RepeatTest(ReplayCase):
+    def test_a_message_of_several_letters_goes_back_once(self):
+        self.die(b"one")
+        (letter,) = self.kafka.broker.records(LETTERS)
+        again = [(name, value) for name, value in letter.headers if name != "message-id"]
+        self.write(LETTERS, Record(letter.value, headers=again, message_id=b"of another group"))
+        self.assertEqual((1, 1), self.replay())
+        self.assertEqual([b"one", b"one"], self.values(TOPIC))
+        self.assertEqual((0, 0), self.replay())
+
+
+class RateTest(ReplayCase):
+    def test_so_many_a_second_and_no_more(self):
+        waits = []
+
+        class NoWait:
+            def wait(self, clock, seconds):
+                waits.append(seconds)
+
+        self.patch(dead_letter_replay, "Signal", NoWait)
+        self.die(*(b"%d" % number for number in range(10)))
+        self.assertEqual((10, 0), self.replay(rate=4))
+        self.assertEqual(3, len(waits))  # after four, eight and ten
+        for least, wait in zip((0.0, 1.0, 1.5), waits, strict=True):
+            self.assertTrue(least < wait <= least + 1.0, waits)
 
 
 class PatienceTest(ReplayCase):

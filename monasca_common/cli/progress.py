@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a job is, on standard error: a bar on a terminal where the end is known, else a line now and then."""
+"""How far long work is, on standard error: a bar on a terminal where the end is known, else a line now and then."""
 
 from __future__ import annotations
 
+import argparse
 import time
 from types import TracebackType
 from typing import Self
@@ -11,20 +12,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from monasca_common.pipeline.jobs.job import JobProgress
-
 _LINE_EVERY_SECONDS = 10.0
 
 
-class Shown:
-    """``bounded``: whether what is left now is all there will be."""
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--progress",
+        action="store_true",
+        help="report on standard error how far it is, even if that is not a terminal (default: only on a terminal)",
+    )
 
-    def __init__(self, job: str, *, bounded: bool) -> None:
-        self._job = job
+
+class Shown:
+    """``bounded``: whether what is left now is all there will be. ``lines``: whether there are lines without a
+    terminal."""
+
+    def __init__(self, work: str, *, bounded: bool, lines: bool = True) -> None:
+        self._work = work
+        self._lines = lines
         self._console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._bar = Bar(*columns, console=self._console) if bounded and self._console.is_terminal else None
-        self._task = self._bar.add_task(job, total=None) if self._bar is not None else None
+        self._task = self._bar.add_task(work, total=None) if self._bar is not None else None
         self._said_at = -_LINE_EVERY_SECONDS
 
     def __enter__(self) -> Self:
@@ -32,13 +41,13 @@ class Shown:
             self._bar.start()
         return self
 
-    def tell(self, progress: JobProgress) -> None:
-        total = progress.done + progress.left
+    def tell(self, done: int, left: int) -> None:
+        """Both count offsets."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, total=total, completed=progress.done)
-        elif time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
+            self._bar.update(self._task, total=done + left, completed=done)
+        elif self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
             self._said_at = time.monotonic()
-            line = f"{self._job}: {progress.done:,} offsets done, {progress.left:,} left"
+            line = f"{self._work}: {done:,} offsets done, {left:,} left"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(

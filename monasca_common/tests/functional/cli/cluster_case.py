@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on a real Kafka: in this process, and as processes that can be killed."""
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+
+import confluent_kafka
+import fixtures
+from oslotest import base
+
+from monasca_common.cli import main
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.functional.waiting import Waiting
+
+SECONDS = 60.0
+
+
+class ClusterCommandCase(Waiting, base.BaseTestCase):
+    """``command``: the words before the arguments of `run_command`."""
+
+    command: tuple[str, ...] = ()
+    nodes = 1
+
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster(self.nodes))
+        self.cluster = self.fixture.cluster
+        self.admin = self.cluster.admin
+        self.own = uuid.uuid4().hex[:12]
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        self.config = self.create_tempfiles([("commands", f"[kafka]\nbootstrap_servers = {servers}\n")], ".conf")[0]
+        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
+        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
+
+    def run_command(self, *arguments):
+        """The exit status, standard output and standard error."""
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            stream.truncate()
+        with (
+            fixtures.MonkeyPatch("sys.stdout", self.out),
+            fixtures.MonkeyPatch("sys.stderr", self.err),
+        ):
+            try:
+                status = main.main([*self.command, *arguments, "--config-file", self.config])
+            except SystemExit as refused:
+                status = refused.code
+        texts = []
+        for stream in (self.out, self.err):
+            stream.seek(0)
+            texts.append(stream.read())
+        return status, *texts
+
+    def run_json(self, *arguments, as_json=("--json",)):
+        status, out, err = self.run_command(*arguments, *as_json)
+        self.assertEqual(0, status, err)
+        return json.loads(out)
+
+    def start(self, *arguments, mutant="", fail_point=""):
+        """The same command as a process. ``mutant``: a statement that breaks it first."""
+        program = f"import sys\n{mutant}\nfrom monasca_common.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        line = [sys.executable, "-c", program, *self.command, *arguments, "--config-file", self.config]
+        environment = {**os.environ, **({failpoints.ENVIRONMENT_VARIABLE: fail_point} if fail_point else {})}
+        process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(self._end, process)
+        return process
+
+    def _end(self, process):
+        process.kill()
+        process.communicate()
+
+    def put(self, topic, *records, partition=0, **options):
+        """``records``: (key, value, headers)."""
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), **options, "log_level": 0})
+        for key, value, headers in records:
+            while True:
+                try:
+                    producer.produce(topic, value, key=key, partition=partition, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        self.assertEqual(0, producer.flush(SECONDS))
+
+    def end(self, topic, partition=0):
+        """Where the log ends for readers of what is committed."""
+        tp = TopicPartition(topic, partition)
+        return self.admin.end_offsets([tp])[tp]
+
+    def read_all(self, topic, partitions=1):
+        """Every committed message, as the client gives it."""
+        consumer = confluent_kafka.Consumer(
+            {
+                **self.cluster.direct_options(),
+                "group.id": f"reads-{self.own}",
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        try:
+            consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
+            found, ended = [], set()
+            while len(ended) < partitions:
+                for message in consumer.consume(5000, 0.2):
+                    if message.error() is None:
+                        found.append(message)
+                    elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                        ended.add(message.partition())
+            return found
+        finally:
+            consumer.close()

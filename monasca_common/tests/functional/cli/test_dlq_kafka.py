@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common dlq`` on a real Kafka: what is interrupted is gone on with, and nothing goes back twice."""
+
+import signal
+from collections import Counter
+
+from monasca_common.kafka import TopicPartition, dead_letters
+from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+
+LETTERS = 100_000
+
+
+class DlqCase(ClusterCommandCase):
+    command = ("dlq",)
+
+    def setUp(self):
+        super().setUp()
+        self.origin = self.fixture.topic(2)
+        self.letters = self.fixture.topic(2)
+        self.options = ("--topic", self.letters, "--group", f"replay-{self.own}")
+
+    def bury(self, count, *, first=0, error="ValueError", partition=0, origin=None, **headers):
+        origin = (origin or self.origin).encode()
+        records = [
+            (
+                None,
+                b"%d" % number,
+                [
+                    (dead_letters.ORIGIN_TOPIC, origin),
+                    (dead_letters.ORIGIN_PARTITION, b"%d" % partition),
+                    (dead_letters.ORIGIN_OFFSET, b"%d" % number),
+                    (dead_letters.ORIGIN_MESSAGE_ID, b"id-%d" % number),
+                    (dead_letters.ERROR_CLASS, error.encode()),
+                    (dead_letters.ERROR_TEXT, b"no number"),
+                    *((name, value.encode()) for name, value in headers.items()),
+                ],
+            )
+            for number in range(first, first + count)
+        ]
+        self.put(self.letters, *records, partition=partition)
+
+    def ids(self):
+        """How often each message is in the topic that it came from."""
+        return Counter(dict(each.headers())["message-id"] for each in self.read_all(self.origin, 2))
+
+    def replay(self, *arguments):
+        status, out, err = self.run_command("replay", *self.options, "--execute", *arguments)
+        self.assertEqual(0, status, err)
+        return out
+
+    def sent(self):
+        return self.end(self.origin, 0) + self.end(self.origin, 1)
+
+
+class TestReplay(DlqCase):
+    def test_a_hundred_thousand_letters_interrupted_and_gone_on_with_go_back_once_each(self):
+        for partition in (0, 1):
+            self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
+        self.kill_at("replay.before_commit=kill@40")
+        process = self.start("replay", *self.options, "--execute")
+        self.wait_until(lambda: self.sent() > LETTERS // 2, "letters on their way")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual((130, True), (process.returncode, "letters sent back" in out), err)
+        self.kill_at("replay.after_commit=kill@10")
+        self.assertLess(len(self.ids()), LETTERS)
+        self.replay()
+        ids = self.ids()
+        self.assertEqual(({b"id-%d" % number for number in range(LETTERS)}, {1}), (set(ids), set(ids.values())))
+
+    def kill_at(self, fail_point, **options):
+        process = self.start("replay", *self.options, "--execute", fail_point=fail_point, **options)
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(-signal.SIGKILL, process.returncode, err)
+
+    def test_a_mutant_without_transactions_sends_letters_twice(self):
+        self.bury(600)
+        mutant = "from monasca_common.cli import dead_letter_topics as topics; topics._WITH_TRANSACTIONS = ''"
+        self.kill_at("replay.before_commit=kill", mutant=mutant)
+        self.replay()
+        ids = self.ids()
+        self.assertEqual((600, 2), (len(ids), max(ids.values())))
+
+    def test_of_two_at_once_the_later_goes_on_alone(self):
+        self.bury(4000)
+        first = self.start("replay", *self.options, "--execute", "--rate", "200")
+        self.wait_until(lambda: self.sent() > 0, "letters on their way")
+        self.replay()
+        out, err = first.communicate(timeout=SECONDS)
+        self.assertEqual(4, first.returncode, (out, err))
+        self.assertIn("another process sends these letters back", err)
+        self.assertEqual(Counter({b"id-%d" % number: 1 for number in range(4000)}), self.ids())
+
+    def test_those_selected_go_and_the_others_wait_for_their_turn(self):
+        self.bury(3, error="ValueError")
+        self.bury(3, first=3, error="KeyError")
+        self.bury(3, first=6, error="ValueError")
+        self.assertIn("3 letters sent back", self.replay("--reason", "keyerror"))
+        self.assertEqual({b"id-3", b"id-4", b"id-5"}, set(self.ids()))
+        waiting = self.run_json("list", *self.options)["topics"][0]["letters"]
+        self.assertEqual([0, 1, 2, 6, 7, 8], [int(each["letter"].rpartition("/")[2]) for each in waiting])
+        self.assertIn("6 letters sent back", self.replay())
+        self.assertEqual((9, {1}), (len(self.ids()), set(self.ids().values())))
+        self.assertIn("0 letters sent back", self.replay())
+
+    def test_a_letter_that_cannot_be_delivered_leaves_those_before_it_sent(self):
+        narrow = self.fixture.topic(config={"max.message.bytes": "1000"})
+        self.bury(3)
+        self.bury(1, first=3, origin=narrow, large="x" * 2000)
+        self.bury(2, first=4)
+        status, out, err = self.run_command("replay", *self.options, "--execute")
+        self.assertEqual((4, True), (status, "3 letters sent back" in out), (out, err))
+        self.assertIn("left for the next run", err)
+        self.assertEqual({b"id-0", b"id-1", b"id-2"}, set(self.ids()))
+        self.replay("--origin", self.origin)
+        self.assertEqual(5, len(self.ids()))
+
+    def test_a_look_sends_nothing(self):
+        self.bury(2)
+        for words in (("list", "--by-reason"), ("replay", "--dry-run")):
+            self.assertEqual(0, self.run_command(*words, *self.options)[0])
+        self.assertEqual(0, self.sent())
+
+
+class TestPurge(DlqCase):
+    def first(self, partition=0):
+        tp = TopicPartition(self.letters, partition)
+        return self.admin.first_offsets([tp])[tp]
+
+    def test_what_is_at_the_beginning_is_deleted_and_what_is_not_is_counted(self):
+        self.bury(3, error="KeyError")
+        self.bury(2, first=3, error="ValueError")
+        self.bury(4, first=5, error="KeyError")
+        arguments = ("purge", *self.options, "--reason", "KeyError")
+        told = self.run_json(*arguments, "--dry-run")
+        self.assertEqual((3, 4, False), (told["topics"][0]["letters"], told["topics"][0]["cannot"], told["executed"]))
+        self.assertEqual(0, self.first())
+        self.assertEqual(1, self.run_command(*arguments)[0])  # nobody is there to be asked
+        self.assertEqual(0, self.first())
+        self.assertTrue(self.run_json(*arguments, "--yes")["executed"])
+        self.assertEqual(3, self.first())
+        self.assertIn("6 letters sent back", self.replay())
+
+    def test_what_was_dealt_with_is_deleted_with_its_notes(self):
+        self.bury(2, error="ValueError")
+        self.bury(2, first=2, error="KeyError")
+        self.replay("--reason", "KeyError")
+        self.assertEqual(3, self.run_command("purge", *self.options, "--dealt-with", "--yes")[0])
+        self.replay()
+        self.assertTrue(self.run_json("purge", *self.options, "--dealt-with", "--yes")["executed"])
+        self.assertLess(3, self.first())
+        self.assertEqual([], self.run_json("list", *self.options)["topics"][0]["letters"])
+
+    def test_all_is_what_is_there_now(self):
+        self.bury(5)
+        self.assertEqual(3, self.run_command("purge", *self.options, "--letter", "nothing/0/1", "--yes")[0])
+        self.assertTrue(self.run_json("purge", *self.options, "--all", "--yes")["executed"])
+        self.assertEqual(5, self.first())
+        self.bury(1, first=9)
+        self.assertIn("1 letter sent back", self.replay())
+
+
+class TestShow(DlqCase):
+    def test_a_letter_is_shown_and_what_is_in_it_on_request(self):
+        self.bury(2, **{"x-auth-token": "hidden", dead_letters.FIRST_FAILURE: "1700000000000"})
+        place = f"{self.letters}/0/1"
+        status, out, _ = self.run_command("show", place)
+        self.assertEqual(0, status)
+        self.assertIn(f"origin    {self.origin}/0/1", out)
+        self.assertIn("first 2023-11-14T22:13:20", out)
+        self.assertNotIn("header", out)
+        message = self.run_json("show", place, "--payload")["message"]
+        self.assertEqual(("1", True), (message["value"], ["x-auth-token", "***"] in message["headers"]))
+
+    def test_one_that_is_not_there_is_status_3_and_what_is_no_letter_2(self):
+        self.assertEqual(3, self.run_command("show", f"{self.letters}/0/7")[0])
+        self.assertEqual(3, self.run_command("show", f"{self.letters}/9/0")[0])
+        self.assertEqual(2, self.run_command("show", "anything")[0])
