@@ -2,8 +2,8 @@
 """Notifications to local webhooks: transitions a second, and how long one takes from its transition to its receipt.
 
 The command, with PostgreSQL, beside the old service's way of sending: one at a time in each of four processes. Each
-transition has one receiver of 1, 10 or 100, which answers at once or after 200 ms. Kafka, database, receiver and
-sender share the machine.
+transition has one receiver of 1, 10 or 100, which answers at once or after 200 ms. Each receiver has an address of its
+own. Kafka, database, receivers and sender share the machine.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ topic = {topic}-periodic
 [alarm_processor]
 notification_topic = {topic}-told
 [notification]
-allowed_networks = 127.0.0.1/32
+allowed_networks = 127.0.0.0/24
 """
 
 
@@ -199,7 +199,7 @@ def add_methods(url: str, destinations: int, port: int) -> None:
     database = AlarmsDatabase(StorageSettings("postgresql", url))
     methods = NotificationMethods(database)
     for number in range(destinations):
-        address = f"http://127.0.0.1:{port}/hook-{number}"
+        address = f"http://127.0.0.{number + 1}:{port}/hook"
         made = methods.create("t", NotificationMethod(f"m{number}", "WEBHOOK", address), 1)
         row = {"definition_id": f"d{number}", "state": "ALARM", "position": 0, "method_id": made.id}
         database.write(lambda connection, row=row: connection.execute(tables.alarm_action.insert().values(row)))

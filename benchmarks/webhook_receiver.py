@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A receiver of webhooks that answers 200 after a while, and knows when each alarm's notification came.
 
-``python -m benchmarks.webhook_receiver MILLISECONDS`` prints its port. ``GET /taken``: alarm id and time in seconds of
-each. Standard library only; it does as little per request as it can, because it shares the machine with the senders.
+``python -m benchmarks.webhook_receiver MILLISECONDS`` prints its port, which it has on 127.0.0.1 to 127.0.0.100. ``GET
+/taken``: alarm id and time in seconds of each. Standard library only; it does as little per request as it can, because
+it shares the machine with the senders.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import sys
 import time
 
+ADDRESSES = 100
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _ALARM = b'"alarm_id":"'
 
@@ -52,9 +54,13 @@ def _length(head: bytes) -> int:
 
 
 async def _serve() -> None:
-    server = await asyncio.get_running_loop().create_server(Receiver, "127.0.0.1", 0, backlog=1024)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(Receiver, "127.0.0.1", 0, backlog=1024)
+    port = server.sockets[0].getsockname()[1]
+    others = [f"127.0.0.{number}" for number in range(2, ADDRESSES + 1)]
+    async with await loop.create_server(Receiver, others, port, backlog=1024):
+        print(port, flush=True)
+        await server.serve_forever()
 
 
 if __name__ == "__main__":

@@ -96,6 +96,8 @@ class NoticeDelivery:
             self._count("repeated", method.type)
             LOG.warning("notification %s is sent again: a crash hid whether its receiver has it", notice.id)
         fail_point("notification.before_send")
+        # What the ledger took is not the receiver's time.
+        place.sent_since = self._clock.monotonic()
         try:
             answer = self._send(notice, method)
         except NotificationError as error:

@@ -8,6 +8,7 @@ import zlib
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase, Row
@@ -27,7 +28,10 @@ ROWS_A_PORTION = 1000
 # Made once, because making a statement takes longer than the database takes for it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
 _FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
-_INSERT = _NOTIFICATION.insert()
+_INSERT = {
+    "postgresql": postgresql.insert(_NOTIFICATION).on_conflict_do_nothing().returning(_NOTIFICATION.c.id),
+    "sqlite": sqlite.insert(_NOTIFICATION).on_conflict_do_nothing().returning(_NOTIFICATION.c.id),
+}
 _END = (
     _NOTIFICATION.update()
     .where(_OWN)
@@ -51,13 +55,12 @@ class NoticeLedger:
 
     def begin(self, notice: Notice, method_id: str, attempt: int, now_ms: int, *, released: bool = False) -> NextStep:
         """``released``: it was withheld, and is not any more. Raises `StorageError`; so do the others."""
+        made = new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
 
         def work(connection: sa.Connection) -> NextStep:
-            row = connection.execute(_FIND, {"own_id": notice.id}).one_or_none()
-            if row is None:
-                made = new_row(notice, method_id, now_ms, state=SENDING, attempts=attempt)
-                connection.execute(_INSERT, made)
+            if connection.execute(_INSERT[connection.dialect.name], made).one_or_none() is not None:
                 return NextStep.SEND
+            row = connection.execute(_FIND, {"own_id": notice.id}).one()
             step = _step(row, attempt, released=released)
             if step in (NextStep.SEND, NextStep.REPEAT):
                 repeats = _NOTIFICATION.c.repeats + int(step is NextStep.REPEAT)

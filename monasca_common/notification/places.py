@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 from monasca_common.kafka.clock import Clock
@@ -27,15 +26,15 @@ _SHARE_OF_HANGING = 4
 
 
 class SendingPlace:
-    """``turn_seconds``: ``None`` where it may be sent now, else when it may be tried again. Set ``failed`` where the
-    receiver did not take it."""
+    """``turn_seconds``: ``None`` where it may be sent now, else when it may be tried again. Set ``sent_since`` when
+    sending begins, and ``failed`` where the receiver did not take it."""
 
-    __slots__ = ("began", "failed", "is_left", "queues", "turn_seconds")
+    __slots__ = ("failed", "is_left", "queues", "sent_since", "turn_seconds")
 
-    def __init__(self, queues: Sequence[_Queue], began: float, turn_seconds: float | None = None) -> None:
+    def __init__(self, queues: Sequence[_Queue], turn_seconds: float | None = None) -> None:
         self.queues = queues
-        self.began = began
         self.turn_seconds = turn_seconds
+        self.sent_since: float | None = None
         self.is_left = turn_seconds is not None
         self.failed = False
 
@@ -78,7 +77,7 @@ class SendingPlaces:
             if not place.is_left:
                 place.is_left = True
                 for queue in place.queues:
-                    queue.leave(place.began, self._clock.monotonic(), failed=place.failed)
+                    queue.leave(place, self._clock.monotonic())
 
     def _enter(self, method_id: str, destination: str, notice_id: str) -> SendingPlace:
         with self._lock:
@@ -89,11 +88,12 @@ class SendingPlaces:
             if notice_id in self._being_sent or not all(queue.is_free for queue in queues):
                 turns = [queue.turn_seconds(now, self._most_turn_seconds) for queue in queues if not queue.is_free]
                 soonest = min(_SOONEST_TURN_SECONDS, self._most_turn_seconds)
-                return SendingPlace(queues, now, max([soonest, *turns]))
+                return SendingPlace(queues, max([soonest, *turns]))
             self._being_sent.add(notice_id)
+            made = SendingPlace(queues)
             for queue in queues:
-                queue.began.append(now)
-            return SendingPlace(queues, now)
+                queue.places.append(made)
+            return made
 
     def _queues(self, method_id: str, destination: str) -> list[_Queue]:
         self._forget_idle()
@@ -116,13 +116,13 @@ class SendingPlaces:
 
 
 class _Queue:
-    """Who is sent to one receiver, and who waits for that. ``began``: of those under way, the oldest first.
+    """Who is sent to one receiver, and who waits for that.
 
     ``fewer``: the limit after a failure that took ``tolerated_seconds`` or longer. The lock is its caller's.
     """
 
     def __init__(self, lock: threading.Lock, most: int, fewer: int, tolerated_seconds: float) -> None:
-        self.began: deque[float] = deque()
+        self.places: list[SendingPlace] = []
         self.waiting = 0
         self._most = most
         self._fewer = fewer
@@ -134,11 +134,11 @@ class _Queue:
 
     @property
     def is_free(self) -> bool:
-        return len(self.began) < self._limit
+        return len(self.places) < self._limit
 
     @property
     def is_used(self) -> bool:
-        return bool(self.began or self.waiting)
+        return bool(self.places or self.waiting)
 
     @property
     def _limit(self) -> int:
@@ -152,10 +152,12 @@ class _Queue:
         self._freed.wait_for(lambda: self.is_free, _MOST_WAIT_SECONDS)
         self.waiting -= 1
 
-    def leave(self, began: float, now: float, *, failed: bool) -> None:
-        self.began.remove(began)
-        self._mean_seconds += (now - began - self._mean_seconds) * _WEIGHT
-        self._is_failing = failed and now - began >= self._tolerated_seconds
+    def leave(self, place: SendingPlace, now: float) -> None:
+        self.places.remove(place)
+        if place.sent_since is not None:
+            seconds = now - place.sent_since
+            self._mean_seconds += (seconds - self._mean_seconds) * _WEIGHT
+            self._is_failing = place.failed and seconds >= self._tolerated_seconds
         self._freed.notify(self._limit)
 
     def turn_seconds(self, now: float, most_turn_seconds: float) -> float:
@@ -164,5 +166,6 @@ class _Queue:
         return min(self._turns_until - now, most_turn_seconds)
 
     def _seconds(self, now: float) -> float:
-        """What the receiver takes for one: as long as on the average, or as the oldest that is under way."""
-        return max(self._mean_seconds, now - self.began[0] if self.began else 0.0)
+        """What the receiver takes for one: as long as on the average, or as the oldest that is being sent."""
+        since = (place.sent_since for place in self.places if place.sent_since is not None)
+        return max(self._mean_seconds, now - min(since, default=now))

@@ -5,7 +5,7 @@ import dataclasses
 import threading
 
 from monasca_common.alarms.database import AlarmsDatabase
-from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.ledger import NextStep, NoticeLedger
 from monasca_common.notification.notice import notice_of
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
@@ -24,6 +24,12 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         self.notices = NoticeLedger(self.alarms_database)
         for number in range(3):
             self.notices.begin(notice_of(change(alarm_id=f"a{number}"), "m1"), "m1", 1, number)
+
+    def test_an_attempt_without_an_end_is_repeated_and_a_new_one_is_not(self):
+        notice = notice_of(change(alarm_id="a3"), "m1")
+        steps = [self.notices.begin(notice, "m1", 1, 9) for _ in range(2)]
+        self.assertEqual([NextStep.SEND, NextStep.REPEAT], steps)
+        self.assertEqual([0, 0, 0, 1], [repeats for (repeats,) in self.ledger("repeats")])
 
     def test_what_is_older_is_removed(self):
         self.assertEqual(2, self.notices.prune(2))

@@ -20,12 +20,18 @@ class PlacesTest(base.BaseTestCase):
         self.open = self.enterContext(contextlib.ExitStack())
 
     def enter(self, notice, method="m", destination=""):
-        return self.open.enter_context(self.places.place(method, destination, notice))
+        return self.begun(self.open.enter_context(self.places.place(method, destination, notice)))
+
+    def begun(self, place):
+        """Its notice is being sent since now."""
+        place.sent_since = self.clock.monotonic()
+        return place
 
     def sends(self, *seconds, failed=False):
         """One notice after the other, each of which takes so long."""
         for each in seconds:
             with self.places.place("m", "", "n") as place:
+                self.begun(place)
                 self.clock.advance(each)
                 place.failed = failed
 
@@ -67,6 +73,7 @@ class PlacesTest(base.BaseTestCase):
 
     def send_to_host(self, seconds, *, failed):
         with self.places.place("first", "host:80", "n") as place:
+            self.begun(place)
             self.clock.advance(seconds)
             place.failed = failed
 
@@ -76,9 +83,17 @@ class PlacesTest(base.BaseTestCase):
             entered = (self.places.place(f"m{number}", "host:80", f"n{number}") for number in range(count))
             found = []
             for each in entered:
-                found.append(stack.enter_context(each).turn_seconds is None)
+                found.append(self.begun(stack.enter_context(each)).turn_seconds is None)
                 self.clock.advance(1)
             return found
+
+    def test_what_precedes_sending_is_not_the_receivers_time(self):
+        for _ in range(9):
+            with self.places.place("m", "", "n") as place:
+                self.clock.advance(10)  # in the ledger
+                self.begun(place)
+        self.hang()
+        self.assertEqual([5.0, 10.0], [self.enter(f"n{number}").turn_seconds for number in range(2)])
 
     def test_a_notice_that_is_being_sent_is_not_sent_at_once_again(self):
         self.assertIsNone(self.enter("a").turn_seconds)
@@ -93,7 +108,8 @@ class PlacesTest(base.BaseTestCase):
         self.hang()
 
     def test_who_is_interrupted_has_failed_and_leaves_its_place(self):
-        with contextlib.suppress(ValueError), self.places.place("m", "", "a"):
+        with contextlib.suppress(ValueError), self.places.place("m", "", "a") as place:
+            self.begun(place)
             self.clock.advance(10)
             raise ValueError
         self.assertIsNone(self.enter("b").turn_seconds)
