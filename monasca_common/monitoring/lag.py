@@ -17,7 +17,7 @@ class LagStatus(enum.Enum):
     """From the best to the worst. The value says what it means."""
 
     OK = "it keeps up, or it catches up"
-    WARNING = "it commits and moves on, but its lag never falls"
+    WARNING = "it commits and moves on, but its lag never falls; or its log ends before its offset"
     STALL = "it commits again and again, always the same offset"
     STOP = "it leaves messages unread and does not commit"
     REWIND = "it went back to an earlier offset"
@@ -49,12 +49,28 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of a partition at one time: where its log began and ended, and the group's ``position`` (``None``:
+    it had committed none). ``is_unread``: whether a message was left for the group to read.
+    """
+
+    time_ms: int
+    first: int
+    end: int
+    position: int | None
+    is_unread: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionState:
     """One partition of a group. ``first`` and ``end``: of its log now. ``commits``: in the order of their times.
 
     ``unread_since_ms``: Kafka's timestamp of the oldest unread message; ``None`` where nothing is unread. Offsets do
     not tell that: the markers of transactions have offsets, and nobody ever reads them.
     ``retention_ms``: how long the topic keeps messages; ``None`` where time removes nothing.
+    ``is_size_limited``: whether it removes what is beyond a size. ``looks``: earlier ones, in the order of their times;
+    none where there is no history. ``written_end``: where the log ends with what unfinished transactions have written;
+    ``None``: at ``end``.
     """
 
     first: int
@@ -62,6 +78,9 @@ class PartitionState:
     commits: tuple[Commit, ...] = ()
     unread_since_ms: int | None = None
     retention_ms: int | None = None
+    is_size_limited: bool = False
+    looks: tuple[Look, ...] = ()
+    written_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +89,9 @@ class LagVerdict:
     oldest of them.
 
     ``deleted``: messages that retention removed before they were read. ``headroom_seconds``: how long until it removes
-    the oldest unread one; ``None`` where nothing is unread, or time removes nothing. ``completeness``: 0 to 1, how much
-    of the window there is.
+    the oldest unread one if nobody reads it; ``None`` where nothing is unread, or nothing is known to be removed.
+    ``completeness``: 0 to 1, how much of the window is known. ``truncated``: offsets that the group has committed and
+    the log no longer has: an unclean election threw messages away, or the topic was recreated.
     """
 
     status: LagStatus
@@ -80,21 +100,31 @@ class LagVerdict:
     deleted: int
     headroom_seconds: float | None
     completeness: float
+    truncated: int = 0
 
 
 def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagVerdict:
     recent = state.commits[-window.commits :]
-    position = recent[-1].offset if recent else state.first
+    position = recent[-1].offset if recent else expected_start(state.first, state.looks)
     is_unread = state.unread_since_ms is not None
     messages = max(0, state.end - max(position, state.first)) if is_unread else 0
+    truncated = max(0, position - max(state.end, state.written_end or 0))
+    status = _status(state, recent, now_ms, window) if is_unread else LagStatus.OK
     return LagVerdict(
-        status=_status(state, recent, now_ms, window) if is_unread else LagStatus.OK,
+        status=LagStatus.WARNING if truncated and status is LagStatus.OK else status,
         messages=messages,
         seconds=max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0,
-        deleted=max(0, state.first - position),
-        headroom_seconds=_headroom(state, now_ms),
-        completeness=len(recent) / window.commits,
+        deleted=max(0, state.first - _read_to(state, position)),
+        headroom_seconds=_headroom(state, position, now_ms),
+        completeness=min(1.0, max(len(recent), len(state.looks)) / window.commits),
+        truncated=truncated,
     )
+
+
+def expected_start(first: int, looks: Sequence[Look]) -> int:
+    """Where a group that has committed nothing begins: at the end that its log had when the group was first seen,
+    because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history."""
+    return looks[0].end if looks else first
 
 
 def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
@@ -109,6 +139,7 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
         deleted=sum(each.deleted for each in parts),
         headroom_seconds=min(rooms, default=None),
         completeness=min((each.completeness for each in parts), default=1.0),
+        truncated=sum(each.truncated for each in parts),
     )
 
 
@@ -133,10 +164,12 @@ def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, w
     """No commit for longer than the window spans, although there was something to read throughout.
 
     A consumer that has read everything may be silent, so the time counts from the arrival of the first unread message.
-    Its timestamp is its producer's word; one from the future says nothing.
+    Its timestamp is its producer's word: one from the future says nothing, and one from the past does not count from
+    before the last look that found nothing unread.
     """
     unread_since = state.unread_since_ms
-    began = [recent[-1].time_ms] if recent else []
+    began = [recent[-1].time_ms] if recent else [look.time_ms for look in state.looks[:1]]
+    began += [look.time_ms for look in state.looks if not look.is_unread]
     if unread_since is not None and unread_since <= now_ms:
         began.append(unread_since)
     span_ms = max(window.seconds * 1000, recent[-1].time_ms - recent[0].time_ms if recent else 0)
@@ -152,8 +185,34 @@ def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:
     return len(recent) > 1 and recent[-1].time_ms - recent[0].time_ms >= window.seconds * 1000
 
 
-def _headroom(state: PartitionState, now_ms: int) -> float | None:
+def _read_to(state: PartitionState, position: int) -> int:
+    """Up to where nothing is left to read: beyond the position where only markers of transactions follow it."""
+    ends = [
+        look.end
+        for look in state.looks
+        if not look.is_unread and look.position is not None and look.position <= position
+    ]
+    return max([position, *ends])
+
+
+def _headroom(state: PartitionState, position: int, now_ms: int) -> float | None:
     """At least: a broker removes whole segments, by the newest message in each."""
-    if state.unread_since_ms is None or state.retention_ms is None:
+    if state.unread_since_ms is None:
         return None
-    return max(0, state.unread_since_ms + state.retention_ms - now_ms) / 1000
+    rooms = []
+    if state.retention_ms is not None:
+        rooms.append(max(0, state.unread_since_ms + state.retention_ms - now_ms) / 1000)
+    by_size = _headroom_by_size(state, position, now_ms) if state.is_size_limited else None
+    return min([*rooms, by_size] if by_size is not None else rooms, default=None)
+
+
+def _headroom_by_size(state: PartitionState, position: int, now_ms: int) -> float | None:
+    """How long until the log's start reaches the position at the speed at which it was seen to move. It moves by whole
+    segments, so the next move is the nearer the longer ago the last one was."""
+    starts = [*((look.time_ms, look.first) for look in state.looks), (now_ms, state.first)]
+    moved = [later for earlier, later in pairwise(starts) if later[1] > earlier[1]]
+    since_ms = now_ms - starts[0][0]
+    if not moved or since_ms <= 0:
+        return None
+    to_go_ms = max(0, position - state.first) * since_ms / (state.first - starts[0][1])
+    return max(0.0, to_go_ms - (now_ms - moved[-1][0])) / 1000

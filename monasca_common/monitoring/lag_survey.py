@@ -1,37 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Looks at the groups of a cluster once: their commits, the logs that they read, and how old what is unread is.
 
-A look has no memory, so the end of a log at an earlier commit is estimated: it is the first offset whose message is
-not older than that commit. Where producers send old timestamps, that is too far, and an earlier lag looks larger.
+Where the end of a log at an earlier commit is not known from a history, it is estimated: it is the first offset whose
+message is not older than that commit. Where producers send old timestamps, that is too far, and an earlier lag looks
+larger.
 """
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from monasca_common.kafka import (
-    Admin,
-    AuthorizationError,
-    Message,
-    RebalanceListener,
-    RetriableError,
-    open_consumer,
-)
+from monasca_common.kafka import Admin, AuthorizationError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
-from monasca_common.monitoring.lag import Commit, LagWindow, PartitionState
+from monasca_common.monitoring.lag import Commit, LagWindow, Look, PartitionState, expected_start
+from monasca_common.monitoring.lag_history import LagHistory, end_at
+from monasca_common.monitoring.log_reading import read_partitions
 
-_NAME = "monasca-lag"  # this group never gets an offset: a survey only reads
-_POLL_SECONDS = 0.2
-_POLL_MESSAGES = 5000
-_MIB = 1024 * 1024
 # How many windows it looks back, so that commits which come seldom still fill one.
 _LOOK_BACK = 10
+# Commits from shortly before the last survey may have come after it had read the topic.
+_OVERLAP_MS = 30_000
+_NO_HISTORY = LagHistory()
 
-_Commits = dict[tuple[str, TopicPartition], list[CommitRecord]]
+_GroupPartition = tuple[str, TopicPartition]
+_Offsets = Mapping[str, Mapping[TopicPartition, int]]
+_Commits = dict[_GroupPartition, list[CommitRecord]]
 
 
 class LagSurvey:
@@ -50,40 +46,60 @@ class LagSurvey:
         return sorted(self._admin.groups())
 
     def look(
-        self, groups: Sequence[str], now_ms: int, topics: Collection[str] | None = None
+        self,
+        groups: Sequence[str],
+        now_ms: int,
+        topics: Collection[str] | None = None,
+        history: LagHistory = _NO_HISTORY,
     ) -> dict[str, dict[TopicPartition, PartitionState]]:
-        """The partitions of each group that has an offset in them, and exist. ``topics``: of these alone.
+        """The partitions of each group, as far as they exist: those that it has an offset in, and those that a member
+        of it reads. ``topics``: of these alone. ``history``: what earlier looks found.
 
         Raises `RetriableError` if it takes too long.
         """
-        since_ms = round(now_ms - self._window.seconds * _LOOK_BACK * 1000)
         offsets = {group: _of(topics, self._admin.group_offsets(group)) for group in groups}
+        assigned = {group: _of(topics, dict.fromkeys(self._admin.assigned_partitions(group), 0)) for group in groups}
+        since_ms = self._since_ms(offsets, now_ms, history)
         records = self._records({group for group in groups if offsets[group]}, since_ms)
         # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
-        logs = _LogSpans(self._admin, {partition for each in offsets.values() for partition in each})
+        logs = _LogSpans(self._admin, {each for group in groups for each in (*offsets[group], *assigned[group])})
         states = {}
         for group, committed in offsets.items():
-            own = {partition: offset for partition, offset in committed.items() if partition in logs.ends}
-            late = {partition: offset for partition, offset in own.items() if offset < logs.ends[partition]}
-            unread = self._unread_since(late, logs)
-            commits = {
-                partition: spaced(records[group, partition], self._window) or [_old(group, partition, offset, since_ms)]
-                for partition, offset in own.items()
+            partitions = sorted({*committed, *assigned[group]} & logs.ends.keys())
+            past = _GroupPast(group, history, partitions, now_ms, logs)
+            starts = {
+                each: committed.get(each, expected_start(logs.firsts[each], past.looks[each])) for each in partitions
             }
-            ends = self._ends_at({partition: commits[partition] for partition in unread}, logs)
+            unread = self._unread_since({each: at for each, at in starts.items() if at < logs.ends[each]}, logs)
+            commits = {
+                each: spaced((*past.commits[each], *_newer(records[group, each], past.commits[each])), self._window)
+                or [CommitRecord(group, each, committed[each], since_ms)]  # at an unknown time, not later than that
+                for each in partitions
+                if each in committed
+            }
+            ends = self._ends_at(commits, unread, past, logs)
+            beyond = [each for each, at in starts.items() if at > logs.ends[each]]
+            written = self._admin.end_offsets(beyond, open_transactions=True)
             states[group] = {
-                partition: PartitionState(
-                    first=logs.firsts[partition],
-                    end=logs.ends[partition],
-                    commits=_commits(
-                        commits[partition], ends.get(partition), logs.ends[partition], unread.get(partition)
-                    ),
-                    unread_since_ms=unread.get(partition),
-                    retention_ms=logs.retention_ms[partition.topic],
+                each: PartitionState(
+                    first=logs.firsts[each],
+                    end=logs.ends[each],
+                    commits=_commits(commits.get(each, ()), ends.get(each, ()), unread.get(each)),
+                    unread_since_ms=unread.get(each),
+                    retention_ms=logs.retention_ms[each.topic],
+                    is_size_limited=logs.is_size_limited[each.topic],
+                    looks=past.looks[each],
+                    written_end=written.get(each),
                 )
-                for partition in sorted(own)
+                for each in partitions
             }
         return states
+
+    def _since_ms(self, offsets: _Offsets, now_ms: int, history: LagHistory) -> int:
+        """From when on commits are read: where all that there are were seen by the last survey, from that on."""
+        since_ms = round(now_ms - self._window.seconds * _LOOK_BACK * 1000)
+        known = all(history.of(group, each) is not None for group, found in offsets.items() for each in found)
+        return max(since_ms, history.surveyed_ms - _OVERLAP_MS) if known and history.surveyed_ms else since_ms
 
     def _records(self, groups: set[str], since_ms: int) -> _Commits:
         """The commits of these groups since then, in their order."""
@@ -93,7 +109,8 @@ class LagSurvey:
             raise AuthorizationError(f"{OFFSETS_TOPIC} cannot be seen: let this user describe and read it")
         partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
         starts = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms)) if partitions else {}
-        for message in self._read({partition: start for partition, start in starts.items() if start is not None}):
+        known = {partition: start for partition, start in starts.items() if start is not None}
+        for message in read_partitions(self._connection, known, timeout_seconds=self._timeout_seconds):
             record = commit_record(message.key, message.value, message.timestamp_ms or 0)
             if record is not None and record.group in groups:
                 found[record.group, record.partition].append(record)
@@ -103,61 +120,39 @@ class LagSurvey:
         """The time of the first message at or after each offset; none where only markers of transactions are left."""
         starts = {partition: max(offset, logs.firsts[partition]) for partition, offset in late.items()}
         times: dict[TopicPartition, int] = {}
-        for message in self._read(starts, only_first=True):
+        for message in read_partitions(
+            self._connection, starts, timeout_seconds=self._timeout_seconds, only_first=True
+        ):
             times.setdefault(TopicPartition(message.topic, message.partition), message.timestamp_ms or 0)
         return times
 
     def _ends_at(
-        self, commits: Mapping[TopicPartition, Sequence[CommitRecord]], logs: _LogSpans
+        self,
+        commits: Mapping[TopicPartition, Sequence[CommitRecord]],
+        unread: Mapping[TopicPartition, int],
+        past: _GroupPast,
+        logs: _LogSpans,
     ) -> dict[TopicPartition, list[int]]:
-        """Where each log ended at each of its commits, as far as timestamps tell: one request for a commit of each."""
+        """Where each log ended at each of its commits: as looks found it; else as far as timestamps tell, by one
+        request for a commit of each. Where nothing is unread, nobody needs to know it: then it is the offset."""
         ends: dict[TopicPartition, list[int]] = {partition: [] for partition in commits}
         for number in range(max(map(len, commits.values()), default=0)):
-            times = {
-                partition: records[number].time_ms for partition, records in commits.items() if number < len(records)
+            there = {partition: records[number] for partition, records in commits.items() if number < len(records)}
+            found: dict[TopicPartition, int | None] = {
+                partition: past.end_at(partition, record.time_ms) for partition, record in there.items()
             }
-            for partition, offset in self._admin.offsets_for_times(times).items():
-                ends[partition].append(logs.ends[partition] if offset is None else offset)
+            times = {each: there[each].time_ms for each, end in found.items() if end is None and each in unread}
+            asked = self._admin.offsets_for_times(times) if times else {}
+            for partition, record in there.items():
+                known = found[partition]
+                if known is None and partition in asked:
+                    known = logs.ends[partition] if asked[partition] is None else asked[partition]
+                ends[partition].append(record.offset or 0 if known is None else known)
         return ends
-
-    def _read(self, starts: Mapping[TopicPartition, int], *, only_first: bool = False) -> Iterator[Message]:
-        """What is in these partitions from each start to the end of the log; or the first message of each.
-
-        Raises `RetriableError` when time is up before every partition is read: what was not read is not known.
-        """
-        if not starts:
-            return
-        settings = ConsumerSettings(self._connection, (_NAME,), _NAME, buffer_bytes=_MIB, topic_check_seconds=0.0)
-        missing = set(starts)
-        deadline = time.monotonic() + self._timeout_seconds
-        with open_consumer(settings, partitions=starts, listener=_StartsAt(starts)) as consumer:
-            while missing and time.monotonic() < deadline:
-                for part in consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS).partitions:
-                    yield from part
-                    if only_first:
-                        missing.discard(part.topic_partition)
-                        consumer.pause([part.topic_partition])
-                missing -= consumer.take_ends().keys()
-        if missing:
-            first = min(missing)
-            raise RetriableError(
-                f"{first.topic}/{first.partition} and {len(missing) - 1} more could not be read within "
-                f"{self._timeout_seconds:g} s, so nothing is known of lag: try again, or look at fewer groups"
-            )
-
-
-class _StartsAt(RebalanceListener):
-    """Gives each partition its start, so that nothing is asked of the group, nor committed to it."""
-
-    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
-        self._starts = starts
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._starts[partition] for partition in partitions}
 
 
 class _LogSpans:
-    """The logs of those partitions that exist: where each begins and ends, and how long its topic keeps messages."""
+    """The logs of those partitions that exist: where each begins and ends, and what its topic removes."""
 
     def __init__(self, admin: Admin, partitions: set[TopicPartition]) -> None:
         counts = admin.partition_counts()
@@ -166,6 +161,32 @@ class _LogSpans:
         self.ends = admin.end_offsets(known)
         configs = admin.topic_configs({each.topic for each in known})
         self.retention_ms = {topic: retention_ms(config) for topic, config in configs.items()}
+        self.is_size_limited = {topic: is_size_limited(config) for topic, config in configs.items()}
+
+
+class _GroupPast:
+    """What is known of the partitions of a group from earlier looks."""
+
+    def __init__(
+        self, group: str, history: LagHistory, partitions: Iterable[TopicPartition], now_ms: int, logs: _LogSpans
+    ) -> None:
+        self.looks: dict[TopicPartition, tuple[Look, ...]] = {}
+        self.commits: dict[TopicPartition, list[CommitRecord]] = {}
+        self._ends: dict[TopicPartition, dict[int, int]] = {}
+        self._now_ms, self._logs = now_ms, logs
+        for each in partitions:
+            known = history.of(group, each)
+            commits = () if known is None else known.commits
+            self.looks[each] = history.looks(group, each)
+            self.commits[each] = [CommitRecord(group, each, commit.offset, commit.time_ms) for commit in commits]
+            self._ends[each] = {commit.time_ms: commit.end for commit in commits}
+
+    def end_at(self, partition: TopicPartition, time_ms: int) -> int | None:
+        """Where the log ended at that time; ``None``: no look knows."""
+        if time_ms in self._ends[partition]:
+            return self._ends[partition][time_ms]
+        now = Look(self._now_ms, self._logs.firsts[partition], self._logs.ends[partition], None, is_unread=True)
+        return end_at((*self.looks[partition], now), time_ms)
 
 
 def _of(topics: Collection[str] | None, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -176,6 +197,11 @@ def retention_ms(config: Mapping[str, str]) -> int | None:
     """How long a topic with this configuration keeps messages; ``None`` where time removes nothing."""
     retention = int(config["retention.ms"])
     return retention if "delete" in config["cleanup.policy"] and retention >= 0 else None
+
+
+def is_size_limited(config: Mapping[str, str]) -> bool:
+    """Whether a topic with this configuration removes what is beyond a size."""
+    return "delete" in config["cleanup.policy"] and int(config["retention.bytes"]) >= 0
 
 
 def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
@@ -193,22 +219,17 @@ def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRec
     return kept[: window.commits][::-1]
 
 
-def _old(group: str, partition: TopicPartition, offset: int, since_ms: int) -> CommitRecord:
-    """A commit from before the look back. Its time is unknown, and not later than that."""
-    return CommitRecord(group, partition, offset, since_ms)
+def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> list[CommitRecord]:
+    return [record for record in records if not known or record.time_ms > known[-1].time_ms]
 
 
-def _commits(
-    records: Sequence[CommitRecord], ends: Sequence[int] | None, end: int, unread_since_ms: int | None
-) -> tuple[Commit, ...]:
-    """``ends``: ``None`` where nothing is unread, so that nobody needs them. A message from a clock that is ahead makes
-    them too small, so what is unread since before a commit counts."""
-    known = [end] * len(records) if ends is None else ends
+def _commits(records: Sequence[CommitRecord], ends: Sequence[int], unread_since_ms: int | None) -> tuple[Commit, ...]:
+    """A message from a clock that is ahead makes the ends too small, so what is unread since before a commit counts."""
     return tuple(
         Commit(
             record.time_ms, record.offset, max(at, record.offset + 1) if _was_unread(record, unread_since_ms) else at
         )
-        for record, at in zip(records, known, strict=True)
+        for record, at in zip(records, ends, strict=True)
         if record.offset is not None
     )
 

@@ -315,6 +315,19 @@ class Admin:
             return ()
         return tuple(GroupMember(member.client_id, member.host) for member in members)
 
+    def assigned_partitions(self, group: str, timeout: float = 10.0) -> set[TopicPartition]:
+        """What the live members of a consumer group read; nothing where it has none, or is a group of another kind, as
+        the workers of Kafka Connect are."""
+        future = self._client.describe_consumer_groups([group], request_timeout=timeout)[group]
+        try:
+            members = self._result(future, timeout).members
+        except TransportError as error:
+            if error.code not in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
+                raise
+            return set()
+        assignments = [member.assignment.topic_partitions for member in members if member.assignment is not None]
+        return {TopicPartition(tp.topic, tp.partition) for assigned in assignments for tp in assigned}
+
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
         """The committed offsets of a group: the next offset of each partition that has one."""
         futures = self._client.list_consumer_group_offsets(

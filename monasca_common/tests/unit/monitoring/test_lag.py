@@ -6,6 +6,7 @@ from monasca_common.monitoring.lag import (
     LagStatus,
     LagVerdict,
     LagWindow,
+    Look,
     PartitionState,
     group_lag,
     partition_lag,
@@ -96,7 +97,103 @@ class TestStatus(base.BaseTestCase):
 
     def test_a_log_that_ends_before_the_commit_is_not_a_negative_lag(self):
         lag = _judged(_state(_commits((800, 700), (800, 700)), end=700, unread_since_ms=_NOW - 1000))
-        self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
+        self.assertEqual((LagStatus.WARNING, 0, 100), (lag.status, lag.messages, lag.truncated))
+
+
+def _look(minutes_ago, end, position, *, first=0, is_unread=True):
+    return Look(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread)
+
+
+class TestHistory(base.BaseTestCase):
+    """What a single look cannot know, and earlier ones do."""
+
+    def test_messages_with_old_timestamps_are_unread_since_the_last_look_that_found_none(self):
+        commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
+        cases = {
+            "no history, so the timestamp counts": ((), LagStatus.STOP),
+            "they came after the last look": ((_look(0.2, 500, 500, is_unread=False),), LagStatus.OK),
+            "they came a minute ago": (
+                (_look(1.0, 500, 500, is_unread=False), _look(0.5, 600, 500)),
+                LagStatus.OK,
+            ),
+            "nobody has read them for two minutes": (
+                (_look(2.1, 500, 500, is_unread=False), _look(1.0, 600, 500)),
+                LagStatus.STOP,
+            ),
+        }
+        for name, (looks, expected) in cases.items():
+            with self.subTest(name):
+                state = PartitionState(0, 600, commits, _NOW - 40 * _MINUTE, None, looks=looks)
+                self.assertEqual(expected, _judged(state).status)
+
+    def test_a_group_that_never_committed_is_judged_from_when_it_was_first_seen(self):
+        cases = {
+            "seen now for the first time": ((_look(0.1, 100, None),), LagStatus.OK, 20),
+            "silent for a minute and more": ((_look(1.1, 100, None), _look(0.5, 110, None)), LagStatus.STOP, 20),
+            "the first message came just now": ((_look(9, 120, None, is_unread=False),), LagStatus.OK, 0),
+        }
+        for name, (looks, expected, unread) in cases.items():
+            with self.subTest(name):
+                since = _NOW - 8 * _MINUTE if unread else None
+                lag = _judged(PartitionState(0, 120, (), since, None, looks=looks))
+                self.assertEqual((expected, unread), (lag.status, lag.messages))
+
+    def test_a_group_that_died_is_a_stop_as_soon_as_something_comes_and_not_before(self):
+        commits = _commits((500, 500), until_ms=_NOW - 50 * _MINUTE)
+        looks = (_look(3, 500, 500, is_unread=False),)
+        self.assertEqual(LagStatus.OK, _judged(PartitionState(0, 500, commits, None, None, looks=looks)).status)
+        unread = PartitionState(0, 501, commits, _NOW - 2 * _MINUTE, None, looks=looks)
+        self.assertEqual(LagStatus.STOP, _judged(unread).status)
+
+    def test_markers_of_transactions_that_retention_removes_are_not_deleted_messages(self):
+        read, unread = _look(5, 500, 498, is_unread=False), _look(1, 600, 498)
+        cases = {
+            "a marker was all that was left": (498, 500, (read,), 0),
+            "and messages after it": (498, 520, (read, unread), 20),
+            "nobody knows": (498, 500, (), 2),
+            "messages were left": (498, 500, (_look(5, 500, 498),), 2),
+            "the group has gone back since": (400, 500, (read,), 100),
+        }
+        for name, (position, first, looks, expected) in cases.items():
+            with self.subTest(name):
+                state = PartitionState(first, 600, _commits((position, 600)), _NOW - 1000, None, looks=looks)
+                self.assertEqual(expected, _judged(state).deleted)
+
+    def test_looks_make_the_window_of_a_group_that_seldom_commits_complete(self):
+        looks = tuple(_look(4 - number, 500, 500, is_unread=False) for number in range(4))
+        state = PartitionState(0, 500, _commits((500, 500)), None, None)
+        self.assertEqual(0.25, _judged(state).completeness)
+        self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, looks=looks)).completeness)
+
+    def test_headroom_by_size_is_how_long_the_start_of_the_log_takes_to_the_position(self):
+        # The start has moved by 300 within the ten minutes of the history, at last two minutes ago.
+        steady = (_look(10, 900, 500), _look(6, 920, 500, first=150), _look(2, 950, 500, first=300))
+        cases = {
+            "200 offsets to go, at 30 a minute": (steady, 500, 300, (200 / 30 - 2) * 60),
+            "it is due already": (steady, 310, 300, 0.0),
+            "retention has overtaken the group": (steady, 200, 300, 0.0),
+            "the start did not move": ((_look(10, 900, 500),), 500, 0, None),
+            "no history": ((), 500, 300, None),
+        }
+        for name, (looks, position, first, expected) in cases.items():
+            with self.subTest(name):
+                commits = _commits((position, 1000))
+                state = PartitionState(first, 1000, commits, _NOW - _MINUTE, None, is_size_limited=True, looks=looks)
+                room = _judged(state).headroom_seconds
+                self.assertEqual(expected, room if room is None else round(room, 6))
+
+    def test_the_nearer_of_time_and_size_is_the_headroom(self):
+        looks = (_look(10, 900, 500), _look(2, 950, 500, first=300))
+        for retention_ms, expected in ((2 * _MINUTE, 60.0), (90 * _MINUTE, 280.0)):
+            state = PartitionState(
+                300, 1000, _commits((500, 1000)), _NOW - _MINUTE, retention_ms, is_size_limited=True, looks=looks
+            )
+            self.assertEqual(expected, round(_judged(state).headroom_seconds, 6))
+
+    def test_a_start_that_moves_without_a_limit_of_size_says_nothing(self):
+        looks = (_look(10, 900, 500), _look(2, 950, 500, first=300))
+        state = PartitionState(300, 1000, _commits((500, 1000)), _NOW - _MINUTE, None, looks=looks)
+        self.assertIsNone(_judged(state).headroom_seconds)
 
 
 class TestFigures(base.BaseTestCase):

@@ -14,16 +14,20 @@ from monasca_common.cli import main
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.transport.admin import TopicDescription
-from monasca_common.monitoring import lag_survey
+from monasca_common.monitoring import log_reading
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC
 from monasca_common.monitoring.durability import durability_findings, topic_durability
-from monasca_common.monitoring.lag import LagStatus, LagWindow, partition_lag
+from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, Look, partition_lag
+from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory
 from monasca_common.monitoring.lag_survey import LagSurvey
 
 NOW = 1_000_000_000_000
 TP = TopicPartition("metrics", 0)
+WELL = LagVerdict(LagStatus.OK, 0, 0.0, 0, None, 1.0)
+_NO_HISTORY = LagHistory()
 CONFIG = {
     "retention.ms": "604800000",
+    "retention.bytes": "-1",
     "cleanup.policy": "delete",
     "min.insync.replicas": "2",
     "unclean.leader.election.enable": "false",
@@ -43,12 +47,16 @@ class FakeLog:
 class SurveyedAdmin:
     def __init__(self, log, group_offsets, commits, first=0):
         self.log, self.offsets, self.commits, self.first = log, group_offsets, commits, first
+        self.assigned, self.written = (), None
 
     def groups(self):
         return {"g"}
 
     def group_offsets(self, group):
         return dict(self.offsets)
+
+    def assigned_partitions(self, group):
+        return set(self.assigned)
 
     def partition_counts(self):
         return {OFFSETS_TOPIC: 1, "metrics": 1}
@@ -63,8 +71,9 @@ class SurveyedAdmin:
     def first_offsets(self, partitions):
         return dict.fromkeys(partitions, self.first)
 
-    def end_offsets(self, partitions):
-        return dict.fromkeys(partitions, len(self.log.times))
+    def end_offsets(self, partitions, *, open_transactions=False):
+        end = len(self.log.times)
+        return dict.fromkeys(partitions, self.written or end if open_transactions else end)
 
     def topic_configs(self, topics):
         return dict.fromkeys(topics, CONFIG)
@@ -120,18 +129,18 @@ class FakePart(list[Message]):
         self.topic_partition = tp
 
 
-def survey(admin, *, silent=(), per_poll=5000, timeout_seconds=0.3, ticks=None):
+def survey(admin, *, silent=(), per_poll=5000, timeout_seconds=0.3, ticks=None, history=_NO_HISTORY):
     @contextlib.contextmanager
     def opened(_settings, *, partitions, listener):
         yield SurveyConsumer(admin, listener.assigned(list(partitions)), silent, per_poll)
 
     window = LagWindow()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(lag_survey, "open_consumer", opened))
-        stack.enter_context(mock.patch.object(lag_survey, "ConsumerSettings", lambda *a, **k: None))
+        stack.enter_context(mock.patch.object(log_reading, "open_consumer", opened))
+        stack.enter_context(mock.patch.object(log_reading, "ConsumerSettings", lambda *a, **k: None))
         if ticks is not None:
-            stack.enter_context(mock.patch.object(lag_survey.time, "monotonic", mock.Mock(side_effect=ticks)))
-        states = LagSurvey(admin, None, window, timeout_seconds=timeout_seconds).look(["g"], NOW)["g"]
+            stack.enter_context(mock.patch.object(log_reading.time, "monotonic", mock.Mock(side_effect=ticks)))
+        states = LagSurvey(admin, None, window, timeout_seconds=timeout_seconds).look(["g"], NOW, None, history)["g"]
     return {tp: (state, partition_lag(state, NOW, window)) for tp, state in states.items()}
 
 
@@ -184,7 +193,7 @@ class TestDurabilityOffline(base.BaseTestCase):
             name: TopicDescription(name, "id", 1, (None,), ((1, 2, 3),), ((),)) for name in names
         }
 
-        def no_leader(_):
+        def no_leader(_, **__):
             raise RetriableError("leader not available", name="LEADER_NOT_AVAILABLE")
 
         admin.end_offsets = admin.first_offsets = no_leader
@@ -205,7 +214,7 @@ class TestDurabilityOffline(base.BaseTestCase):
             name: TopicDescription(name, "id", 1, (1,), ((1, 2, 3),), ((1, 2, 3),)) for name in names
         }
 
-        def offsets(partitions):
+        def offsets(partitions, **_):
             if any(each.topic == "other" for each in partitions):
                 raise RetriableError("leader not available", name="LEADER_NOT_AVAILABLE")
             return dict.fromkeys(partitions, 0)
@@ -238,3 +247,60 @@ class TestOffsetsTopicHidden(base.BaseTestCase):
         except Exception:
             return
         self.assertEqual(LagStatus.OK, lag.status)
+
+
+class TestGroupsOfAnyClient(base.BaseTestCase):
+    def test_a_group_whose_members_read_and_never_commit_has_its_partitions_judged(self):
+        admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
+        admin.assigned = [TP]
+        state, lag = survey(admin)[TP]
+        self.assertEqual(((), LagStatus.STOP, 10), (state.commits, lag.status, lag.messages))
+
+    def test_what_was_there_before_such_a_group_was_first_seen_may_be_none_of_its_business(self):
+        admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
+        admin.assigned = [TP]
+        look = Look(NOW - 600_000, 0, 10, None, is_unread=False)
+        history = LagHistory(NOW - 10_000, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), (look,))}})
+        _, lag = survey(admin, history=history)[TP]
+        self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
+
+    def test_a_group_without_offsets_and_members_that_read_has_no_partitions(self):
+        self.assertEqual({}, survey(SurveyedAdmin(FakeLog([NOW]), {}, [])))
+
+
+class TestTruncation(base.BaseTestCase):
+    def test_a_log_that_ends_before_the_committed_offset_is_told(self):
+        admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 14}, [(NOW - 900_000, 14)])
+        _, lag = survey(admin)[TP]
+        self.assertEqual((LagStatus.WARNING, 4, 0), (lag.status, lag.truncated, lag.messages))
+
+    def test_what_an_unfinished_transaction_has_written_is_there_for_those_who_read_it(self):
+        admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 14}, [(NOW - 900_000, 14)])
+        admin.written = 15
+        _, lag = survey(admin)[TP]
+        self.assertEqual((LagStatus.OK, 0), (lag.status, lag.truncated))
+
+
+class TestWithHistory(base.BaseTestCase):
+    def test_old_timestamps_do_not_move_the_ends_that_looks_have_found(self):
+        """A stalled group, behind a log whose messages are dated a year ago: by their times, it was never late."""
+        year_ms = 365 * 86_400_000
+        log = FakeLog([NOW - year_ms] * 500)
+        commits = [(NOW - 90_000 + 10_000 * n, 100) for n in range(10)]
+        looks = tuple(Look(NOW - 95_000 + 10_000 * n, 0, 400 + 10 * n, 100, is_unread=True) for n in range(9))
+        history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 15_000, WELL, (), looks)}})
+        state, lag = survey(SurveyedAdmin(log, {TP: 100}, commits), history=history)[TP]
+        self.assertEqual(LagStatus.STALL, lag.status)
+        self.assertEqual([405, 415], [commit.end for commit in state.commits[:2]])
+
+    def test_commits_of_the_history_are_not_read_again(self):
+        log = FakeLog([NOW - 900_000 + 1000 * n for n in range(900)])
+        commits = [(NOW - 300_000 + 10_000 * n, 100 + n) for n in range(30)]
+        admin = SurveyedAdmin(log, {TP: 129}, commits)
+        state, _ = survey(admin)[TP]
+        known = PartitionHistory(NOW - 40_000, WELL, state.commits[:-3], ())
+        asked = mock.Mock(side_effect=admin.offsets_for_times)
+        admin.offsets_for_times = asked
+        again, _ = survey(admin, history=LagHistory(NOW - 40_000, {"g": {TP: known}}))[TP]
+        self.assertEqual(state.commits, again.commits)
+        self.assertEqual(NOW - 70_000, asked.call_args_list[0].args[0][TopicPartition(OFFSETS_TOPIC, 0)])

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The history of lag in its topic: what is written is read back, and only what changed is written."""
+
+import json
+from dataclasses import replace
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.lag import Commit, LagStatus, LagWindow, Look, PartitionState
+from monasca_common.monitoring.lag_history import (
+    LagHistory,
+    end_at,
+    following,
+    history_of,
+    kept_looks,
+    records,
+    to_keep,
+)
+
+NOW = 1_000_000_000_000
+WINDOW = LagWindow(commits=4, seconds=60.0)
+TP = TopicPartition("metrics", 0)
+OTHER = TopicPartition("metrics", 1)
+UNREAD = PartitionState(0, 50, (Commit(NOW - 9000, 20, 30),), NOW - 5000, 3_600_000)
+IDLE = PartitionState(0, 50, (Commit(NOW - 9000, 50, 50),))
+
+
+def pairs(made):
+    return [(record.key, record.value) for record in made]
+
+
+class TestTopic(base.BaseTestCase):
+    def test_what_is_written_is_read_back(self):
+        after = following({"g": {TP: UNREAD, OTHER: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
+        self.assertEqual(after, history_of(pairs(records(LagHistory(), after))))
+
+    def test_other_programs_can_read_it(self):
+        after = following({"g": {TP: UNREAD}}, NOW, WINDOW)
+        (key, value), (survey, surveyed) = pairs(records(LagHistory(), after))
+        self.assertEqual({"group": "g", "topic": "metrics", "partition": 0}, json.loads(key))
+        self.assertEqual({"survey": "lag"}, json.loads(survey))
+        self.assertEqual({"version": 1, "time_ms": NOW}, json.loads(surveyed))
+        self.assertEqual(
+            {
+                "version": 1,
+                "time_ms": NOW,
+                "lag": {
+                    "status": "OK",
+                    "messages": 30,
+                    "seconds": 5.0,
+                    "deleted": 0,
+                    "headroom_seconds": 3595.0,
+                    "completeness": 0.25,
+                    "truncated": 0,
+                },
+                "commits": [[NOW - 9000, 20, 30]],
+                "looks": [[NOW, 0, 50, 20, True]],
+            },
+            json.loads(value),
+        )
+
+    def test_a_partition_at_which_nothing_happens_is_not_written_again(self):
+        first = following({"g": {TP: IDLE, OTHER: UNREAD}}, NOW, WINDOW)
+        looks = {each: first.groups["g"][each].looks for each in (TP, OTHER)}
+        states = {TP: replace(IDLE, looks=looks[TP]), OTHER: replace(UNREAD, looks=looks[OTHER])}
+        second = to_keep(first, following({"g": states}, NOW + 1000, WINDOW))
+        written = [json.loads(record.key) for record in records(first, second)]
+        self.assertEqual([{"group": "g", "topic": "metrics", "partition": 1}, {"survey": "lag"}], written)
+        read = history_of([*pairs(records(LagHistory(), first)), *pairs(records(first, second))])
+        self.assertEqual([NOW, NOW + 1000], [look.time_ms for look in read.looks("g", TP)])
+
+    def test_a_group_that_is_gone_leaves_the_topic(self):
+        before = following({"g": {TP: IDLE}, "h": {TP: IDLE}}, NOW, WINDOW)
+        after = following({"h": {TP: IDLE}}, NOW, WINDOW)
+        made = pairs(records(before, after))
+        self.assertIn((b'{"group":"g","topic":"metrics","partition":0}', None), made)
+        self.assertEqual(after, history_of([*pairs(records(LagHistory(), before)), *made]))
+
+    def test_what_another_version_has_written_is_left_out(self):
+        strange = [(None, b"x"), (b"x", b"{}"), (b'{"group":"g","topic":"t","partition":0}', b'{"version":2}')]
+        status = b'{"version":1,"time_ms":1,"lag":{"status":"NEW","messages":0,"seconds":0,"deleted":0,'
+        status += b'"headroom_seconds":null,"completeness":1}}'
+        self.assertEqual(LagHistory(), history_of([*strange, (strange[2][0], status)]))
+
+    def test_who_was_never_seen_has_no_looks(self):
+        self.assertEqual((), LagHistory(NOW).looks("g", TP))
+
+
+class TestLooks(base.BaseTestCase):
+    def looks(self, *changes):
+        """One a second; each change is (first, end, position, is_unread)."""
+        return tuple(Look(NOW + 1000 * number, *change) for number, change in enumerate(changes))
+
+    def test_looks_of_a_window_are_kept_and_no_more(self):
+        looks = tuple(Look(NOW + 1000 * number, 0, number, 0, is_unread=True) for number in range(600))
+        kept = kept_looks(looks, WINDOW)
+        self.assertEqual([539, 559, 579, 599], [look.end for look in kept])
+
+    def test_the_last_look_with_nothing_unread_stays_however_old_it_is(self):
+        looks = self.looks((0, 5, 5, False), *[(0, 9, 5, True)] * 600)
+        self.assertEqual(looks[0], kept_looks(looks, WINDOW)[0])
+
+    def test_moves_of_the_start_stay_with_what_was_before_them(self):
+        looks = self.looks(*[(0, 900, 5, True)] * 50, *[(20, 900, 5, True)] * 600)
+        self.assertEqual([0, 20], sorted({look.first for look in kept_looks(looks, WINDOW)}))
+        self.assertEqual([looks[49], looks[50]], list(kept_looks(looks, WINDOW)[:2]))
+
+    def test_the_first_look_stays_until_the_group_commits(self):
+        never = self.looks(*[(0, 10, None, True)] * 600)
+        self.assertEqual(never[0], kept_looks(never, WINDOW)[0])
+        committed = (*never, Look(NOW + 600_000, 0, 10, 10, is_unread=True))
+        self.assertNotEqual(never[0], kept_looks(committed, WINDOW)[0])
+
+    def test_an_end_between_two_looks_lies_between_theirs(self):
+        looks = self.looks((0, 100, 0, True), (0, 200, 0, True))
+        self.assertEqual([100, 150, 200], [end_at(looks, NOW + ms) for ms in (0, 500, 1000)])
+        self.assertEqual([None, None], [end_at(looks, NOW + ms) for ms in (-1, 1001)])
+
+
+class TestVerdict(base.BaseTestCase):
+    def test_it_is_that_of_the_last_look(self):
+        state = replace(UNREAD, commits=(), unread_since_ms=NOW - 90_000)
+        known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
+        self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))
