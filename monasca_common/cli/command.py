@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import signal
+from collections.abc import Callable
+from types import FrameType
 from typing import ClassVar
 
 from cliff.command import Command
@@ -73,3 +76,13 @@ def partitions_of_topic(text: str) -> tuple[str, tuple[int, ...]]:
     if not topic or not all(number.isascii() and number.isdigit() for number in chosen):
         raise argparse.ArgumentTypeError(f"{text!r}: write a topic, or its partitions as topic:0,1")
     return topic, tuple(sorted(set(map(int, chosen))))
+
+
+def stop_on_signals(stop: Callable[[], object]) -> None:
+    """Call ``stop`` at SIGTERM and at Ctrl-C, from now on."""
+
+    def on_signal(_signum: int, _frame: FrameType | None) -> None:
+        stop()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, on_signal)

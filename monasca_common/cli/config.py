@@ -21,6 +21,7 @@ from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import remedy
+from monasca_common.monitoring.settings import lag_settings
 from monasca_common.notification.settings import (
     apprise_settings,
     email_settings,
@@ -42,7 +43,13 @@ LOG = logging.getLogger(__name__)
 
 Check = Callable[[cfg.ConfigOpts], object]
 
-_EXTRAS = {"api": "api", "notification": "notification", "persister": "persister", "pipeline": "spark"}
+_EXTRAS = {
+    "api": "api",
+    "lag": "monitoring",
+    "notification": "notification",
+    "persister": "persister",
+    "pipeline": "spark",
+}
 _LOGGERS = ("monasca_common", "oslo_config")
 # Groups of other libraries, which services read as well.
 _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware", "oslo_policy"})
@@ -187,6 +194,7 @@ def _groups(conf: cfg.ConfigOpts) -> None:
 _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
     {
         "api": (_authentication, _api),
+        "lag": (lag_settings,),
         "notification": (
             *(notification_settings, _address_keys, http_settings, webhook_settings),
             *(email_settings, jira_settings, apprise_settings, status_settings),

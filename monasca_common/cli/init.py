@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 _PARTITIONS = 12
 _DEAD_LETTER_PARTITIONS = 1
+_COMPACTED_PARTITIONS = 1
 _BROKERS_DEFAULT = -1
 _ASK_SECONDS = 30.0
 _ALREADY_THERE = "TOPIC_ALREADY_EXISTS"
@@ -51,13 +52,15 @@ class NeededDatabase:
 
 @dataclass(frozen=True, slots=True)
 class NeededTopic:
-    """A topic that services share, on the servers of ``admin``."""
+    """A topic that services share, on the servers of ``admin``. ``is_compacted``: it has one partition, and keeps the
+    last message of each key."""
 
     admin: Admin
     servers: str
     name: str
     dead_letters: bool
     services: tuple[str, ...]
+    is_compacted: bool = False
 
     def plan(self, wanted: argparse.Namespace) -> dict[str, Any]:
         """What ``--json`` prints of it: ``partitions`` and ``copies`` are those that it has or is to get.
@@ -86,12 +89,15 @@ class NeededTopic:
 
     def make(self, wanted: argparse.Namespace) -> None:
         try:
-            self.admin.create_topic(self.name, **self._size(wanted))
+            config = {"cleanup.policy": "compact"} if self.is_compacted else None
+            self.admin.create_topic(self.name, **self._size(wanted), config=config)
         except TransportError as error:
             if error.name != _ALREADY_THERE:  # somebody else made it meanwhile
                 raise
 
     def _partitions(self, wanted: argparse.Namespace) -> int:
+        if self.is_compacted:
+            return _COMPACTED_PARTITIONS
         return int(wanted.dead_letter_partitions if self.dead_letters else wanted.partitions)
 
     def _size(self, wanted: argparse.Namespace) -> dict[str, Any]:
@@ -182,7 +188,7 @@ def needed_topics(confs: Mapping[str, cfg.ConfigOpts]) -> list[NeededTopic]:
             servers = connection_settings(conf, each.group).bootstrap_servers
             admin = admins.setdefault(servers, plugins.load_admin(conf, each.group))
             known = found.get((servers, each.name))
-            known = known or NeededTopic(admin, servers, each.name, each.dead_letters, ())
+            known = known or NeededTopic(admin, servers, each.name, each.dead_letters, (), each.is_compacted)
             named = tuple(dict.fromkeys((*known.services, service)))
             found[servers, each.name] = replace(
                 known, services=named, dead_letters=known.dead_letters and each.dead_letters

@@ -17,13 +17,23 @@ from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, positive
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
-from monasca_common.kafka.errors import ConfigurationError, MessagingError
+from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag, partition_lag
+from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
+from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
+from monasca_common.monitoring.settings import HISTORY_TOPIC
 
-_FACTS = ("status", "unread", "oldest_unread_seconds", "deleted_unread", "deleted_in_seconds", "window")
+_FACTS = (
+    "status",
+    "unread",
+    "oldest_unread_seconds",
+    "deleted_unread",
+    "deleted_in_seconds",
+    "truncated",
+    "window",
+)
 _WINDOW_SECONDS = 60
 _INTERVAL_SECONDS = 10
 _READ_SECONDS = 30.0
@@ -75,19 +85,42 @@ class _LagCommand(ClusterCommand):
             help="how long a consumer may be silent, or late, before it is judged; too small: pauses look like faults; "
             "too large: faults are reported late (default: %(default)s)",
         )
+        parser.add_argument(
+            "--history-topic",
+            default=HISTORY_TOPIC,
+            metavar="T",
+            help="where `monasca-common lag serve` keeps what earlier looks found (default: %(default)s)",
+        )
         return parser
 
     def survey(self, parsed_args: argparse.Namespace) -> Survey:
         window = LagWindow(seconds=parsed_args.window_seconds)
-        return Survey(LagSurvey(*self.cluster(parsed_args), window, timeout_seconds=_READ_SECONDS), window)
+        admin, connection = self.cluster(parsed_args)
+        survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
+        return Survey(survey, window, self._history(admin, connection, parsed_args.history_topic))
+
+    def _history(self, admin: Admin, connection: ConnectionSettings, topic: str) -> LagHistory:
+        """An empty one, and a line on standard error that says so, where there is none."""
+        try:
+            found = read_history(admin, connection, topic, timeout_seconds=_READ_SECONDS)
+        except TransportError as error:
+            found = None
+            self.complain(f"topic {topic} cannot be read: {error}")
+        if found is None or found.surveyed_ms is None:
+            self.complain(
+                "without a history, which `monasca-common lag serve` keeps: old timestamps may look like a stop, and "
+                "nothing is known of retention by size"
+            )
+        return found or LagHistory()
 
 
 class Survey:
-    """The verdicts of one look after the other."""
+    """The verdicts of one look after the other, each of which knows those before it."""
 
-    def __init__(self, cluster: LagSurvey, window: LagWindow) -> None:
+    def __init__(self, cluster: LagSurvey, window: LagWindow, history: LagHistory) -> None:
         self._cluster = cluster
         self._window = window
+        self._history = history
 
     def groups(self, pattern: str) -> list[str]:
         """Raises `ConfigurationError` where no group has the name that was asked for."""
@@ -98,9 +131,11 @@ class Survey:
 
     def lags(self, groups: list[str]) -> _Lags:
         now_ms = round(time.time() * _MS)
+        states = self._cluster.look(groups, now_ms, history=self._history)
+        self._history = following(states, now_ms, self._window)
         return {
-            group: {partition: partition_lag(state, now_ms, self._window) for partition, state in states.items()}
-            for group, states in self._cluster.look(groups, now_ms).items()
+            group: {partition: known.lag for partition, known in partitions.items()}
+            for group, partitions in self._history.groups.items()
         }
 
 
@@ -205,7 +240,8 @@ def _look(survey: Survey, pattern: str) -> _Lags:
 def _values(lag: LagVerdict) -> tuple[Any, ...]:
     """In the order of `_FACTS`."""
     headroom = None if lag.headroom_seconds is None else round(lag.headroom_seconds)
-    return lag.status.name, lag.messages, round(lag.seconds, 1), lag.deleted, headroom, round(lag.completeness, 2)
+    seconds, completeness = round(lag.seconds, 1), round(lag.completeness, 2)
+    return lag.status.name, lag.messages, seconds, lag.deleted, headroom, lag.truncated, completeness
 
 
 def _line(group: str, before: str | None, lag: LagVerdict, *, as_json: bool) -> str:

@@ -7,14 +7,12 @@ import argparse
 import dataclasses
 import json
 import logging
-import signal
 import threading
-from types import FrameType
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.command import MonascaCommand, stop_on_signals
 from monasca_common.kafka.config import register_logging, start_logging, started, stopped
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.models import times
@@ -99,7 +97,7 @@ class PipelineRun(PipelineCommand):
         LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()
         with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:
-            _stop_on_signals(stop)
+            stop_on_signals(stop.set)
             session.tell_submit()
             progress = job.run(request, JobWatcher(stop, lambda now: shown.tell(now.done, now.left)))
         LOG.info("%s", stopped(f"pipeline {parsed_args.job}", done=progress.done, left=progress.left))
@@ -183,11 +181,3 @@ def _time(given: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{given}: {error}") from None
     return given
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    def on_signal(_signum: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, on_signal)

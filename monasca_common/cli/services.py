@@ -19,6 +19,7 @@ from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.monitoring.settings import lag_settings
 from monasca_common.notification.settings import CHANGES_GROUP, PERIODIC_GROUP, RETRIES_GROUP, notification_settings
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.archive.settings import ARCHIVE_GROUP, archive_settings, has_archive
@@ -27,18 +28,20 @@ from monasca_common.pipeline.replay.settings import REPLAY_GROUP, KafkaTarget, r
 from monasca_common.pipeline.settings import AGGREGATE_GROUP, aggregate_stream
 from monasca_common.storage.settings import StorageSettings, dialect_of, has_database, storage_settings
 
-SERVICES = ("api", "persister", "pipeline")
+SERVICES = ("api", "persister", "pipeline", "lag")
 # Those that many installations run elsewhere, or without: files need not be for them.
 ON_REQUEST = ("notification",)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTopic:
-    """A topic that a service reads or writes. ``group``: the option group whose servers have it."""
+    """A topic that a service reads or writes. ``group``: the option group whose servers have it. ``is_compacted``: it
+    keeps the last message of each key."""
 
     name: str
     group: str
     dead_letters: bool = False
+    is_compacted: bool = False
 
 
 def add_argument(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +84,8 @@ def databases(service: str, conf: cfg.ConfigOpts) -> list[StorageSettings]:
         return [storage_settings(conf)] if has_database(conf) else []
     if service == "persister":
         return [persister_settings(conf).storage]
+    if service == "lag":
+        return []
     if service == "notification":
         return [notification_settings(conf).database]
     streams = [aggregate_stream(conf)[0]]
@@ -139,6 +144,10 @@ def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     yield ServiceTopic(settings.processing.notification_topic, CHANGES_GROUP)
 
 
+def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    yield ServiceTopic(lag_settings(conf).topic, KAFKA_GROUP, is_compacted=True)
+
+
 def _read_by(consumer: ConsumerSettings, group: str) -> Iterator[ServiceTopic]:
     for topic in consumer.topics:
         yield ServiceTopic(topic, group)
@@ -146,5 +155,11 @@ def _read_by(consumer: ConsumerSettings, group: str) -> Iterator[ServiceTopic]:
 
 
 _TOPICS: Mapping[str, Callable[[cfg.ConfigOpts], Iterator[ServiceTopic]]] = MappingProxyType(
-    {"api": _of_api, "persister": _of_persister, "pipeline": _of_pipeline, "notification": _of_notification}
+    {
+        "api": _of_api,
+        "persister": _of_persister,
+        "pipeline": _of_pipeline,
+        "notification": _of_notification,
+        "lag": _of_lag,
+    }
 )

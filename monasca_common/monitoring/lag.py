@@ -49,7 +49,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogLook:
     """What was seen of a partition at one time: where its log began and ended, and the group's ``position`` (``None``:
     it had committed none). ``is_unread``: whether a message was left for the group to read.
     """
@@ -79,7 +79,7 @@ class PartitionState:
     unread_since_ms: int | None = None
     retention_ms: int | None = None
     is_size_limited: bool = False
-    looks: tuple[Look, ...] = ()
+    looks: tuple[LogLook, ...] = ()
     written_end: int | None = None
 
 
@@ -121,7 +121,7 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     )
 
 
-def expected_start(first: int, looks: Sequence[Look]) -> int:
+def expected_start(first: int, looks: Sequence[LogLook]) -> int:
     """Where a group that has committed nothing begins: at the end that its log had when the group was first seen,
     because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history."""
     return looks[0].end if looks else first

@@ -25,7 +25,7 @@ from monasca_common.monitoring.lag import (
     LagStatus,
     LagVerdict,
     LagWindow,
-    Look,
+    LogLook,
     PartitionState,
     partition_lag,
 )
@@ -42,7 +42,7 @@ class PartitionHistory:
     time_ms: int
     lag: LagVerdict
     commits: tuple[Commit, ...] = ()
-    looks: tuple[Look, ...] = ()
+    looks: tuple[LogLook, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class LagHistory:
     def of(self, group: str, partition: TopicPartition) -> PartitionHistory | None:
         return self.groups.get(group, {}).get(partition)
 
-    def looks(self, group: str, partition: TopicPartition) -> tuple[Look, ...]:
+    def looks(self, group: str, partition: TopicPartition) -> tuple[LogLook, ...]:
         """The earlier looks at a partition. One at which nothing happened until the last survey was seen by that too,
         although the topic has no record of it."""
         known = self.of(group, partition)
@@ -66,13 +66,13 @@ class LagHistory:
         return (*known.looks, replace(known.looks[-1], time_ms=self.surveyed_ms))
 
 
-class _Key(msgspec.Struct, frozen=True):
+class _HistoryKey(msgspec.Struct, frozen=True):
     group: str
     topic: str
     partition: int
 
 
-class _Lag(msgspec.Struct, frozen=True):
+class _HistoryLag(msgspec.Struct, frozen=True):
     status: str
     messages: int
     seconds: float
@@ -82,22 +82,22 @@ class _Lag(msgspec.Struct, frozen=True):
     truncated: int = 0
 
 
-class _Value(msgspec.Struct, frozen=True):
+class _HistoryValue(msgspec.Struct, frozen=True):
     """``commits``: time, offset, end. ``looks``: time, start, end, position, whether something was unread."""
 
     version: int
     time_ms: int
-    lag: _Lag
+    lag: _HistoryLag
     commits: tuple[tuple[int, int, int], ...] = ()
     looks: tuple[tuple[int, int, int, int | None, bool], ...] = ()
 
 
-class _SurveyValue(msgspec.Struct, frozen=True):
+class _HistorySurvey(msgspec.Struct, frozen=True):
     version: int
     time_ms: int
 
 
-def kept_looks(looks: Sequence[Look], window: LagWindow) -> tuple[Look, ...]:
+def kept_looks(looks: Sequence[LogLook], window: LagWindow) -> tuple[LogLook, ...]:
     """Those of the window; the last at which nothing was unread; those at which the log's start had moved, as many as a
     window has; and the first, where the group had committed nothing yet."""
     recent = _spaced(looks, window)
@@ -109,21 +109,24 @@ def kept_looks(looks: Sequence[Look], window: LagWindow) -> tuple[Look, ...]:
     return tuple(kept[time_ms] for time_ms in sorted(kept))
 
 
-def _spaced(looks: Sequence[Look], window: LagWindow) -> list[Look]:
+def _spaced(looks: Sequence[LogLook], window: LagWindow) -> list[LogLook]:
     least_ms = window.seconds * 1000 / max(1, window.commits - 1)
-    kept: list[Look] = []
+    kept: list[LogLook] = []
     for look in reversed(looks):
         if not kept or kept[-1].time_ms - look.time_ms >= least_ms:
             kept.append(look)
     return kept[: window.commits]
 
 
-def end_at(looks: Sequence[Look], time_ms: int) -> int | None:
-    """Where the log ended at that time, between the looks before and after it; ``None``: there are none."""
+def end_at(looks: Sequence[LogLook], time_ms: int, window: LagWindow) -> int | None:
+    """Where the log ended at that time, between the looks before and after it; ``None``: they are too far apart, or
+    there are none."""
     for earlier, later in pairwise(looks):
         if earlier.time_ms <= time_ms <= later.time_ms:
-            share = (time_ms - earlier.time_ms) / max(1, later.time_ms - earlier.time_ms)
-            return earlier.end + int((later.end - earlier.end) * share)
+            apart_ms, grown = later.time_ms - earlier.time_ms, later.end - earlier.end
+            if grown and apart_ms > window.seconds * 1000:
+                return None
+            return earlier.end + round(grown * (time_ms - earlier.time_ms) / max(1, apart_ms))
     return None
 
 
@@ -142,7 +145,7 @@ def following(
 
 def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> PartitionHistory:
     position = state.commits[-1].offset if state.commits else None
-    look = Look(now_ms, state.first, state.end, position, state.unread_since_ms is not None)
+    look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None)
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)
 
@@ -173,7 +176,7 @@ def records(kept: LagHistory, after: LagHistory) -> Iterator[Record]:
             if after.of(group, partition) is None:
                 yield Record(None, key=_key(group, partition))
     if after.surveyed_ms is not None:
-        yield Record(msgspec.json.encode(_SurveyValue(_VERSION, after.surveyed_ms)), key=_SURVEY)
+        yield Record(msgspec.json.encode(_HistorySurvey(_VERSION, after.surveyed_ms)), key=_SURVEY)
 
 
 def read_history(
@@ -198,34 +201,34 @@ def history_of(records: Iterable[tuple[bytes | None, bytes | None]]) -> LagHisto
             continue
         with contextlib.suppress(msgspec.DecodeError, KeyError):
             if key == _SURVEY:
-                surveyed_ms = msgspec.json.decode(value, type=_SurveyValue).time_ms
+                surveyed_ms = msgspec.json.decode(value, type=_HistorySurvey).time_ms
             else:
-                whose = msgspec.json.decode(key, type=_Key)
-                known = _history(msgspec.json.decode(value, type=_Value))
+                whose = msgspec.json.decode(key, type=_HistoryKey)
+                known = _history(msgspec.json.decode(value, type=_HistoryValue))
                 groups[whose.group][TopicPartition(whose.topic, whose.partition)] = known
     return LagHistory(surveyed_ms, dict(groups))
 
 
 def _key(group: str, partition: TopicPartition) -> bytes:
-    return msgspec.json.encode(_Key(group, partition.topic, partition.partition))
+    return msgspec.json.encode(_HistoryKey(group, partition.topic, partition.partition))
 
 
-def _value(known: PartitionHistory) -> _Value:
-    lag: dict[str, Any] = {name: getattr(known.lag, name) for name in _Lag.__struct_fields__ if name != "status"}
-    return _Value(
+def _value(known: PartitionHistory) -> _HistoryValue:
+    lag: dict[str, Any] = {name: getattr(known.lag, name) for name in _HistoryLag.__struct_fields__ if name != "status"}
+    return _HistoryValue(
         _VERSION,
         known.time_ms,
-        _Lag(status=known.lag.status.name, **lag),
+        _HistoryLag(status=known.lag.status.name, **lag),
         tuple((each.time_ms, each.offset, each.end) for each in known.commits),
         tuple((each.time_ms, each.first, each.end, each.position, each.is_unread) for each in known.looks),
     )
 
 
-def _history(value: _Value) -> PartitionHistory:
-    lag: dict[str, Any] = {name: getattr(value.lag, name) for name in _Lag.__struct_fields__ if name != "status"}
+def _history(value: _HistoryValue) -> PartitionHistory:
+    lag: dict[str, Any] = {name: getattr(value.lag, name) for name in _HistoryLag.__struct_fields__ if name != "status"}
     return PartitionHistory(
         value.time_ms,
         LagVerdict(status=LagStatus[value.lag.status], **lag),
         tuple(Commit(*each) for each in value.commits),
-        tuple(Look(*each) for each in value.looks),
+        tuple(LogLook(*each) for each in value.looks),
     )

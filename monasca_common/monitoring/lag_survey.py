@@ -15,7 +15,7 @@ from monasca_common.kafka import Admin, AuthorizationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
-from monasca_common.monitoring.lag import Commit, LagWindow, Look, PartitionState, expected_start
+from monasca_common.monitoring.lag import Commit, LagWindow, LogLook, PartitionState, expected_start
 from monasca_common.monitoring.lag_history import LagHistory, end_at
 from monasca_common.monitoring.log_reading import read_partitions
 
@@ -66,7 +66,7 @@ class LagSurvey:
         states = {}
         for group, committed in offsets.items():
             partitions = sorted({*committed, *assigned[group]} & logs.ends.keys())
-            past = _GroupPast(group, history, partitions, now_ms, logs)
+            past = _GroupPast(group, history, partitions, logs, now_ms=now_ms, window=self._window)
             starts = {
                 each: committed.get(each, expected_start(logs.firsts[each], past.looks[each])) for each in partitions
             }
@@ -168,12 +168,19 @@ class _GroupPast:
     """What is known of the partitions of a group from earlier looks."""
 
     def __init__(
-        self, group: str, history: LagHistory, partitions: Iterable[TopicPartition], now_ms: int, logs: _LogSpans
+        self,
+        group: str,
+        history: LagHistory,
+        partitions: Iterable[TopicPartition],
+        logs: _LogSpans,
+        *,
+        now_ms: int,
+        window: LagWindow,
     ) -> None:
-        self.looks: dict[TopicPartition, tuple[Look, ...]] = {}
+        self.looks: dict[TopicPartition, tuple[LogLook, ...]] = {}
         self.commits: dict[TopicPartition, list[CommitRecord]] = {}
         self._ends: dict[TopicPartition, dict[int, int]] = {}
-        self._now_ms, self._logs = now_ms, logs
+        self._logs, self._now_ms, self._window = logs, now_ms, window
         for each in partitions:
             known = history.of(group, each)
             commits = () if known is None else known.commits
@@ -185,8 +192,8 @@ class _GroupPast:
         """Where the log ended at that time; ``None``: no look knows."""
         if time_ms in self._ends[partition]:
             return self._ends[partition][time_ms]
-        now = Look(self._now_ms, self._logs.firsts[partition], self._logs.ends[partition], None, is_unread=True)
-        return end_at((*self.looks[partition], now), time_ms)
+        now = LogLook(self._now_ms, self._logs.firsts[partition], self._logs.ends[partition], None, is_unread=True)
+        return end_at((*self.looks[partition], now), time_ms, self._window)
 
 
 def _of(topics: Collection[str] | None, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -7,10 +7,12 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from monasca_common.kafka import (
     DeadLetters,
+    Hook,
+    KafkaConsumer,
     MessagingError,
     Output,
     Processor,
@@ -21,7 +23,8 @@ from monasca_common.kafka import (
     run_with_restarts,
 )
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.message import Message
+from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.monitoring.lag import LagWindow
 from monasca_common.notification.settings import StreamOf
 
 LOG = logging.getLogger(__name__)
@@ -29,6 +32,10 @@ LOG = logging.getLogger(__name__)
 # Back-off for an unavailable database: rare enough not to be a load, frequent enough to resume within seconds.
 _RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 _CLOSE_SECONDS = 1.0
+_LAG_PATIENCE_SECONDS = 1.0
+# After so long without partitions, a member is one of more than there are partitions.
+_ASSIGNED_SECONDS = 60.0
+_STALL_SECONDS = LagWindow().seconds
 
 
 class PausedHandler:
@@ -71,6 +78,18 @@ class PausedHandler:
                 self._until = now + _RETRY.delay(self._failures, random.random())
 
 
+class _MemberProgress(Hook):
+    """``at``: when something was committed last, or when there was nothing to do."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.at = 0.0
+
+    def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
+        if None in outcomes.values():
+            self.at = self._clock.monotonic()
+
+
 class NotificationMember:
     """Calls ``handler`` with what is in the stream's topic until `stop`. Create it after the fork."""
 
@@ -84,12 +103,37 @@ class NotificationMember:
         self._processor: Processor | None = None
         self._paused = PausedHandler(handler, clock, self._stopping)
         self._failure = "it has not begun"
+        self._consumer: KafkaConsumer | None = None
+        self._began = 0.0
+        self._progress = _MemberProgress(clock)
         self.name = ", ".join(stream.consumer.topics)
 
     @property
     def trouble(self) -> str:
         """Why it does not work now; empty: it does."""
         return self._failure or ("it waits for the database" if self._paused.waits else "")
+
+    @property
+    def turn_seconds(self) -> float | None:
+        """How long ago its loop has turned; ``None``: it has none, and waits for its next start."""
+        consumer = self._consumer
+        return None if consumer is None else consumer.health().seconds_since_poll
+
+    def unready(self) -> str:
+        """Why it does not do its work now; empty: it does."""
+        consumer, now = self._consumer, self._clock.monotonic()
+        if self.trouble or consumer is None:
+            return self.trouble or "it has not begun"
+        try:
+            behind = consumer.lag(_LAG_PATIENCE_SECONDS)
+        except MessagingError as error:
+            return f"it does not reach Kafka: {error}"
+        if not behind and now - self._began < _ASSIGNED_SECONDS:
+            return "it has no partitions yet"
+        if not sum(behind.values()):
+            self._progress.at = now
+        stalled = now - self._progress.at
+        return f"STALL: nothing is done for {stalled:.0f} s" if stalled > _STALL_SECONDS else ""
 
     def run(self) -> None:
         """After a failure it restarts with a back-off. Raises nothing."""
@@ -99,6 +143,9 @@ class NotificationMember:
 
     def _failed(self, error: Exception) -> None:
         self._failure = str(error) or type(error).__name__
+
+    def _forget(self) -> None:
+        self._consumer = None
 
     def stop(self) -> None:
         """Finish what is being sent, commit, and leave the group; returns when that is done, in bounded time."""
@@ -122,8 +169,11 @@ class NotificationMember:
                 dead_letters=DeadLetters(),
                 order="key",
                 threads=self._threads,
+                hooks=[self._progress],
             )
-            self._processor = processor
+            self._processor, self._consumer = processor, consumer
+            stack.callback(self._forget)
+            self._began = self._progress.at = self._clock.monotonic()
             if not self._stopping.is_set():
                 self._failure = ""
                 processor.run()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-import socket
 import threading
 from functools import partial
 
@@ -24,8 +23,9 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import joined, listen, shown_url, started, stopped
-from monasca_common.monitoring.status_server import StatusServer
+from monasca_common.kafka.config import joined, shown_url, started, stopped
+from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.monitoring.status_server import StatusServer, listen_for_status
 from monasca_common.notification.announcer import NotificationAnnouncer
 from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.handlers import ChangesHandler, RetriesHandler
@@ -40,11 +40,10 @@ from monasca_common.notification.settings import (
     NOTIFICATION_GROUP,
     PERIOD_SECONDS,
     NotificationSettings,
-    NotificationStatusSettings,
     notification_settings,
     status_settings,
 )
-from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, health
+from monasca_common.notification.status import NotificationMetrics, WaitingNotifications, service_health
 from monasca_common.notification.waiting import RetryTimer, WaitingRetries
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +56,11 @@ class NotificationWork:
     """A member for each topic, and what is done by the clock. Create it after the fork."""
 
     def __init__(
-        self, settings: NotificationSettings, notifiers: dict[str, Notifier], keys: AddressKeys = PLAIN
+        self,
+        settings: NotificationSettings,
+        notifiers: dict[str, Notifier],
+        keys: AddressKeys = PLAIN,
+        status: StatusSettings | None = None,
     ) -> None:
         clock = SystemClock()
         self._database = AlarmsDatabase(settings.database, grouped=True)
@@ -100,7 +103,8 @@ class NotificationWork:
             NotificationMember(settings.retries, again(), settings.retry.number, clock),
             NotificationMember(settings.periodic, again(max_late_seconds=PERIOD_SECONDS), settings.retry.number, clock),
         )
-        self.health = health(self._members)
+        live_seconds = (status or StatusSettings()).live_seconds
+        self.health = service_health(self._members, live_seconds)
         release = HeldRelease(
             planner, methods, settings.retries.producer, clock, retry_topic=topic, periodic_topic=periodic_topic
         )
@@ -138,11 +142,7 @@ class NotificationPlan:
         self._conf = conf
         self.settings, self.notifiers, self.keys = self._read()
         self.status = status_settings(conf)
-        self.listener: socket.socket | None = None
-        if self.status.status_port is not None:
-            self.listener = listen(
-                NOTIFICATION_GROUP, self.status.status_host, self.status.status_port, prefix="status_"
-            )
+        self.listener = listen_for_status(NOTIFICATION_GROUP, self.status)
 
     def _read(self) -> tuple[NotificationSettings, dict[str, Notifier], AddressKeys]:
         settings, plugins = notification_settings(self._conf), Notifiers(self._conf)
@@ -164,7 +164,7 @@ class NotificationWorker(cotyledon.Service):
 
     def __init__(self, worker_id: WorkerId, plan: NotificationPlan) -> None:
         super().__init__(worker_id)
-        self._work = NotificationWork(plan.settings, plan.notifiers, plan.keys)
+        self._work = NotificationWork(plan.settings, plan.notifiers, plan.keys, plan.status)
         self._status: StatusServer | None = None
         if plan.listener is not None:
             self._status = StatusServer(plan.listener, self._work.health, self._work.metrics.registry)
@@ -193,7 +193,7 @@ def run(conf: cfg.ConfigOpts) -> None:
     manager.run()
 
 
-def start_line(settings: NotificationSettings, status: NotificationStatusSettings) -> str:
+def start_line(settings: NotificationSettings, status: StatusSettings) -> str:
     consumers = [each.consumer for each in (settings.changes, settings.retries, settings.periodic)]
     return started(
         "notification",
@@ -201,7 +201,7 @@ def start_line(settings: NotificationSettings, status: NotificationStatusSetting
         from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
         database=shown_url(settings.database.connection),
         types=joined(types()),
-        status_at="" if status.status_port is None else f"{status.status_host}:{status.status_port}",
+        status_at=status.address,
     )
 
 

@@ -28,6 +28,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.notification import legacy
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.storage.settings import StorageSettings
@@ -354,22 +355,6 @@ class RetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
-class NotificationStatusSettings:
-    """``status_port``: ``None``: no status."""
-
-    status_host: str = option(
-        "127.0.0.1",
-        help="The address at which /healthcheck and /metrics answer; 0.0.0.0 for every address of this machine. "
-        "Neither asks for authentication.",
-    )
-    status_port: int | None = option(
-        None,
-        type=OptionType.PORT,
-        help="The port at which /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: neither is served.",
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class StreamOf:
     """A topic that is read: its consumer, and the producer of its dead letters and of retries."""
 
@@ -392,7 +377,7 @@ _OLD = OptionGroup(KAFKA_GROUP, options_of(OldPeriodicSettings), shared=True)
 _PROCESSOR = OptionGroup("alarm_processor", options_of(ProcessorSettings))
 _RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
 _HTTP = OptionGroup(
-    NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(NotificationStatusSettings))
+    NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(StatusSettings))
 )
 _WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings), old=legacy.names("webhook_notifier"))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings), old=legacy.names("slack_notifier"))
@@ -439,9 +424,9 @@ def calm_rules(conf: cfg.ConfigOpts) -> CalmRules:
         raise ConfigurationError(f"in group [{NOTIFICATION_GROUP}], {error}") from None
 
 
-def status_settings(conf: cfg.ConfigOpts) -> NotificationStatusSettings:
+def status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
     """Raises `ConfigurationError`, which names the option."""
-    return GroupReader(conf, _HTTP).settings(NotificationStatusSettings)
+    return GroupReader(conf, _HTTP).settings(StatusSettings)
 
 
 def _own_group(stream: StreamOf, changes: StreamOf, suffix: str) -> StreamOf:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka.clock import Clock
+from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
 from monasca_common.notification.ledger import NOTIFICATION
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
@@ -114,6 +115,21 @@ class WatchedMember(Protocol):
 
     @property
     def trouble(self) -> str: ...
+
+    @property
+    def turn_seconds(self) -> float | None: ...
+
+    def unready(self) -> str: ...
+
+
+def service_health(members: Sequence[WatchedMember], live_seconds: float) -> ServiceHealth:
+    """What probes are told. ``live_seconds``: how long a turn of a member's loop may take."""
+    return ServiceHealth(
+        "notification",
+        health(members),
+        liveness(live_seconds, lambda: {member.name: member.turn_seconds for member in members}),
+        readiness(lambda: (f"{member.name}: {reason}" for member in members if (reason := member.unready()))),
+    )
 
 
 def health(members: Sequence[WatchedMember]) -> Callable[[], tuple[bool, dict[str, Any]]]:

@@ -157,12 +157,16 @@ class Member:
             self._status.kafka(None)
 
     def _post(self) -> None:
-        self._board.write(self._status.report(self._ends()))
-
-    def _ends(self) -> dict[TopicPartition, int]:
         consumer = self._consumer
         if consumer is None:
-            return {}
+            self._board.write(self._status.report({}))
+            return
+        partitions, turn_seconds = 0, consumer.health().seconds_since_poll
+        with contextlib.suppress(MessagingError):  # it was closed meanwhile
+            partitions = len(consumer.assignment())
+        self._board.write(self._status.report(self._ends(consumer), partitions=partitions, turn_seconds=turn_seconds))
+
+    def _ends(self, consumer: KafkaConsumer) -> dict[TopicPartition, int]:
         try:
             behind = consumer.lag(_LAG_PATIENCE_SECONDS)
         except MessagingError:

@@ -13,7 +13,6 @@ import logging
 import math
 import multiprocessing
 import os
-import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +22,11 @@ from cotyledon.types import WorkerId
 from msgspec import structs
 from oslo_config import cfg
 
-from monasca_common.kafka import DeadLetters, config, failures_in_a_row, restart_delay_seconds
+from monasca_common.kafka import DeadLetters, failures_in_a_row, restart_delay_seconds
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.status_server import listen_for_status
 from monasca_common.persister.member import Member
 from monasca_common.persister.settings import PERSISTER_GROUP, GroupSettings, PersisterSettings, persister_settings
 from monasca_common.persister.status import MemberState, Status
@@ -115,7 +115,7 @@ class Plan:
             for name, group in zip(spec.names, spec.groups, strict=True)
         ]
         self.board = StatusBoard(statuses)
-        self.listener = listen(self.settings)
+        self.listener = listen_for_status(PERSISTER_GROUP, self.settings.status)
 
     def reload(self) -> None:
         """Read the configuration again. One that is refused, or that needs other processes, changes nothing."""
@@ -194,14 +194,14 @@ class PersisterWorker(cotyledon.Service):
 
 
 class StatusWorker(cotyledon.Service):
-    """The process that answers /healthcheck and /metrics, so that the workers are not disturbed."""
+    """The process that answers probes and Prometheus, so that the workers are not disturbed."""
 
     name = "persister-status"
 
     def __init__(self, worker_id: WorkerId, plan: Plan) -> None:
         super().__init__(worker_id)
         assert plan.listener is not None
-        self._server = status_server(plan.listener, plan.board)
+        self._server = status_server(plan.listener, plan.board, plan.settings.status.live_seconds)
 
     def run(self) -> None:
         self._server.serve_forever()
@@ -259,7 +259,7 @@ def start_line(settings: PersisterSettings) -> str:
         reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
         from_brokers=joined(each.connection.bootstrap_servers for each in consumers),
         into_database=shown_url(settings.storage.connection),
-        status_at="" if settings.status_port is None else f"{settings.status_host}:{settings.status_port}",
+        status_at=settings.status.address,
     )
 
 
@@ -275,10 +275,3 @@ def stop_line(statuses: Sequence[Status]) -> str:
 def _grace_seconds(settings: PersisterSettings) -> int:
     """How long a worker may take to stop before it is killed."""
     return math.ceil(max(group.consumer.stop_timeout_seconds for group in settings.groups)) + _CLOSE_SECONDS
-
-
-def listen(settings: PersisterSettings) -> socket.socket | None:
-    """Bound before anything is started, so that a port in use is reported at once."""
-    if settings.status_port is None:
-        return None
-    return config.listen(PERSISTER_GROUP, settings.status_host, settings.status_port, prefix="status_")

@@ -12,9 +12,9 @@ from monasca_common.kafka.config import (
     KAFKA_GROUP,
     GroupReader,
     OptionGroup,
-    OptionType,
     consumer_settings,
     declared,
+    made_of,
     option,
     options_of,
     producer_settings,
@@ -24,6 +24,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.models.limits import MOST_DIMENSIONS
+from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, storage_settings
 
@@ -107,21 +108,11 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class PersisterSettings:
-    """The settings of the service. ``status_port``: ``None``: no status. ``max_consecutive_dead_letters``: ``None``: no
-    limit."""
+    """The settings of the service. ``max_consecutive_dead_letters``: ``None``: no limit."""
 
     groups: tuple[GroupSettings, ...]
     storage: StorageSettings
-    status_host: str = option(
-        "127.0.0.1",
-        help="The address at which /healthcheck and /metrics answer; 0.0.0.0 for every address of this machine. "
-        "Neither asks for authentication.",
-    )
-    status_port: int | None = option(
-        None,
-        type=OptionType.PORT,
-        help="The port at which /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: neither is served.",
-    )
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
     max_consecutive_dead_letters: int | None = option(
         10_000,
         minimum=0,
@@ -179,6 +170,7 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
         PersisterSettings,
         groups=groups,
         storage=storage,
+        status=read.settings(StatusSettings),
         max_consecutive_dead_letters=read["max_consecutive_dead_letters"] or None,
     )
 

@@ -61,6 +61,9 @@ class Status(msgspec.Struct):
     write_classes: list[int] = msgspec.field(default_factory=lambda: [0] * (len(WRITE_SECONDS) + 1))
     unavailable_seconds: float = 0.0
     restarts: int = 0
+    turned_ms: int = 0  # when its loop last turned; 0: it has none now
+    moved_ms: int = 0  # when it last got on, or had read everything
+    partitions: int = 0  # how many it owns
 
 
 class MemberStatus:
@@ -76,6 +79,7 @@ class MemberStatus:
         self._kafka_error = ""
         self._on_failure: Callable[[], object] = lambda: None
         self._done: dict[TopicPartition, int] = {}  # next offsets
+        self._has_moved = True
         self.failure: Exception | None = None
 
     def begin(self, on_failure: Callable[[], object]) -> None:
@@ -89,6 +93,7 @@ class MemberStatus:
         """Note that everything before these offsets is stored or a dead letter."""
         with self._lock:
             self._done |= offsets
+            self._has_moved = True
 
     def wrote(self, written: Written, seconds: float) -> None:
         with self._lock:
@@ -149,13 +154,26 @@ class MemberStatus:
         with self._lock:
             self._status.restarts += 1
 
-    def report(self, ends: Mapping[TopicPartition, int]) -> Status:
-        """The current status. ``ends``: the end of the log of each owned partition."""
+    def report(
+        self, ends: Mapping[TopicPartition, int], *, partitions: int = 0, turn_seconds: float | None = None
+    ) -> Status:
+        """The current status. ``ends``: the end of the log of each owned partition. ``turn_seconds``: how long ago its
+        loop has turned."""
         with self._lock:
             self._count_time_away()
             lag = {f"{tp.topic}/{tp.partition}": max(0, end - self._done.get(tp, end)) for tp, end in ends.items()}
-            classes = list(self._status.write_classes)
-            return structs.replace(self._status, told_ms=self._clock.time_ms(), lag=lag, write_classes=classes)
+            now_ms = self._clock.time_ms()
+            if self._has_moved or not any(lag.values()):
+                self._status.moved_ms = now_ms
+            self._has_moved = False
+            return structs.replace(
+                self._status,
+                told_ms=now_ms,
+                turned_ms=0 if turn_seconds is None else now_ms - round(turn_seconds * 1000),
+                partitions=partitions,
+                lag=lag,
+                write_classes=list(self._status.write_classes),
+            )
 
     def _count_time_away(self) -> None:
         if self._away_since is None:

@@ -13,15 +13,22 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
+from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.status_server import StatusServer
 from monasca_common.persister.status import WRITE_SECONDS, MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
 
 _PREFIX = "monasca_persister"
+# After so long without partitions, a worker is one of more than there are partitions.
+_ASSIGNED_SECONDS = 60
+_STALL_SECONDS = round(LagWindow().seconds)
 
 
-def status_server(listener: socket.socket, board: StatusBoard) -> StatusServer:
-    """On a socket that is bound and listening already."""
+def status_server(listener: socket.socket, board: StatusBoard, live_seconds: float) -> StatusServer:
+    """On a socket that is bound and listening already. ``live_seconds``: how long a turn of a loop may take."""
+    clock = SystemClock()
     registry = CollectorRegistry()
     registry.register(_Collector(board))
 
@@ -29,7 +36,13 @@ def status_server(listener: socket.socket, board: StatusBoard) -> StatusServer:
         statuses = board.statuses()
         return healthy(statuses), health(statuses)
 
-    return StatusServer(listener, look, registry)
+    checks = ServiceHealth(
+        "persister",
+        look,
+        liveness(live_seconds, lambda: turn_ages(board.statuses(), clock.time_ms())),
+        readiness(lambda: unready_reasons(board.statuses(), clock.time_ms())),
+    )
+    return StatusServer(listener, checks, registry)
 
 
 def healthy(statuses: Sequence[Status]) -> bool:
@@ -54,6 +67,27 @@ def health(statuses: Sequence[Status]) -> dict[str, Any]:
             for status in statuses
         },
     }
+
+
+def turn_ages(statuses: Sequence[Status], now_ms: int) -> dict[str, float | None]:
+    """How many seconds ago the loop of each worker has turned. One that has no loop now, because it waits for its next
+    start, at least tells of itself; a process that died is replaced, and needs no restart of the service."""
+    return {
+        status.worker: max(0, now_ms - (status.turned_ms or status.told_ms)) / 1000 if status.pid else None
+        for status in statuses
+    }
+
+
+def unready_reasons(statuses: Sequence[Status], now_ms: int) -> Iterator[str]:
+    """Each worker runs, has partitions, unless others have them all, and gets on with what is there."""
+    for status in statuses:
+        if status.state is not MemberState.RUNNING:
+            yield f"{status.worker}: {status.state}{': ' if status.reason else ''}{status.reason}"
+        elif not status.partitions and now_ms - status.since_ms < _ASSIGNED_SECONDS * 1000:
+            yield f"{status.worker}: it has no partitions yet"
+        elif any(status.lag.values()) and now_ms - status.moved_ms > _STALL_SECONDS * 1000:
+            seconds, waiting = (now_ms - status.moved_ms) // 1000, sum(status.lag.values())
+            yield f"{status.worker}: STALL: {waiting} messages wait, and none is stored for {seconds} s"
 
 
 def _seconds_before(status: Status, moment_ms: int | None) -> float | None:

@@ -33,6 +33,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.aggregate.output import Publisher
 from monasca_common.pipeline.specification.reader import load
 from monasca_common.pipeline.specification.reader import read as read_specifications
@@ -83,32 +84,6 @@ class SparkSettings:
     )
 
 
-def _status_host() -> Any:
-    return option(
-        "127.0.0.1",
-        name="status_host",
-        help="The address at which /metrics answers; 0.0.0.0 for every address of this machine. It asks for no "
-        "authentication.",
-    )
-
-
-def _status_port() -> Any:
-    return option(
-        None,
-        name="status_port",
-        type=OptionType.PORT,
-        help="The port at which /metrics (Prometheus) answers. Unset: it is not served.",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StatusSettings:
-    """Where /metrics answers. Without a port it is not served."""
-
-    host: str = _status_host()
-    port: int | None = _status_port()
-
-
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """How a job reads its topic, batch by batch.
@@ -153,8 +128,7 @@ class StreamSettings:
         help="The least number of tasks that read a batch; partitions of the topic are split. 0: one task for each "
         "partition.",
     )
-    status_host: str = _status_host()
-    status_port: int | None = _status_port()
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
     @property
     def name(self) -> str:
@@ -175,7 +149,7 @@ class StreamSettings:
             "reads": f"{self.topic} as {self.group}",
             "from_brokers": self.consumer.connection.bootstrap_servers,
             "keeps_state_in": shown_url(self.connection),
-            "metrics_at": "" if self.status_port is None else f"{self.status_host}:{self.status_port}",
+            "metrics_at": self.status.address,
         }
 
 
@@ -325,6 +299,7 @@ class StreamGroup:
         stream = read.settings(
             StreamSettings,
             consumer=consumer,
+            status=read.settings(StatusSettings),
             # Publishing and accounting are not one transaction: ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,

@@ -69,6 +69,7 @@ class Mirror:
         """
         failures = 0
         while not stopping.is_set():
+            self._status.turn.turned()
             began = self._clock.monotonic()
             try:
                 self._round(stopping)
@@ -195,6 +196,7 @@ class Mirror:
         """``at`` is where each partition was copied to, and moves with it."""
         look_at = self._clock.monotonic() + self._settings.topic_refresh_seconds
         while not stopping.is_set():
+            self._status.turn.turned()
             if self._clock.monotonic() >= look_at:
                 if plan_topics(self._settings, self._source, self._target) != plan:
                     return

@@ -11,11 +11,11 @@ from types import FrameType
 from oslo_config import cfg
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import joined, listen, started, stopped
+from monasca_common.kafka.config import joined, started, stopped
 from monasca_common.monitoring.mirror.mirror import Mirror
 from monasca_common.monitoring.mirror.settings import MIRROR_GROUP, mirror_settings
 from monasca_common.monitoring.mirror.status import MirrorStatus
-from monasca_common.monitoring.status_server import StatusServer
+from monasca_common.monitoring.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -34,20 +34,17 @@ def run(conf: cfg.ConfigOpts) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     status = MirrorStatus(SystemClock())
-    if settings.status_port is not None:
-        listener = listen(MIRROR_GROUP, settings.status_host, settings.status_port, prefix="status_")
-        server = StatusServer(listener, status.health, status.registry)
-        threading.Thread(target=server.serve_forever, name="status", daemon=True).start()
-    LOG.info(
-        "%s",
-        started(
-            "mirror",
-            name=settings.name,
-            topics=joined(settings.topics),
-            source=settings.source.bootstrap_servers,
-            target=settings.target.bootstrap_servers,
-            status_at="" if settings.status_port is None else f"{settings.status_host}:{settings.status_port}",
-        ),
-    )
-    Mirror(settings, status, SystemClock()).run(stopping)
+    with status_served(MIRROR_GROUP, settings.status, status.probed(settings.status.live_seconds), status.registry):
+        LOG.info(
+            "%s",
+            started(
+                "mirror",
+                name=settings.name,
+                topics=joined(settings.topics),
+                source=settings.source.bootstrap_servers,
+                target=settings.target.bootstrap_servers,
+                status_at=settings.status.address,
+            ),
+        )
+        Mirror(settings, status, SystemClock()).run(stopping)
     LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))

@@ -17,16 +17,17 @@ from oslo_config import cfg
 from monasca_common.kafka.config import (
     GroupReader,
     OptionGroup,
-    OptionType,
     connection_settings,
     declared,
     group_of,
+    made_of,
     option,
     options_of,
 )
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.monitoring.settings import StatusSettings
 
 MIRROR_GROUP = "mirror"
 SOURCE_GROUP, TARGET_GROUP = "mirror_source", "mirror_target"
@@ -92,12 +93,7 @@ class MirrorSettings:
         help="Go on with the oldest message that is left where retention deleted messages before they were copied; "
         "they are counted. Otherwise the mirror stops there.",
     )
-    status_host: str = option("127.0.0.1", help="The address at which the status is served.")
-    status_port: int | None = option(
-        None,
-        type=OptionType.PORT,
-        help="The port of /healthcheck and /metrics. Unset: the status is not served.",
-    )
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
     def matches(self, topic: str) -> bool:
         return any(fnmatchcase(topic, pattern) for pattern in self.topics) and not topic.startswith("__")
@@ -124,7 +120,9 @@ def mirror_settings(conf: cfg.ConfigOpts) -> MirrorSettings:
         raise ConfigurationError(
             f"bootstrap_servers in groups [{SOURCE_GROUP}] and [{TARGET_GROUP}] are the same: name two clusters"
         )
-    return read.settings(MirrorSettings, source=source, target=target, topics=topics)
+    return read.settings(
+        MirrorSettings, source=source, target=target, topics=topics, status=read.settings(StatusSettings)
+    )
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from monasca_common.kafka.clock import Clock
+from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
 
 _PREFIX = "monasca_mirror"
 
@@ -22,6 +23,7 @@ class MirrorStatus(Collector):
     def __init__(self, clock: Clock) -> None:
         self.registry = CollectorRegistry()
         self.trouble = "it has not begun"
+        self.turn = LoopTurn(clock)
         self.refused: Mapping[str, str] = {}
         #: How many messages each topic is behind; asked for by each look.
         self.lag: Callable[[], Mapping[str, int]] = dict
@@ -74,6 +76,15 @@ class MirrorStatus(Collector):
         up = _up_family()
         up.add_metric([], 0 if self.trouble else 1)
         yield up
+
+    def probed(self, live_seconds: float) -> ServiceHealth:
+        """What probes are told. ``live_seconds``: how long its loop may take for a turn."""
+        return ServiceHealth(
+            "mirror",
+            self.health,
+            liveness(live_seconds, lambda: {"mirror": self.turn.seconds}),
+            readiness(lambda: [self.trouble] if self.trouble else []),
+        )
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether every topic is copied, and what hinders it."""

@@ -48,7 +48,7 @@ class AggregateJob(Job):
         with contextlib.ExitStack() as stack:
             topic = stack.enter_context(SourceTopic(stream.consumer))
             outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
-            told = stack.enter_context(served("aggregate", stream.status_host, stream.status_port, watcher))
+            told = stack.enter_context(served("aggregate", stream.status, watcher))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-aggregate")
             stack.callback(close_session, spark)

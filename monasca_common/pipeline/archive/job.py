@@ -48,7 +48,7 @@ class ArchiveJob(Job):
             topics = [stack.enter_context(SourceTopic(stream.consumer)) for stream in settings.streams]
             for topic in topics:
                 topic.check_topics(topic.name)
-            told = stack.enter_context(served("archive", first.status_host, first.status_port, watcher))
+            told = stack.enter_context(served("archive", first.status, watcher))
             sources = [(stream.group, stream.topic) for stream in settings.streams]
             stack.enter_context(Heartbeat(first.connection, sources))
             spark = open_session(self._spark, "monasca-archive")

@@ -58,7 +58,7 @@ class BackfillJob(Job):
         with contextlib.ExitStack() as stack:
             topic = stack.enter_context(SourceTopic(settings.stream.consumer))
             outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
-            told = stack.enter_context(served("backfill", self._status.host, self._status.port, watcher))
+            told = stack.enter_context(served("backfill", self._status, watcher))
             spark = open_session(self._spark, "monasca-backfill")
             stack.callback(close_session, spark)
             stack.enter_context(loop.spark_told())

@@ -50,7 +50,7 @@ class EvaluateJob(Job):
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(stream.producer))
             levels = LevelsCollector(stream.connection, stream.name)
-            told = stack.enter_context(served("evaluate", stream.status_host, stream.status_port, watcher, levels))
+            told = stack.enter_context(served("evaluate", stream.status, watcher, levels))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-evaluate")
             stack.callback(close_session, spark)

@@ -53,10 +53,12 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobWatcher:
-    """The caller's side of a run: it asks the job to stop, and receives its progress."""
+    """The caller's side of a run: it asks the job to stop, and receives its progress. ``turned``: is called at each
+    turn of its loop, with why the last one came to nothing; empty: it did not."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     tell: Callable[[JobProgress], None] = lambda _: None
+    turned: Callable[[str], None] = lambda _: None
 
 
 class Job(ABC):

@@ -65,6 +65,7 @@ def run(
             report = step()
         except Fenced as error:
             LOG.warning("%s; reading on from what is stored", error)
+            watcher.turned(str(error))
             watcher.stop.wait(RETRIES.delay(1, random.random()))
             continue
         except passing_errors() as error:
@@ -76,6 +77,7 @@ def run(
                 raise
             rest = RETRIES.delay(failures, random.random())
             LOG.error("a batch failed and is computed again in %.1f s: %s", rest, reason(error))
+            watcher.turned(f"a batch failed: {reason(error)}")
             watcher.stop.wait(rest)
             continue
         undelivered = report.results().get(UNDELIVERED, 0)
@@ -86,6 +88,7 @@ def run(
         spent = time.monotonic() - began
         progress = JobProgress(done, report.behind, spent, dict(results), report.stage_seconds, report.lags)
         watcher.tell(progress)
+        watcher.turned("")
         if request.once and not report.behind:
             if not undelivered:
                 break

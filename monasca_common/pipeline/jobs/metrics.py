@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/metrics`` of a running job, for Prometheus."""
+"""``/metrics`` of a running job for Prometheus, and how it is for probes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
-from monasca_common.kafka.config import check_listener
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.monitoring.settings import StatusSettings
+from monasca_common.monitoring.status_server import status_served
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 
 _PREFIX = "monasca_pipeline"
@@ -69,26 +73,47 @@ class _Board:
         self._known = progress
 
 
+class _JobTurns:
+    """What probes are told of a job."""
+
+    def __init__(self, job: str, live_seconds: float) -> None:
+        self._turn = LoopTurn(SystemClock())
+        self._trouble = "no batch is done yet"
+        self.health = ServiceHealth(
+            f"pipeline_{job}",
+            self._look,
+            liveness(live_seconds, lambda: {job: self._turn.seconds}),
+            readiness(lambda: [self._trouble] if self._trouble else []),
+        )
+
+    def turned(self, trouble: str) -> None:
+        self._turn.turned()
+        self._trouble = trouble
+
+    def _look(self) -> tuple[bool, dict[str, Any]]:
+        healthy = not self._trouble
+        return healthy, {"healthy": healthy, "reason": self._trouble, "seconds_since_turn": self._turn.seconds}
+
+
 @contextlib.contextmanager
-def served(job: str, host: str, port: int | None, watcher: JobWatcher, *collectors: Collector) -> Iterator[JobWatcher]:
-    """A watcher that forwards progress to ``watcher``, and serves it at the port if there is one, with what
-    ``collectors`` of the job have."""
-    if port is None:
+def served(job: str, status: StatusSettings, watcher: JobWatcher, *collectors: Collector) -> Iterator[JobWatcher]:
+    """A watcher that forwards progress to ``watcher``, and serves it, and how the job is, at the port if there is one,
+    with what ``collectors`` of the job have."""
+    if status.port is None:
         yield watcher
         return
-    board = _Board(job)
+    board, turns = _Board(job), _JobTurns(job, status.live_seconds)
     for each in collectors:
         board.registry.register(each)
-    check_listener(f"pipeline_{job}", host, port, prefix="status_")
-    server, thread = start_http_server(port, host, board.registry)
 
     def tell(progress: JobProgress) -> None:
         board.tell(progress)
+        turns.turned("")
         watcher.tell(progress)
 
-    try:
-        yield replace(watcher, tell=tell)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def turned(trouble: str) -> None:
+        turns.turned(trouble)
+        watcher.turned(trouble)
+
+    with status_served(f"pipeline_{job}", status, turns.health, board.registry):
+        yield replace(watcher, tell=tell, turned=turned)

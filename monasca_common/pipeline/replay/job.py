@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from oslo_config import cfg
 
@@ -63,8 +64,8 @@ class ReplayJob(Job):
             if isinstance(send, ToStorage) and not _takes_many_writers(settings.target):
                 tasks = 1
             # Messages are counted by the hour, and one label per hour is too many for Prometheus.
-            port = self._status.port if request.execute else None
-            with served("replay", self._status.host, port, watcher) as told, loop.spark_told():
+            status = self._status if request.execute else replace(self._status, port=None)
+            with served("replay", status, watcher) as told, loop.spark_told():
                 progress = Replay(spark, archive, send, tasks=tasks).run(told)
         finally:
             close_session(spark)

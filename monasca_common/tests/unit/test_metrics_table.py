@@ -16,8 +16,14 @@ from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.settings import ApiSettings
 from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.monitoring.health import ServiceHealth
+from monasca_common.monitoring.lag import Commit, LagWindow, PartitionState
+from monasca_common.monitoring.lag_history import following
+from monasca_common.monitoring.lag_metrics import LagMetrics
 from monasca_common.monitoring.mirror.status import MirrorStatus
+from monasca_common.monitoring.status_server import HealthCollector
 from monasca_common.notification.status import _ANY, _BY_TYPE, NotificationMetrics, WaitingNotifications
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
@@ -116,5 +122,19 @@ class MetricsTableTest(base.BaseTestCase):
         status.lag = lambda: {"metrics": 1}
         self.assert_told("monasca_mirror_", generate_latest(status.registry).decode())
 
+    def test_lag(self):
+        made = LagMetrics(1)
+        state = PartitionState(0, 9, (Commit(1, 5, 9),), 1, 1000)
+        states = {TopicPartition("metrics", number): state for number in range(2)}
+        made.completed(following({"g": states}, 2, LagWindow()), 0.1)
+        made.failed()
+        self.assert_told("monasca_lag_", generate_latest(made.registry).decode())
+
+    def test_every_service(self):
+        registry = CollectorRegistry()
+        registry.register(HealthCollector(ServiceHealth("s", *[lambda: (True, {})] * 3)))
+        self.assert_told("monasca_service_", generate_latest(registry).decode())
+
     def test_no_other_is_told(self):
-        self.assertRegex(" ".join(self.told), r"^(monasca_(api|mirror|notification|persister|pipeline)_\w+ ?)+$")
+        services = "api|lag|mirror|notification|persister|pipeline|service"
+        self.assertRegex(" ".join(self.told), rf"^(monasca_({services})_\w+ ?)+$")

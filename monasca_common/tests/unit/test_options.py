@@ -22,13 +22,13 @@ from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.mirror.settings import MirrorSettings
+from monasca_common.monitoring.settings import LagSettings, StartCheckSettings, StatusSettings
 from monasca_common.notification.settings import (
     AppriseSettings,
     CalmSettings,
     EmailSettings,
     HttpSettings,
     JiraSettings,
-    NotificationStatusSettings,
     PagerdutySettings,
     ProcessorSettings,
     RetrySettings,
@@ -44,7 +44,6 @@ from monasca_common.pipeline.settings import (
     BackfillSettings,
     SparkSettings,
     SpecificationSource,
-    StatusSettings,
     StreamSettings,
 )
 from monasca_common.storage.legacy import OldInfluxdb, OldRepositories
@@ -67,7 +66,6 @@ DECLARING = (
     EmailSettings,
     HttpSettings,
     JiraSettings,
-    NotificationStatusSettings,
     PagerdutySettings,
     ProcessorSettings,
     RetrySettings,
@@ -83,6 +81,8 @@ DECLARING = (
     BackfillSettings,
     SparkSettings,
     SpecificationSource,
+    LagSettings,
+    StartCheckSettings,
     StatusSettings,
     StreamSettings,
     StorageSettings,
@@ -182,7 +182,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(12, len({each.value for each in entries}))
+        self.assertEqual(13, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

@@ -244,11 +244,11 @@ class ConfigurationTest(TempestCase):
         self.assertEqual(("postgresql", url), (storage.driver, storage.connection))
         self.assertGreaterEqual(storage.future_tolerance_seconds, 11 * 86_400)
         persister = persister_settings(conf)
-        self.assertEqual((8, set(Kind)), (persister.status_port, {group.kind for group in persister.groups}))
+        self.assertEqual((8, set(Kind)), (persister.status.port, {group.kind for group in persister.groups}))
         topics = {topic for group in persister.groups for topic in group.consumer.topics}
         self.assertLessEqual({"metrics", "log", "monevents"}, topics)
         evaluator = evaluate_settings(conf)
-        self.assertEqual((9, url), (evaluator.stream.status_port, evaluator.stream.connection))
+        self.assertEqual((9, url), (evaluator.stream.status.port, evaluator.stream.connection))
         self.assertIn(evaluator.alarm_transitions_topic, topics)
 
     def test_tempest_makes_users_of_its_own_in_keystone_alone(self):

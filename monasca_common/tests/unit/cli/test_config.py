@@ -36,7 +36,7 @@ class ConfigCheckTest(CommandCase):
     def test_each_service_of_a_good_file_is_fine(self):
         status, out, err = self.run_command(text=_GOOD + _KEYS)
         self.assertEqual((0, ""), (status, err))
-        self.assertEqual(["api: fine", "persister: fine", "pipeline: fine"], out.splitlines())
+        self.assertEqual(["api: fine", "persister: fine", "pipeline: fine", "lag: fine"], out.splitlines())
 
     def test_an_empty_file_lacks_several_things_and_all_are_said(self):
         status, out, _ = self.run_command(text="[api]\nport = 8070\n")
@@ -97,4 +97,4 @@ class ConfigCheckTest(CommandCase):
 
     def test_a_file_that_cannot_be_read_is_a_fault_of_every_service(self):
         _, out, _ = self.run_command("--config-file", "/nowhere.conf")
-        self.assertEqual(3, out.count("correct --config-file"))
+        self.assertEqual(4, out.count("correct --config-file"))

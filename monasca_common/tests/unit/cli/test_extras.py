@@ -32,6 +32,7 @@ _CONFIGURED = {
     "db status": ((), _ANY),
     "db upgrade": ((), _ANY),
     "init": ((), _ANY),
+    "mirror run": ((), "monasca-common[mirror]"),
     "notification": ((), "monasca-common[notification]"),
     "notification list": ((), "monasca-common[notification]"),
     "notification resend": (("x",), "monasca-common[notification]"),
@@ -45,6 +46,7 @@ _CONFIGURED = {
     "notification silence remove": (("--tenant", "t", "x"), "monasca-common[notification]"),
     "offsets reset": (("--group", "g", "--to-latest"), _ANY),
     "offsets show": (("--group", "g"), _ANY),
+    "lag serve": ((), "monasca-common[monitoring]"),
     "persister": ((), "monasca-common[persister]"),
     "pipeline run": (("aggregate",), "monasca-common[spark]"),
     "pipeline specifications load": ((), "monasca-common[spark]"),
@@ -57,6 +59,8 @@ _UNCONFIGURED = {
     "quickstart": (("--once",), "monasca-common[quickstart]"),
 }
 _NEED_NONE = {
+    "audit show",
+    "audit watch",
     "broker start",
     "config check",
     "dlq list",
@@ -67,6 +71,7 @@ _NEED_NONE = {
     "lag list",
     "lag show",
     "lag watch",
+    "mirror verify",
     "pipeline specifications check",
 }
 

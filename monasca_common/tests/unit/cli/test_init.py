@@ -30,6 +30,7 @@ class Cluster:
         self.topics = {}
         self.asked = []
         self.copies = {}
+        self.configs = {}
         self.meanwhile = False  # another program makes each topic just before
         self.refusal = None
 
@@ -45,10 +46,11 @@ class Cluster:
             raise self.refusal
         self.asked.append(name)
 
-    def create_topic(self, name, *, partitions, replication_factor):
+    def create_topic(self, name, *, partitions, replication_factor, config):
         if self.meanwhile:
             raise TransportError("there is one", code=36, name="TOPIC_ALREADY_EXISTS")
         self.topics[name], self.copies[name] = partitions, replication_factor
+        self.configs[name] = config
 
 
 class InitCase(CommandCase):
@@ -117,9 +119,12 @@ class ExecuteTest(InitCase):
                 "alarm-state-transitions": 12,
                 "metrics.dlq": 1,
                 "alarm-state-transitions.dlq": 1,
+                "monasca-lag": 1,
             },
             self.cluster.topics,
         )
+        compacted = {name for name, config in self.cluster.configs.items() if config == {"cleanup.policy": "compact"}}
+        self.assertEqual({"monasca-lag"}, compacted)
         self.assertEqual({-1}, set(self.cluster.copies.values()))  # the brokers' own default
         self.assertIsNotNone(self.revision(self.file))
 
@@ -153,7 +158,19 @@ class ConfigurationTest(InitCase):
             "[pipeline_archive]\nlocation = /archive\ntopic = m,l\n"
         )
         self.assertEqual(
-            {"m", "log", "monevents", "bad", "dead", "l", "l.dlq", "m.dlq", "hours", "alarm-state-transitions"},
+            {
+                "m",
+                "log",
+                "monevents",
+                "bad",
+                "dead",
+                "l",
+                "l.dlq",
+                "m.dlq",
+                "hours",
+                "alarm-state-transitions",
+                "monasca-lag",
+            },
             set(found),
         )
         self.assertEqual({"bad", "dead", "l.dlq", "m.dlq"}, {name for name in found if found[name]["dead_letters"]})

@@ -6,7 +6,7 @@ from monasca_common.monitoring.lag import (
     LagStatus,
     LagVerdict,
     LagWindow,
-    Look,
+    LogLook,
     PartitionState,
     group_lag,
     partition_lag,
@@ -101,7 +101,7 @@ class TestStatus(base.BaseTestCase):
 
 
 def _look(minutes_ago, end, position, *, first=0, is_unread=True):
-    return Look(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread)
+    return LogLook(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread)
 
 
 class TestHistory(base.BaseTestCase):

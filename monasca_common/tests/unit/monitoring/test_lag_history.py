@@ -7,7 +7,7 @@ from dataclasses import replace
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.monitoring.lag import Commit, LagStatus, LagWindow, Look, PartitionState
+from monasca_common.monitoring.lag import Commit, LagStatus, LagWindow, LogLook, PartitionState
 from monasca_common.monitoring.lag_history import (
     LagHistory,
     end_at,
@@ -90,10 +90,10 @@ class TestTopic(base.BaseTestCase):
 class TestLooks(base.BaseTestCase):
     def looks(self, *changes):
         """One a second; each change is (first, end, position, is_unread)."""
-        return tuple(Look(NOW + 1000 * number, *change) for number, change in enumerate(changes))
+        return tuple(LogLook(NOW + 1000 * number, *change) for number, change in enumerate(changes))
 
     def test_looks_of_a_window_are_kept_and_no_more(self):
-        looks = tuple(Look(NOW + 1000 * number, 0, number, 0, is_unread=True) for number in range(600))
+        looks = tuple(LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True) for number in range(600))
         kept = kept_looks(looks, WINDOW)
         self.assertEqual([539, 559, 579, 599], [look.end for look in kept])
 
@@ -109,13 +109,18 @@ class TestLooks(base.BaseTestCase):
     def test_the_first_look_stays_until_the_group_commits(self):
         never = self.looks(*[(0, 10, None, True)] * 600)
         self.assertEqual(never[0], kept_looks(never, WINDOW)[0])
-        committed = (*never, Look(NOW + 600_000, 0, 10, 10, is_unread=True))
+        committed = (*never, LogLook(NOW + 600_000, 0, 10, 10, is_unread=True))
         self.assertNotEqual(never[0], kept_looks(committed, WINDOW)[0])
 
     def test_an_end_between_two_looks_lies_between_theirs(self):
         looks = self.looks((0, 100, 0, True), (0, 200, 0, True))
-        self.assertEqual([100, 150, 200], [end_at(looks, NOW + ms) for ms in (0, 500, 1000)])
-        self.assertEqual([None, None], [end_at(looks, NOW + ms) for ms in (-1, 1001)])
+        self.assertEqual([100, 150, 200], [end_at(looks, NOW + ms, WINDOW) for ms in (0, 500, 1000)])
+        self.assertEqual([None, None], [end_at(looks, NOW + ms, WINDOW) for ms in (-1, 1001)])
+
+    def test_an_end_between_looks_that_are_far_apart_is_known_where_the_log_did_not_grow(self):
+        for end, expected in ((200, None), (100, 100)):
+            looks = (LogLook(NOW, 0, 100, 0, is_unread=True), LogLook(NOW + 60_001, 0, end, 0, is_unread=True))
+            self.assertEqual(expected, end_at(looks, NOW + 30_000, WINDOW))
 
 
 class TestVerdict(base.BaseTestCase):

@@ -17,7 +17,7 @@ from monasca_common.kafka.transport.admin import TopicDescription
 from monasca_common.monitoring import log_reading
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC
 from monasca_common.monitoring.durability import durability_findings, topic_durability
-from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, Look, partition_lag
+from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, LogLook, partition_lag
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory
 from monasca_common.monitoring.lag_survey import LagSurvey
 
@@ -259,7 +259,7 @@ class TestGroupsOfAnyClient(base.BaseTestCase):
     def test_what_was_there_before_such_a_group_was_first_seen_may_be_none_of_its_business(self):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {}, [])
         admin.assigned = [TP]
-        look = Look(NOW - 600_000, 0, 10, None, is_unread=False)
+        look = LogLook(NOW - 600_000, 0, 10, None, is_unread=False)
         history = LagHistory(NOW - 10_000, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), (look,))}})
         _, lag = survey(admin, history=history)[TP]
         self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
@@ -287,7 +287,7 @@ class TestWithHistory(base.BaseTestCase):
         year_ms = 365 * 86_400_000
         log = FakeLog([NOW - year_ms] * 500)
         commits = [(NOW - 90_000 + 10_000 * n, 100) for n in range(10)]
-        looks = tuple(Look(NOW - 95_000 + 10_000 * n, 0, 400 + 10 * n, 100, is_unread=True) for n in range(9))
+        looks = tuple(LogLook(NOW - 95_000 + 10_000 * n, 0, 400 + 10 * n, 100, is_unread=True) for n in range(9))
         history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 15_000, WELL, (), looks)}})
         state, lag = survey(SurveyedAdmin(log, {TP: 100}, commits), history=history)[TP]
         self.assertEqual(LagStatus.STALL, lag.status)

@@ -651,7 +651,7 @@ class StatusTest(ServiceCase):
 
     def test_it_is_healthy_while_each_topic_is_read(self):
         stop = self.start()
-        self.until(lambda: self.work.health()[0], "health")
+        self.until(lambda: self.work.health.health()[0], "health")
         code, text = self.status("/healthcheck")
         self.assertEqual(200, code)
         self.assertEqual({"state": "running", "reason": ""}, json.loads(text)["members"][CHANGES])

@@ -5,7 +5,8 @@ import socket
 import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.persister.service import Plan, Respawns, check_storage, listen, start_line, stop_line, worker_specs
+from monasca_common.monitoring.status_server import listen_for_status
+from monasca_common.persister.service import Plan, Respawns, check_storage, start_line, stop_line, worker_specs
 from monasca_common.persister.settings import persister_settings
 from monasca_common.persister.status import Status
 from monasca_common.storage import StorageSettings, open_storage
@@ -75,7 +76,9 @@ class StartTest(ServiceCase):
     def test_a_port_in_use_is_refused_with_the_option(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             settings = self.settings(persister=f"status_port = {taken.getsockname()[1]}")
-            self.assertIn("status_port in group [persister]", self.refused(listen, settings))
+            self.assertIn(
+                "status_port in group [persister]", self.refused(listen_for_status, "persister", settings.status)
+            )
 
 
 class LineTest(ServiceCase):

@@ -2,14 +2,16 @@
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 
+from msgspec import structs
 from oslotest import base
 
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_board import StatusBoard
-from monasca_common.persister.status_server import status_server
+from monasca_common.persister.status_server import status_server, turn_ages, unready_reasons
 from monasca_common.storage.base import Kind
 
 RUNNING = Status(
@@ -34,7 +36,7 @@ class StatusServerTest(base.BaseTestCase):
         super().setUp()
         self.board = StatusBoard([RUNNING, Status("logs-0", Kind.LOGS, state=MemberState.RUNNING)])
         listener = socket.create_server(("127.0.0.1", 0))
-        self.server = status_server(listener, self.board)
+        self.server = status_server(listener, self.board, 600.0)
         thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         self.addCleanup(thread.join)
@@ -72,6 +74,49 @@ class StatusServerTest(base.BaseTestCase):
         self.assertEqual(503, code)
         self.assertFalse(json.loads(body)["healthy"])
         self.assertEqual("away", json.loads(body)["workers"]["logs-0"]["reason"])
+
+    def test_a_service_whose_loops_turn_lives_and_one_that_waits_for_its_restart_too(self):
+        cases = {
+            "its loop turned just now": (RUNNING, {"told_ms": 5000, "turned_ms": 4000}, 3.0),
+            "its loop hangs, and its status is told": (RUNNING, {"told_ms": 6000, "turned_ms": 1000}, 6.0),
+            "it waits for its next start": (RUNNING, {"told_ms": 5000, "turned_ms": 0}, 2.0),
+            "it has died, and is replaced": (RUNNING, {"pid": 0}, None),
+        }
+        for name, (status, changes, expected) in cases.items():
+            with self.subTest(name):
+                changed = structs.replace(status, **changes)
+                self.assertEqual({"metrics-0": expected}, turn_ages([changed], 7000))
+
+    def test_ready_means_running_with_partitions_and_getting_on(self):
+        minute_ms = 60_000
+        ready = structs.replace(RUNNING, partitions=2, moved_ms=minute_ms, since_ms=0)
+        cases = {
+            "it works": ({}, minute_ms + 1000, []),
+            "it does not get on": ({}, 2 * minute_ms + 1000, ["metrics-0: STALL: 5 messages wait, and none is stored"]),
+            "nothing waits": ({"lag": {"metrics/0": 0}}, 9 * minute_ms, []),
+            "it has no partitions yet": ({"partitions": 0}, 1000, ["metrics-0: it has no partitions yet"]),
+            "others have all partitions": ({"partitions": 0, "lag": {}}, minute_ms, []),
+            "the database is away": (
+                {"state": MemberState.WAITING_FOR_DATABASE, "reason": "refused"},
+                minute_ms,
+                ["metrics-0: waiting for the database: refused"],
+            ),
+        }
+        for name, (changes, now_ms, expected) in cases.items():
+            with self.subTest(name):
+                found = list(unready_reasons([structs.replace(ready, **changes)], now_ms))
+                self.assertEqual(expected, [reason.partition(" for 61")[0] for reason in found])
+
+    def test_probes_are_answered(self):
+        self.assertEqual(503, self.get("/healthz")[0])  # the status was told in 1970
+        now_ms = round(time.time() * 1000)
+        statuses = {"told_ms": now_ms, "turned_ms": now_ms, "moved_ms": now_ms, "partitions": 1, "pid": 7}
+        for status in self.board.statuses():
+            self.board.write(structs.replace(status, **statuses))
+        self.assertEqual((200, 200), (self.get("/healthz")[0], self.get("/readyz")[0]))
+        _, text = self.get("/metrics")
+        self.assertIn('monasca_service_live{service="persister"} 1.0', text)
+        self.assertIn('monasca_service_ready{service="persister"} 1.0', text)
 
     def test_prometheus_reads_counters_and_lag(self):
         _, text = self.get("/metrics")

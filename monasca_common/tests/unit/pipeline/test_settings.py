@@ -3,6 +3,7 @@ import json
 
 from testtools.matchers import Contains
 
+from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.aggregate.job import AggregateJob
 from monasca_common.pipeline.archive.job import ArchiveJob
 from monasca_common.pipeline.backfill.job import BackfillJob
@@ -10,7 +11,6 @@ from monasca_common.pipeline.errors import InvalidSpecifications
 from monasca_common.pipeline.replay.job import ReplayJob
 from monasca_common.pipeline.settings import (
     BACKFILL_GROUP,
-    StatusSettings,
     aggregate_settings,
     backfill_settings,
     list_opts,

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import socket
+import urllib.error
 import urllib.request
 
 from oslotest import base
@@ -7,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from testtools.matchers import Contains
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.jobs.timing import PartitionLag
@@ -24,7 +27,7 @@ class ServedTest(base.BaseTestCase):
     def scraped(self, job):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             families = text_string_to_metric_families(answer.read().decode())
-        samples = [sample for family in families for sample in family.samples if sample.labels["job"] == job]
+        samples = [sample for family in families for sample in family.samples if sample.labels.get("job") == job]
         return {
             sample.name.removeprefix("monasca_pipeline_")
             + "".join(value for name, value in sorted(sample.labels.items()) if name != "job"): sample.value
@@ -34,7 +37,7 @@ class ServedTest(base.BaseTestCase):
 
     def test_what_a_job_tells_is_what_a_scrape_finds(self):
         self.taken.close()
-        with served("backfill", "127.0.0.1", self.port, self.watcher) as watcher:
+        with served("backfill", StatusSettings(port=self.port), self.watcher) as watcher:
             watcher.tell(JobProgress(100, 50, 2.5, {"records": 90}))
             for _ in range(2):  # the second time, nothing has come
                 watcher.tell(JobProgress(150, 0, 1.5, {"records": 130}))
@@ -55,7 +58,7 @@ class ServedTest(base.BaseTestCase):
     def test_stages_are_counted_each_and_a_lag_stays_until_another_is_known(self):
         self.taken.close()
         lags = (PartitionLag("metrics", 0, 7.5), PartitionLag("metrics", 1, 2.0))
-        with served("aggregate", "127.0.0.1", self.port, self.watcher) as watcher:
+        with served("aggregate", StatusSettings(port=self.port), self.watcher) as watcher:
             watcher.tell(JobProgress(1, 0, 1.0, {}, {"stage": 0.5, "merge": 0.25}, lags))
             watcher.tell(JobProgress(2, 0, 1.0, {}, {"stage": 1.5}, (PartitionLag("metrics", 1, 0.0),)))
             found = self.scraped("aggregate")
@@ -74,11 +77,39 @@ class ServedTest(base.BaseTestCase):
             {name: value for name, value in found.items() if name.startswith("event_time")},
         )
 
+    def probed(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.loads(error.read())
+
+    def test_a_job_is_ready_while_its_last_batch_was_done_and_lives_while_it_turns(self):
+        self.taken.close()
+        with served("evaluate", StatusSettings(port=self.port), self.watcher) as watcher:
+            self.assertEqual((503, ["no batch is done yet"]), self.reasons())
+            watcher.tell(JobProgress(1, 0, 1.0))
+            self.assertEqual((200, []), self.reasons())
+            watcher.turned("a batch failed: the database does not answer")
+            self.assertEqual((503, ["a batch failed: the database does not answer"]), self.reasons())
+            self.assertEqual(503, self.probed("/healthcheck")[0])
+            self.assertEqual((200, True), (self.probed("/healthz")[0], self.probed("/healthz")[1]["live"]))
+
+    def reasons(self):
+        code, body = self.probed("/readyz")
+        return code, body["reasons"]
+
+    def test_a_job_that_does_not_turn_does_not_live(self):
+        self.taken.close()
+        with served("evaluate", StatusSettings(port=self.port, live_seconds=-1.0), self.watcher):
+            self.assertEqual(503, self.probed("/healthz")[0])
+
     def test_without_a_port_nobody_listens(self):
-        with served("aggregate", "127.0.0.1", None, self.watcher) as watcher:
+        with served("aggregate", StatusSettings(), self.watcher) as watcher:
             self.assertIs(self.watcher, watcher)
 
     def test_a_port_that_is_taken_is_told_with_the_group_of_the_job(self):
-        told = served("replay", "127.0.0.1", self.port, self.watcher)
+        told = served("replay", StatusSettings(port=self.port), self.watcher)
         error = self.assertRaises(ConfigurationError, told.__enter__)
         self.assertThat(str(error), Contains(f"status_port in group [pipeline_replay] is {self.port}"))

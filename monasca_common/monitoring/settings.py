@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of what watches: the status of every service, the check at its start, and the service of lag.
+
+Frozen, and declared here as options. This module imports neither a Kafka client nor Prometheus.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from oslo_config import cfg
+
+from monasca_common.kafka.config import (
+    GroupReader,
+    OptionGroup,
+    OptionType,
+    connection_settings,
+    made_of,
+    option,
+    options_of,
+    producer_settings,
+)
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.monitoring.lag import LagWindow
+
+LAG_GROUP = "lag"
+MONITORING_GROUP = "monitoring"
+HISTORY_TOPIC = "monasca-lag"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSettings:
+    """Where a service tells how it is. ``port``: ``None``: nowhere."""
+
+    host: str = option(
+        "127.0.0.1",
+        name="status_host",
+        help="The address at which /healthz, /readyz, /healthcheck and /metrics answer; 0.0.0.0 for every address of "
+        "this machine. None asks for authentication.",
+    )
+    port: int | None = option(
+        None,
+        name="status_port",
+        type=OptionType.PORT,
+        help="The port at which /healthz, /readyz and /healthcheck (JSON) and /metrics (Prometheus) answer. Unset: "
+        "none is served.",
+    )
+    live_seconds: float = option(
+        600.0,
+        name="status_live_seconds",
+        minimum=1.0,
+        maximum=86_400.0,
+        unit="seconds",
+        help="How long a loop of the service may take for a turn before /healthz answers 503. Too small: a service "
+        "with much to do is restarted in the middle of it. Too large: one that hangs goes unnoticed.",
+    )
+
+    @property
+    def address(self) -> str:
+        """As the line logged at the start says it; empty: it is not served."""
+        return "" if self.port is None else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class LagSettings:
+    """The settings of the service of lag. ``groups``: patterns of names. ``topic``: has the history."""
+
+    connection: ConnectionSettings
+    producer: ProducerSettings
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+    interval_seconds: float = option(
+        10.0,
+        minimum=1.0,
+        maximum=3600.0,
+        unit="seconds",
+        help="The time from one survey of all groups to the next. Too small: brokers are asked all the time. Too "
+        "large: faults are reported late, and less is known of the ends of logs.",
+    )
+    window_seconds: float = option(
+        60.0,
+        minimum=1.0,
+        maximum=86_400.0,
+        unit="seconds",
+        help="How long a consumer may be silent, or late, before it is judged. Too small: pauses look like faults. Too "
+        "large: faults are reported late.",
+    )
+    groups: tuple[str, ...] = option(
+        ("*",),
+        help="The consumer groups that are looked at, separated by commas; * and ? stand for other characters.",
+    )
+    topic: str = option(
+        HISTORY_TOPIC,
+        help="The compacted topic that keeps the history, so that a restart knows what came before it; "
+        "`monasca-common init` makes it.",
+    )
+    max_partitions: int = option(
+        10_000,
+        minimum=1,
+        maximum=1_000_000,
+        unit="partitions",
+        help="How many partitions of groups have metrics of their own, the worst first. Too small: the partition at "
+        "fault is found by `monasca-common lag show` alone. Too large: Prometheus has too many series.",
+    )
+    read_seconds: float = option(
+        60.0,
+        minimum=1.0,
+        maximum=3600.0,
+        unit="seconds",
+        help="How long a survey may read the topic of commits, and the oldest unread messages. Too small: no survey "
+        "of a large cluster is ever complete. Too large: a broker that is silent is reported late.",
+    )
+
+    @property
+    def window(self) -> LagWindow:
+        return LagWindow(seconds=self.window_seconds)
+
+    def watches(self, group: str) -> bool:
+        return any(fnmatch.fnmatchcase(group, pattern) for pattern in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheckSettings:
+    durability_check: Literal["off", "warn", "refuse"] = option(
+        "warn",
+        choices={
+            "off": "nothing is checked",
+            "warn": "what could lose messages is logged in one line, and the service starts",
+            "refuse": "a service does not start while messages could be lost, or while that is not known",
+        },
+        help="What `monasca-common api`, `persister`, `notification` and `pipeline run` do at their start about topics "
+        "that could lose acknowledged messages; `monasca-common durability check` shows all of that.",
+    )
+
+
+_LAG = OptionGroup(LAG_GROUP, options_of(LagSettings))
+_MONITORING = OptionGroup(MONITORING_GROUP, options_of(StartCheckSettings))
+
+
+def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
+    """Every group with its options, for oslo.config's generator of sample files."""
+    return [_LAG.listed(), _MONITORING.listed()]
+
+
+def lag_settings(conf: cfg.ConfigOpts) -> LagSettings:
+    """Registers every option that it reads. Raises `ConfigurationError`, which names the option."""
+    read = GroupReader(conf, _LAG)
+    return read.settings(
+        LagSettings,
+        connection=connection_settings(conf),
+        producer=replace(producer_settings(conf), transactional_id=None),
+        status=read.settings(StatusSettings),
+    )
+
+
+def start_check_settings(conf: cfg.ConfigOpts) -> StartCheckSettings:
+    """Raises `ConfigurationError`, which names the option."""
+    return GroupReader(conf, _MONITORING).settings(StartCheckSettings)
