@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
-from benchmarks.databases import Databases
+from benchmarks.databases import Databases, add_history_days
 from benchmarks.job import Stopwatch
 from benchmarks.librdkafka import PARTITIONS
 from benchmarks.process_tree import PeakMemory
@@ -37,7 +37,6 @@ from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings
-from monasca_common.storage.postgresql.partitions import partition_name
 from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
@@ -98,10 +97,7 @@ def _define(url: str, began_ms: int) -> None:
     AlarmDefinitions(database).create("t", definition, began_ms)
     database.close()
     with OffsetStore(url).writing() as connection:
-        for day in range(began_ms // DAY_MS, began_ms // DAY_MS + 2):
-            bounds = f"FOR VALUES FROM ({day * DAY_MS}) TO ({(day + 1) * DAY_MS})"
-            name = partition_name("alarm_history", day)
-            connection.execute(sa.text(f"CREATE TABLE {name} PARTITION OF alarm_history {bounds}"))
+        add_history_days(connection, began_ms, began_ms + DAY_MS)
 
 
 def _evaluation(

@@ -14,6 +14,8 @@ from sqlalchemy.pool import NullPool
 
 from monasca_common.devbroker.postgresql import PostgresqlServer
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.storage.postgresql.partitions import partition_name
+from monasca_common.storage.retention import DAY_MS
 
 # No checkpoint within a run: whichever case it fell into would pay for all of them.
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
@@ -46,6 +48,14 @@ class Databases(contextlib.ExitStack):
             yield url
         finally:
             self._server.execute(f'DROP DATABASE "{url.rpartition("/")[2]}" WITH (FORCE)')
+
+
+def add_history_days(connection: sa.Connection, first_ms: int, last_ms: int) -> None:
+    """PostgreSQL's partitions of the history of alarms: without that of its day the evaluator writes no row."""
+    for day in range(first_ms // DAY_MS, last_ms // DAY_MS + 1):
+        bounds = f"FOR VALUES FROM ({day * DAY_MS}) TO ({(day + 1) * DAY_MS})"
+        name = partition_name("alarm_history", day)
+        connection.execute(sa.text(f"CREATE TABLE {name} PARTITION OF alarm_history {bounds}"))
 
 
 def stored_rows(url: str) -> int:

@@ -10,21 +10,23 @@ from benchmarks.librdkafka import PARTITIONS
 
 _SERIES = 10_000
 _PER_HOST = 100
+HOSTS = _SERIES // _PER_HOST
+TENANT = "9f2d4c0a7b6e4d31a5c8e0f1b2a3c4d5"
 _INTERVAL_MS = 30_000
 _REPEATED_EVERY = 100
 _REPEATED_AFTER = 40_000
 
 _TEXT = (
-    '{"metric":{"name":"disk.%s","dimensions":{"device":"vd%s%d","hostname":"compute-%03d.example.org",'
+    '{"metric":{"name":"disk.%s","dimensions":{"device":"vd%s%d","hostname":"%s",'
     '"service":"nova"},"timestamp":%d,"value":%s,"value_meta":null},'
-    '"meta":{"tenantId":"9f2d4c0a7b6e4d31a5c8e0f1b2a3c4d5","region":"RegionOne"},"creation_time":%d}'
+    '"meta":{"tenantId":"%s","region":"RegionOne"},"creation_time":%d}'
 )
 _NAMES = ("total_used_mb", "space_used_perc", "inode_used_perc", "read_req_sec", "write_req_sec")
 
 
-def values(count: int, *, repeats: bool) -> Iterator[tuple[int, bytes]]:
-    """Each with its partition. ``repeats``: every hundredth is one that was there some seconds before, as when a
-    producer was not told that it was delivered."""
+def values(count: int, *, repeats: bool) -> Iterator[tuple[int, bytes, int]]:
+    """Each with its partition and its time in ms. ``repeats``: every hundredth is one that was there some seconds
+    before, as when a producer was not told that it was delivered."""
     rounds = count // _SERIES + 1
     first_ms = time.time_ns() // 1_000_000 - rounds * _INTERVAL_MS
     for number in range(count):
@@ -37,13 +39,18 @@ def values(count: int, *, repeats: bool) -> Iterator[tuple[int, bytes]]:
             _NAMES[name],
             "abcdefghij"[disk % 10],
             disk // 10,
-            host,
+            host_name(host),
             time_ms,
             round(source * 0.61803 % 100, 3),
+            TENANT,
             time_ms // 1000 + 1,
         )
         # An agent's metrics come together, and not always to the same partition.
-        yield (number // _PER_HOST + number // _SERIES) % PARTITIONS, text.encode()
+        yield (number // _PER_HOST + number // _SERIES) % PARTITIONS, text.encode(), time_ms
+
+
+def host_name(number: int) -> str:
+    return f"compute-{number:03d}.example.org"
 
 
 def distinct(count: int, *, repeats: bool) -> int:

@@ -226,6 +226,18 @@ SECTIONS = (
         quick_repeats=1,
     ),
     Section(
+        "evaluating",
+        "The same by definitions of alarms, of which a metric matches one; a window each minute, and its evaluation",
+        (
+            Case("evaluate-beside-5", "aggregate, 5 specifications", "aggregating", *_SPARK, threads=2),
+            Case("evaluate-1000", "evaluate, 1,000 definitions", "evaluating", *_SPARK, threads=2),
+            Case("evaluate-10000", "evaluate, 10,000 definitions", "evaluating", *_SPARK, threads=2),
+        ),
+        reads=True,
+        stores=True,
+        quick_repeats=1,
+    ),
+    Section(
         "archiving",
         "A backlog in 4 partitions to Parquet by Spark, two cores; Kafka and database on the same",
         (
@@ -259,5 +271,7 @@ REQUIRED = (
     Required("persist-sqlite", "rate", 0.7, "persist-sqlite-bare"),
     Required("aggregate-5", "rate", 1, "aggregate-bare"),
     Required("aggregate-26", "rate", 0.4, "aggregate-bare"),
+    Required("evaluate-1000", "rate", 0.7, "evaluate-beside-5"),
+    Required("evaluate-10000", "rate", 0.6, "evaluate-beside-5"),
     Required("archive", "rate", 0.8, "archive-bare"),
 )

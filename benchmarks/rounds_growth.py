@@ -21,7 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from benchmarks.databases import Databases
+from benchmarks.databases import Databases, add_history_days
 from benchmarks.job import Stopwatch
 from benchmarks.spark_growth import rst_table
 from monasca_common.alarms.database import AlarmsDatabase, new_id
@@ -33,14 +33,12 @@ from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.evaluate.rounds import CHUNK_ALARMS, Rounds
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage import StorageSettings
-from monasca_common.storage.postgresql.partitions import partition_name
-from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.sql import tables
 
 COUNTS = (1_000, 10_000, 100_000)
 PERCENTS = (1, 100)
 DRIVERS = ("postgresql", "sqlite")
-_TITLES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
+TITLES = {"postgresql": "PostgreSQL", "sqlite": "SQLite"}
 _HEAD = ["Database", "Alarms", "Changing", "Seconds", "CPU s", "A chunk, s", "Memory, MB", "Load before"]
 JOB = "benchmark"
 _DEFINITIONS = 100
@@ -83,7 +81,7 @@ def _row(driver: str, url: str, count: int, percent: int) -> list[str]:
         raise RuntimeError(f"{count} alarms were to be evaluated, {percent} % were to change: {found}")
     seconds = f"{found['seconds']:.1f}", f"{found['cpu_seconds']:.1f}"
     chunk = f"{found['seconds'] / -(-count // CHUNK_ALARMS):.2f}"
-    return [_TITLES[driver], f"{count:,}", f"{percent} %", *seconds, chunk, str(found["mb"]), f"{load:.1f}"]
+    return [TITLES[driver], f"{count:,}", f"{percent} %", *seconds, chunk, str(found["mb"]), f"{load:.1f}"]
 
 
 def _measure(url: str, percent: int, now_ms: int) -> dict[str, Any]:
@@ -105,7 +103,7 @@ def fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
     store = OffsetStore(url)
     with store.writing() as connection:
         if driver == "postgresql":
-            connection.execute(sa.text(_partition(now_ms)))
+            add_history_days(connection, now_ms, now_ms)
         subs = dict(
             connection.execute(
                 sa.select(tables.alarm_sub_expression.c.definition_id, tables.alarm_sub_expression.c.id)
@@ -118,12 +116,6 @@ def fill(driver: str, url: str, count: int, percent: int, now_ms: int) -> None:
     with store.writing() as connection:
         connection.execute(sa.text("ANALYZE"))
     database.close()
-
-
-def _partition(now_ms: int) -> str:
-    day = now_ms // DAY_MS
-    name = partition_name("alarm_history", day)
-    return f"CREATE TABLE {name} PARTITION OF alarm_history FOR VALUES FROM ({day * DAY_MS}) TO ({(day + 1) * DAY_MS})"
 
 
 def _insert(

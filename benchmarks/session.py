@@ -75,15 +75,14 @@ class Session:
                 topics[repeats] = stack.enter_context(self._topics.new())
                 stack.enter_context(self._topics.new(f"{topics[repeats]}.dlq"))
                 self._fill("fill_metrics", topics[repeats], backlog, section, case="repeats" if repeats else "")
-            for _ in range(section.runs(quick=self._quick)):
-                for case in section.cases:
+            for repeat in range(section.runs(quick=self._quick)):
+                for case in _in_turn(section, repeat):
                     with databases.new(case.database) as url:
                         self._measure(case, replace(self._job(case, topics[case.repeats]), database=url))
 
     def _write(self, section: Section) -> None:
         for repeat in range(section.runs(quick=self._quick)):
-            # Now one and now the other is first, because the first has a machine that did something else before.
-            for case in section.cases if repeat % 2 == 0 else reversed(section.cases):
+            for case in _in_turn(section, repeat):
                 with self._topics.new() as topic:
                     self._measure(case, self._job(case, topic))
 
@@ -153,6 +152,11 @@ class Session:
                 raise CaseFailed(f"the log has {there} records instead of {figures.written}")
         elif figures.next_offsets is not None and figures.next_offsets != job.messages:
             raise CaseFailed(f"read up to {figures.next_offsets} instead of {job.messages}")
+
+
+def _in_turn(section: Section, repeat: int) -> Iterable[Case]:
+    """Now one and now the other is first, because the first has a machine that did something else before."""
+    return section.cases if repeat % 2 == 0 else reversed(section.cases)
 
 
 def _one_line(figures: Figures) -> str:

@@ -161,7 +161,7 @@ class Batches:
     def run(self, job: Command, persister: Command, records: int) -> tuple[CpuSeconds, Latencies]:
         before, positions = job.cpu_seconds(), self._positions
         read, stored = positions.of(self._topic), positions.of(f"{self._topic}.out")
-        for position, (_, value) in enumerate(values(records, repeats=False)):
+        for position, (_, value, _) in enumerate(values(records, repeats=False)):
             self._producer.produce(self._topic, value, partition=position % PARTITIONS)
         self._producer.flush()
         written = time.monotonic()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the metrics that persisters store. Not measured. The job's ``case``: "repeats" for some that come twice."""
+"""Writes the metrics that persisters store, each with its own time as Kafka's. Not measured. The job's ``case``:
+"repeats" for some that come twice."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from benchmarks.librdkafka import producer_options, versions
 def run(job: Job) -> Figures:
     producer = Producer({**producer_options(job), "queue.buffering.max.messages": 1_000_000})
     with Stopwatch() as watch:
-        for partition, value in values(job.messages, repeats=job.case == "repeats"):
+        for partition, value, time_ms in values(job.messages, repeats=job.case == "repeats"):
             while True:
                 try:
-                    producer.produce(job.topic, value, partition=partition)
+                    producer.produce(job.topic, value, partition=partition, timestamp=time_ms)
                     break
                 except BufferError:
                     producer.poll(0.1)

@@ -10,7 +10,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
-from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.alarms.partials import WindowPartial, runs
 from monasca_common.models import json_text
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series
@@ -18,6 +18,7 @@ from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, Match
 
 LAST_WINDOW = 0
 """``last`` has no windows: what it needs is kept under this one."""
+_UNENDING_MS = 2**62
 # At most this many readings of one window wait to be folded.
 _MOST_PENDING = 256
 
@@ -57,15 +58,15 @@ class _FoldedWindow:
 
     def __init__(self, target: MatchTarget) -> None:
         self.target = target
-        self.pending: list[Reading] = []
+        self.pending: list[tuple[float, int, int, float]] = []
         self.partial: WindowPartial | None = None
 
     def settle(self) -> None:
-        sub = self.target.sub_expression.expression
+        sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
         if sub.function == "last":
-            self.pending = list(runs(sub, self.pending))
-        elif self.pending:
-            added = WindowPartial.of(sub, self.pending)
+            self.pending = list(runs(sub, readings))
+        elif readings:
+            added = WindowPartial.of(sub, readings)
             self.partial = added if self.partial is None else self.partial.merge(added, sub)
             self.pending = []
 
@@ -74,37 +75,65 @@ class _FoldedWindow:
         active = self.target.sub_expression
         named = (active.id, active.windows, self.target.key, _values_text(self.target))
         if self.partial is None:
-            return _last_row(named, self.pending)
+            return _last_row(named, map(_reading, self.pending))
         return _window_row(named, window_start, self.partial)
+
+
+class FoldedSeries:
+    """Where the readings of one series go by one sub-expression: looked up once, because a task has many of each.
+
+    ``created_ms``: of the definition, whose alarms arise only from what was received afterwards.
+    """
+
+    __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "is_empty", "series")
+
+    def __init__(self, target: MatchTarget, series: Series, windows: dict[int, _FoldedWindow]) -> None:
+        sub = target.sub_expression.expression
+        self._target = target
+        self._windows = windows
+        self._length_ms = _UNENDING_MS if sub.function == "last" else sub.period * 1000
+        self.created_ms = target.sub_expression.created_ms
+        self.series = series
+        self.is_empty = True
+
+    def add(self, reading: tuple[float, int, int, float]) -> None:
+        """``reading``: the fields of a `Reading`."""
+        # As `window_start_ms`, without the call.
+        window_start = int(reading[0] // self._length_ms) * self._length_ms
+        window = self._windows.get(window_start)
+        if window is None:
+            window = self._windows[window_start] = _FoldedWindow(self._target)
+        pending = window.pending
+        pending.append(reading)
+        if len(pending) >= _MOST_PENDING:
+            window.settle()
+        self.is_empty = False
+
+    def row(self) -> FoldedRow:
+        return _series_row(self._target, self.series)
 
 
 class Folding:
     """Memory grows with the number of windows and of series. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._windows: dict[tuple[str, bytes, int], _FoldedWindow] = {}
-        self._series: dict[tuple[str, bytes], tuple[MatchTarget, Series]] = {}
+        self._windows: dict[tuple[str, bytes], dict[int, _FoldedWindow]] = {}
+        self._series: list[FoldedSeries] = []
 
-    def add(self, target: MatchTarget, series: Series, reading: tuple[float, int, int, float]) -> None:
-        active = target.sub_expression
-        sub = active.expression
-        window_start = LAST_WINDOW if sub.function == "last" else window_start_ms(sub, reading[0])
-        key = (active.id, target.key, window_start)
-        window = self._windows.get(key)
-        if window is None:
-            window = self._windows[key] = _FoldedWindow(target)
-            self._series.setdefault((active.id, series.id), (target, series))
-        elif (active.id, series.id) not in self._series:
-            self._series[active.id, series.id] = (target, series)
-        window.pending.append(_reading(reading))
-        if len(window.pending) >= _MOST_PENDING:
-            window.settle()
+    def series(self, target: MatchTarget, series: Series) -> FoldedSeries:
+        """Called once for each target and series."""
+        windows = self._windows.setdefault((target.sub_expression.id, target.key), {})
+        folded = FoldedSeries(target, series, windows)
+        self._series.append(folded)
+        return folded
 
     def rows(self) -> Iterator[FoldedRow]:
-        for (*_, window_start), window in self._windows.items():
-            yield window.row(window_start)
-        for target, series in self._series.values():
-            yield _series_row(target, series)
+        for windows in self._windows.values():
+            for window_start, window in windows.items():
+                yield window.row(window_start)
+        for folded in self._series:
+            if not folded.is_empty:
+                yield folded.row()
 
 
 def merged_rows(rows: Iterable[FoldedRow], active: Mapping[str, ActiveSubExpression]) -> Iterator[FoldedRow]:

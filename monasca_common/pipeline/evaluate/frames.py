@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.models.metric import MetricDecoder
-from monasca_common.models.rows import Measurement
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
-from monasca_common.pipeline.evaluate.folding import FoldedRow, Folding, merged_rows
+from monasca_common.pipeline.evaluate.folding import FoldedRow, FoldedSeries, Folding, merged_rows
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, MatchTarget, SubExpressionIndex
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.spark.arrow import (
@@ -47,6 +46,7 @@ FOLDED = (
 )
 KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _MOST_REMEMBERED = 200_000
+_TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
 
 #: Called with how many records were taken, how many were rejected, and the newest event time of each partition.
 OnCounts = Callable[[int, int, Mapping[int, float]], None]
@@ -60,7 +60,7 @@ class _Matcher:
 
     def __init__(self, active: Sequence[ActiveSubExpression]) -> None:
         self.active = {each.id: each for each in active}
-        self.decode = MetricDecoder(_MOST_REMEMBERED).decode_all
+        self.decode = MetricDecoder(_MOST_REMEMBERED).decode_readings
         self._index = SubExpressionIndex(active)
         self._seen: Seen[bytes, tuple[MatchTarget, ...]] = Seen(_MOST_REMEMBERED)
 
@@ -86,42 +86,56 @@ class RecordFolding:
     told: tuple[bytes, ...] = field(default=(), repr=False)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        matcher, folding = _matcher(self.definitions), Folding()
+        task = _FoldingTask(_matcher(self.definitions))
         for batch in batches:
-            self._fold(matcher, folding, batch)
-        yield from row_batches(folding.rows(), arrow_schema(FOLDED))
+            self._fold(task, batch)
+        yield from row_batches(task.folding.rows(), arrow_schema(FOLDED))
 
-    def _fold(self, matcher: _Matcher, folding: Folding, batch: pa.RecordBatch) -> None:
+    def _fold(self, task: _FoldingTask, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
-        decoded = matcher.decode(batch.column("value").to_pylist())
+        decoded = task.decode(batch.column("value").to_pylist())
         letters = {} if self.told else {index: _malformed(error) for index, error in decoded.errors.items()}
         taken, too_new, newest_ms = 0, 0, dict[int, float]()
-        for index, row in zip(decoded.indices, decoded.rows, strict=True):
-            targets = matcher.targets(row.series)
-            if not targets:
+        find, latest_ms = task.known.get, self.latest_ms
+        for index, (series, at_ms, value) in zip(decoded.indices, decoded.rows, strict=True):
+            folded = find(series.id)
+            if folded is None:
+                folded = task.folded(series)
+            if not folded:
                 continue
-            refused = self._too_new(row)
-            if refused:
+            time_ms, partition, received_ms = float(at_ms), partitions[index], kafka_ms[index]
+            if time_ms > latest_ms:
                 too_new += 1
-                if not any(_matcher(each).targets(row.series) for each in self.told):
-                    letters[index] = refused
+                if not any(_matcher(each).targets(series) for each in self.told):
+                    letters[index] = _TOO_NEW
                 continue
-            partition, received_ms, time_ms = partitions[index], kafka_ms[index], float(row.time_ms)
-            newest_ms[partition] = max(time_ms, newest_ms.get(partition, time_ms))
-            for target in targets:
-                # Alarms arise only from what was received after the definition was made.
-                if received_ms >= target.sub_expression.created_ms:
-                    folding.add(target, row.series, (time_ms, partition, offsets[index], row.value))
+            if time_ms > newest_ms.get(partition, -1.0):
+                newest_ms[partition] = time_ms
+            reading = (time_ms, partition, offsets[index], value)
+            for each in folded:
+                if received_ms >= each.created_ms:
+                    each.add(reading)
                     taken += 1
         for partition, found in by_partition(partitions, offsets, letters).items():
             self.on_rejected(partition, found)
         self.on_counts(taken, len(decoded.errors) + too_new, newest_ms)
         self.on_arrivals(_last(partitions, offsets, kafka_ms), {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
 
-    def _too_new(self, row: Measurement) -> Rejection | None:
-        if row.time_ms > self.latest_ms:
-            return Rejection(TOO_NEW, "metric.timestamp is further ahead than clocks differ: is it in milliseconds?")
-        return None
+
+class _FoldingTask:
+    """What one task has folded. ``known``: where the readings of a series go, by its id."""
+
+    def __init__(self, matcher: _Matcher) -> None:
+        self.decode = matcher.decode
+        self.folding = Folding()
+        self.known: dict[bytes, tuple[FoldedSeries, ...]] = {}
+        self._targets = matcher.targets
+
+    def folded(self, series: Series) -> tuple[FoldedSeries, ...]:
+        """Called once for each series."""
+        found = tuple(self.folding.series(target, series) for target in self._targets(series))
+        self.known[series.id] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +192,8 @@ def _matcher(definitions: bytes) -> _Matcher:
 
 def _last(partitions: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> dict[int, tuple[int, int]]:
     """By offset, not by time: a producer's clock may be a day ahead."""
+    if partitions and partitions.count(partitions[0]) == len(partitions):  # a task reads one partition at a time
+        return {partitions[0]: max(zip(offsets, times_ms, strict=True))}
     last: dict[int, tuple[int, int]] = {}
     for partition, found in zip(partitions, zip(offsets, times_ms, strict=True), strict=True):
         last[partition] = max(found, last.get(partition, found))

@@ -21,6 +21,7 @@ class PrepareTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch("sys.path_hooks", list(sys.path_hooks)))
         self.useFixture(fixtures.MonkeyPatch("sys.path_importer_cache", {}))
         self.addCleanup(gc.unfreeze)
+        self.addCleanup(gc.set_threshold, *gc.get_threshold())
         with zipfile.ZipFile(f"{self.folder}/shipped.jar", "w") as archive:
             archive.writestr("shipped_by_spark.py", "FOUND = True")
 

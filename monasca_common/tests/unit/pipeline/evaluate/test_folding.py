@@ -33,8 +33,9 @@ def active(text):
 def folded(one, readings):
     (target,) = SubExpressionIndex([one]).targets(SERIES)
     folding = Folding()
+    series = folding.series(target, SERIES)
     for reading in readings:
-        folding.add(target, SERIES, reading)
+        series.add(reading)
     return list(folding.rows())
 
 

@@ -46,7 +46,7 @@ class MergingCase(DatabaseCase):
         for name, dimensions, second, value in measurements:
             one = Series(series_id("t", "r", name, dimensions), "t", "r", name, dimensions)
             for target in index.targets(one):
-                folding.add(target, one, (float(NOW_MS + second * 1000), 0, self.offset, value))
+                folding.series(target, one).add((float(NOW_MS + second * 1000), 0, self.offset, value))
             self.offset += 1
         return list(folding.rows())
 
