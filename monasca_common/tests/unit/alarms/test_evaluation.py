@@ -249,6 +249,19 @@ class ImmediateTest(EvaluationCase):
         self.assertEqual((), evaluator.batch([], due_ms(10)))
         self.assertEqual("ALARM", evaluator.alarm.state)
 
+    def test_what_was_due_before_it_and_is_known_later_is_left_out(self):
+        # The other partition is so far behind that the quiet minute is not due yet. The alarm does not wait for it, and
+        # nothing precedes afterwards what was told.
+        measured = [at(0, 10, 0.0), at(2, 5, 2.0)]
+        self.assertEqual([("OK", due_ms(1)), ("ALARM", 125_000)], self.changes("max(m) > 1", *measured, until=3))
+
+        behind = self.evaluator("max(m) > 1")
+        [alarm] = behind.batch(measured, due_ms(1) - 1, seen_ms=126_000)
+        self.assertEqual(("UNDETERMINED", "ALARM", 125_000), (alarm.old_state, alarm.new_state, alarm.timestamp_ms))
+        self.assertEqual((), behind.batch([], due_ms(3)))
+        [ok] = behind.batch([at(3, 5, 0.0)], due_ms(4))
+        self.assertEqual(("ALARM", "OK", due_ms(4)), (ok.old_state, ok.new_state, ok.timestamp_ms))
+
     def test_a_clock_that_is_a_day_ahead_changes_nothing_today(self):
         evaluator = self.evaluator("max(m) > 1")
         evaluator.batch([at(0, 10, 0.0), at(24 * 60, 0, 9.0)], due_ms(1))
