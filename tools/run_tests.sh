@@ -133,7 +133,7 @@ run_tempest() {
 run_plugin() {
     local name="$1" status=0
     shift
-    python tools/run_tempest.py own --delay 5 --timeout 300 --stream "$results/$name.1.subunit" "$@" \
+    python tools/tempest_tests own --delay 5 --timeout 300 --stream "$results/$name.1.subunit" "$@" \
         2> "$results/$name.stderr" || status=$?
     echo "$status" > "$results/$name.status"
 }

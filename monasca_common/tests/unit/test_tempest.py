@@ -40,7 +40,7 @@ class TempestCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS), *sys.path]))
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS / "tempest_tests"), *sys.path, str(TOOLS)]))
         import run_tempest
         import tempest_results
         import tempest_run
@@ -126,7 +126,7 @@ class ResultsTest(TempestCase):
         self.assertEqual("MismatchError: 200 != 500", found[1].detail.splitlines()[-1])
 
     def test_a_suite_is_whole_when_every_test_that_is_shipped_has_passed(self):
-        for status, whole in {"passed": True, "failed": False, "skipped": False}.items():
+        for status, whole in {"passed": True, "raced": True, "failed": False, "skipped": False}.items():
             metrics = {suite.name: suite for suite in self.measured((METRIC, status, "why"))}["metrics"]
             self.assertEqual(whole, metrics.whole)
 
@@ -145,6 +145,7 @@ class ResultsTest(TempestCase):
         passed = [(METRIC, "passed"), (NAME, "passed")]
         for outcomes, status in (
             (passed, 0),
+            ([(METRIC, "passed"), (NAME, "raced", "x")], 0),
             ([(METRIC, "passed"), (NAME, "failed", "x")], 1),
             ([(METRIC, "passed"), (NAME, "skipped", "x")], 1),
             ([(METRIC, "passed")], 1),
@@ -202,11 +203,11 @@ class WarmUpTest(TempestCase):
 class TableTest(TempestCase):
     def test_each_suite_has_a_row_and_what_is_not_built_says_why(self):
         lines = self.table.text(self.measured((METRIC, "passed"), (NAME, "failed", "a\nb: c"))).splitlines()
-        self.assertIn("Suite                 Tests  Passed  Failed  Skipped", lines)
-        self.assertIn("metrics               1      1       0       0", lines)
-        self.assertIn("names                 1      0       1       0", lines)
+        self.assertIn("Suite                 Tests  Passed  Raced  Failed  Skipped", lines)
+        self.assertIn("metrics               1      1       0      0       0", lines)
+        self.assertIn("names                 1      0       0      1       0", lines)
         self.assertIn("alarms                1      not run", lines)
-        self.assertIn("all that ran          2      1       1       0", lines)
+        self.assertIn("all that ran          2      1       0      1       0", lines)
         self.assertEqual(f"* names failed: {NAME}: b: c", lines[-1])
 
     def test_of_a_plugin_that_did_not_run_there_is_no_row(self):
@@ -215,6 +216,11 @@ class TableTest(TempestCase):
     def test_what_passed_when_it_ran_alone_stands_below(self):
         shown = self.table.text(self.measured((METRIC, "passed", "passed when it ran alone: slow")))
         self.assertIn(f"* metrics: {METRIC} passed when it ran alone: slow", shown)
+
+    def test_what_raced_has_a_column_and_its_reason_below(self):
+        shown = self.table.text(self.measured((METRIC, "raced", "it looks too early")))
+        self.assertIn("metrics               1      0       1      0       0", shown.splitlines())
+        self.assertIn(f"* metrics raced: {METRIC}: it looks too early", shown)
 
     def test_a_reason_stands_once_with_its_number_of_tests(self):
         suites = self.measured((LOG, "skipped", "no search"), (LOG, "skipped", "no search"), names=["logs"])
@@ -226,8 +232,8 @@ class TableTest(TempestCase):
     def test_the_documentation_gets_the_same_as_a_list_table(self):
         fragment = self.table.fragment(self.measured((METRIC, "passed"), (NAME, "passed")), "the plugin 2.7.0")
         self.assertIn("the plugin 2.7.0.\n", fragment)
-        self.assertIn("   * - metrics\n     - 1\n     - 1\n     - 0\n     - 0\n", fragment)
-        self.assertIn("   * - alarms\n     - 1\n     - not run\n     -\n     -\n", fragment)
+        self.assertIn("   * - metrics\n     - 1\n     - 1\n     - 0\n     - 0\n     - 0\n", fragment)
+        self.assertIn("   * - alarms\n     - 1\n     - not run\n     -\n     -\n     -\n", fragment)
 
 
 class ConfigurationTest(TempestCase):
@@ -259,21 +265,42 @@ class ConfigurationTest(TempestCase):
 
 
 class RaceTest(TempestCase):
-    def test_who_lost_a_known_race_runs_once_more_alone_and_others_do_not(self):
-        outcomes = {METRIC: ["failed"], ALARM: ["passed"], RACE: ["failed", "passed"]}
+    LATE = "File x\ntesttools.matchers._impl.MismatchError: 'ALARM' != 'OK'"
+
+    def results_of(self, outcomes):
+        """What counts of tests that end so, (status, detail) one run after the other; and which ran together."""
         ran = []
 
         def run(tests, *, concurrency, timeout):
             ran.append((sorted(tests), concurrency))
-            return [self.results.TestResult(test, outcomes[test].pop(0)) for test in tests]
+            return [self.results.TestResult(test, *outcomes[test].pop(0)) for test in tests]
 
         arguments = argparse.Namespace(concurrency=2, timeout=9)
-        results = {
-            result.test: result for result in self.command._run(SimpleNamespace(run=run), list(outcomes), arguments)
-        }
+        results = self.command._run(SimpleNamespace(run=run), list(outcomes), arguments)
+        return {result.test: result for result in results}, ran
+
+    def test_who_lost_a_listed_race_runs_once_more_alone_and_others_do_not(self):
+        outcomes = {METRIC: [("failed", self.LATE)], ALARM: [("passed",)], RACE: [("failed", self.LATE), ("passed",)]}
+        results, ran = self.results_of(outcomes)
         self.assertEqual([(sorted(outcomes), 2), ([RACE], 1)], ran)
-        self.assertEqual(("failed", "passed", "passed"), tuple(results[test].status for test in (METRIC, ALARM, RACE)))
+        self.assertEqual(["failed", "passed", "passed"], [results[test].status for test in (METRIC, ALARM, RACE)])
         self.assertIn("passed when it ran alone: it looks for a state one second", results[RACE].detail)
+
+    def test_who_looked_too_early_twice_has_raced_with_the_time_that_was_measured(self):
+        results, _ = self.results_of({RACE: [("failed", self.LATE)] * 2})
+        self.assertEqual("raced", results[RACE].status)
+        self.assertIn("2.6 s were measured", results[RACE].detail)
+
+    def test_another_failure_of_a_listed_test_is_a_failure(self):
+        for other in ("MismatchError: 200 != 500", "tempest.lib.exceptions.ServerFault: Got server fault"):
+            results, _ = self.results_of({RACE: [("failed", self.LATE), ("failed", other)]})
+            self.assertEqual("failed", results[RACE].status)
+
+    def test_a_listed_one_that_passes_is_told(self):
+        results, ran = self.results_of({RACE: [("passed",)], ALARM: [("passed",)]})
+        self.assertEqual(1, len(ran))
+        self.assertIn("passed, and is listed as a race", results[RACE].detail)
+        self.assertEqual("", results[ALARM].detail)
 
 
 class SearchTest(TempestCase):
@@ -343,7 +370,7 @@ class RunTest(TempestCase):
 
 class CommandTest(TempestCase):
     def ran(self, *arguments):
-        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["run_tempest.py", *arguments]))
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tools/tempest_tests", *arguments]))
         out, error = (self.useFixture(fixtures.StringStream(name)).stream for name in ("out", "error"))
         with fixtures.MonkeyPatch("sys.stdout", out), fixtures.MonkeyPatch("sys.stderr", error):
             status = self.command.main()
@@ -376,11 +403,11 @@ class CommandTest(TempestCase):
             raise self.runs.ServiceFailed("no Keystone")
 
         self.useFixture(fixtures.MonkeyPatch("run_tempest._measure", fail))
-        self.assertEqual((3, "", "run_tempest.py: no Keystone\n"), self.ran())
+        self.assertEqual((3, "", "tools/tempest_tests: no Keystone\n"), self.ran())
 
     def test_the_help_names_the_exit_statuses(self):
         out = self.useFixture(fixtures.StringStream("out")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["run_tempest.py", "--help"]))
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tools/tempest_tests", "--help"]))
         with fixtures.MonkeyPatch("sys.stdout", out):
             self.assertRaises(SystemExit, self.command.main)
         out.seek(0)

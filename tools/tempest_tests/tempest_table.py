@@ -3,9 +3,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from tempest_results import FAILED, PASSED, SKIPPED, SuiteResult
+from tempest_results import FAILED, PASSED, RACED, SKIPPED, SuiteResult
 
-_HEADINGS = ("Suite", "Tests", "Passed", "Failed", "Skipped")
+_HEADINGS = ("Suite", "Tests", "Passed", "Raced", "Failed", "Skipped")
 
 
 def text(suites: Sequence[SuiteResult]) -> str:
@@ -22,7 +22,7 @@ def text(suites: Sequence[SuiteResult]) -> str:
 def fragment(suites: Sequence[SuiteResult], versions: str) -> str:
     """A list-table of reStructuredText, with the same notes below it. ``versions``: of what ran."""
     lines = [
-        ".. Written by tools/run_tempest.py --rst; do not edit.",
+        ".. Written by tools/tempest_tests --rst; do not edit.",
         "",
         f"{versions}.",
         "",
@@ -37,12 +37,15 @@ def fragment(suites: Sequence[SuiteResult], versions: str) -> str:
 
 
 def notes(suites: Sequence[SuiteResult]) -> Iterator[str]:
-    """What failed, each with its last line; what nobody heard of; why tests were skipped, each reason once."""
+    """What failed, each with its last line; what raced, or might have; what nobody heard of; why tests were skipped,
+    each reason once."""
     reasons: dict[str, int] = {}
     for suite in suites:
         for result in suite.results:
             if result.status == FAILED:
                 yield f"{suite.name} failed: {result.test}: {result.detail.splitlines()[-1]}"
+            elif result.status == RACED:
+                yield f"{suite.name} raced: {result.test}: {result.detail}"
             elif result.status == PASSED and result.detail:
                 yield f"{suite.name}: {result.test} {result.detail}"
             elif result.status == SKIPPED:
@@ -62,7 +65,7 @@ def _row(suite: SuiteResult) -> tuple[str, ...]:
     begin = (suite.name, str(suite.shipped))
     if suite.ran:
         return (*begin, *_counts([suite]))
-    return (*begin, "not run", "", "")
+    return (*begin, "not run", "", "", "")
 
 
 def _total(ran: Sequence[SuiteResult]) -> tuple[str, ...]:
@@ -70,4 +73,4 @@ def _total(ran: Sequence[SuiteResult]) -> tuple[str, ...]:
 
 
 def _counts(suites: Sequence[SuiteResult]) -> tuple[str, ...]:
-    return tuple(str(sum(suite.count(status) for suite in suites)) for status in (PASSED, FAILED, SKIPPED))
+    return tuple(str(sum(suite.count(status) for suite in suites)) for status in (PASSED, RACED, FAILED, SKIPPED))

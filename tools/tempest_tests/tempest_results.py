@@ -9,15 +9,15 @@ import subunit
 import testtools
 from tempest_suites import SUITES, Suite, suite_of
 
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+PASSED, RACED, FAILED, SKIPPED = "passed", "raced", "failed", "skipped"
 _STATUSES = {"success": PASSED, "uxsuccess": FAILED, "skip": SKIPPED, "xfail": PASSED}
 _SHOWN_LINES = 12  # of a failure
 
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """``detail``: why it was skipped; the end of what it said when it failed; of one that passed, what it measured, or
-    why it was run twice."""
+    """``status``: ``raced`` where it failed and is listed as a race. ``detail``: why it was skipped, or raced; the end
+    of what it said when it failed; of one that passed, what it measured, or why it was run twice."""
 
     test: str
     status: str
@@ -43,8 +43,8 @@ class SuiteResult:
 
     @property
     def whole(self) -> bool:
-        """Whether every test passed, none skipped."""
-        return self.ran and self.count(PASSED) == self.shipped
+        """Whether every test passed, or lost a race that is listed; none was skipped."""
+        return self.ran and self.count(PASSED) + self.count(RACED) == self.shipped
 
 
 def read(stream: IO[bytes], ended: Callable[[TestResult], None]) -> None:
@@ -83,7 +83,7 @@ def write(stream: IO[bytes], wanted: Iterable[str], results: Iterable[TestResult
     silent = set(wanted) - {result.test for result in heard}
     heard += [TestResult(test, FAILED, "nobody heard of it: the run broke off") for test in sorted(silent)]
     written = subunit.StreamResultToBytes(stream)
-    statuses = {PASSED: "success", SKIPPED: "skip", FAILED: "fail"}
+    statuses = {PASSED: "success", RACED: "xfail", SKIPPED: "skip", FAILED: "fail"}
     for result in heard:
         if result.detail and result.status != PASSED:
             name = "reason" if result.status == SKIPPED else "traceback"

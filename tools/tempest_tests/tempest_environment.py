@@ -15,7 +15,7 @@ from pathlib import Path
 from kept_environments import EnvironmentUnavailable, cache, made_once, pip, run
 from tempest_suites import OWN
 
-_CONSTRAINTS = "tools/tempest-constraints.txt"
+_CONSTRAINTS = "tools/tempest_tests/constraints.txt"
 _KEYSTONE = ("keystone", "gunicorn")
 # The plugin's own tests import one of monasca-common 3, and pytz, which it does not declare.
 _TEMPEST = ("tempest", "monasca-tempest-plugin", "monasca-common", "pytz")
