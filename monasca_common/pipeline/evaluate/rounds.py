@@ -12,30 +12,20 @@ from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
-from monasca_common.alarms import alarm_metrics
 from monasca_common.alarms.database import Row
 from monasca_common.alarms.evaluation import Progress, evaluate
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.pipeline.evaluate import active, chunk, horizon, outcome, progress
+from monasca_common.pipeline.evaluate import active, chunk, forgetting, horizon, outcome, progress
 from monasca_common.pipeline.evaluate.chunk import DueSpan, LoadedDefinitions
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.outcome import EvaluatedAlarm
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.source.offset_store import OffsetStore
-from monasca_common.storage.retention import DAY_MS
-from monasca_common.storage.sql import tables
 
-CHUNK_ALARMS = 2_000
-"""A chunk holds the version of definitions: who changes one waits for less than a second."""
+CHUNK_ALARMS = 1_000
+"""A chunk holds the version of definitions: who changes one waits for less than a second on a busy machine, too."""
 _FORGET_EVERY_MS = 300_000
-
-_SUB, _WINDOW, _SERIES, _PART = (
-    tables.alarm_sub_expression,
-    tables.alarm_window,
-    tables.alarm_series,
-    tables.alarm_part,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,17 +101,23 @@ class Rounds:
         return self._chunks(self._open(stored, look)).following(begun)
 
     def forget(self, now_ms: int) -> None:
-        """Remove windows that no evaluation asks for, and series that were not seen for a day, unless they are all that
-        an alarm has: they keep their values known. So an alarm has the series of the last day."""
+        """Remove series, and the windows that no evaluation asks for. So an alarm has the series of the last day."""
         if now_ms < self._forgot_ms + _FORGET_EVERY_MS:
             return
-        with self._offset_store.writing() as connection:
-            # Who deletes a definition or an alarm locks the same rows, in another order.
-            active.hold_version(connection)
-            stored = progress.load(connection, self._job)
-            if stored is not None:
-                progress.hold(connection, self._job, stored)
-                self._forget(connection, stored, now_ms)
+        with self._offset_store.successive() as writing:
+            for forget in (forgetting.forget_series, forgetting.forget_windows):
+                place: forgetting.Place = None
+                is_left = True
+                while is_left:
+                    with writing() as connection:
+                        # Who deletes a definition or an alarm locks the same rows, in another order.
+                        active.hold_version(connection)
+                        stored = progress.load(connection, self._job)
+                        if stored is None:
+                            return
+                        progress.hold(connection, self._job, stored)
+                        place = forget(connection, stored, now_ms, place)
+                    is_left = place is not None
         self._forgot_ms = now_ms
 
     def _open(self, stored: StoredProgress, look: Look) -> StoredProgress:
@@ -140,31 +136,35 @@ class Rounds:
 
     def _chunks(self, stored: StoredProgress | None) -> RoundReport:
         alarms = transitions = 0
-        while stored is not None and stored.round_to_ms is not None:
-            stored, evaluated, changed = self._chunk(stored, stored.round_to_ms)
-            alarms, transitions = alarms + evaluated, transitions + changed
-            fail_point("evaluate.after_commit" if stored.round_to_ms is None else "evaluate.between_chunks")
+        if stored is not None and stored.round_to_ms is not None:
+            with self._offset_store.successive() as writing:
+                while stored.round_to_ms is not None:
+                    with writing() as connection:
+                        stored, evaluated, changed = self._chunk(connection, stored, stored.round_to_ms)
+                    alarms, transitions = alarms + evaluated, transitions + changed
+                    fail_point("evaluate.after_commit" if stored.round_to_ms is None else "evaluate.between_chunks")
         delay_ms = max(0, self._clock.time_ms() - stored.evaluated_to_ms) if stored else 0
         return RoundReport(alarms, transitions, delay_ms)
 
-    def _chunk(self, stored: StoredProgress, round_to_ms: int) -> tuple[StoredProgress, int, int]:
+    def _chunk(
+        self, connection: sa.Connection, stored: StoredProgress, round_to_ms: int
+    ) -> tuple[StoredProgress, int, int]:
         span = self._span(stored, round_to_ms)
-        with self._offset_store.writing() as connection:
-            # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
-            version = active.hold_version(connection)
-            progress.hold(connection, self._job, stored)
-            chunk.prefer_indexes(connection)
-            alarms = chunk.next_alarms(connection, span, stored.cursor, self._chunk_alarms)
-            changed = self._evaluate(connection, version, alarms, stored, span)
-            fail_point("evaluate.inside_chunk")
-            is_last = len(alarms) < self._chunk_alarms
-            cursor = "" if is_last else alarms[-1].id
-            chunk.clear_changed(connection, stored.seen_ms, stored.cursor, cursor or None)
-            if is_last:
-                new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
-            else:
-                new = replace(stored, cursor=cursor)
-            progress.save(connection, self._job, new)
+        # Definitions stay as they are until the commit. Before the evaluator's row, as batches do.
+        version = active.hold_version(connection)
+        progress.hold(connection, self._job, stored)
+        chunk.prefer_indexes(connection)
+        alarms = chunk.next_alarms(connection, span, stored.cursor, self._chunk_alarms)
+        changed = self._evaluate(connection, version, alarms, stored, span)
+        fail_point("evaluate.inside_chunk")
+        is_last = len(alarms) < self._chunk_alarms
+        cursor = "" if is_last else alarms[-1].id
+        chunk.clear_changed(connection, stored.seen_ms, stored.cursor, cursor or None)
+        if is_last:
+            new = replace(stored, evaluated_to_ms=round_to_ms, round_to_ms=None, cursor="")
+        else:
+            new = replace(stored, cursor=cursor)
+        progress.save(connection, self._job, new)
         return new, len(alarms), changed
 
     def _evaluate(
@@ -181,31 +181,3 @@ class Rounds:
 
     def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
         return DueSpan(stored.evaluated_to_ms, round_to_ms, stored.delay_ms)
-
-    def _forget(self, connection: sa.Connection, stored: StoredProgress, now_ms: int) -> None:
-        since_ms = now_ms - DAY_MS
-        seen = _SERIES.alias()
-        # Two statements: joined by OR, the database would look for each row alone.
-        connection.execute(_SERIES.delete().where(_SERIES.c.seen < since_ms, ~_has_same_key(_PART, _SERIES)))
-        # Asked once, and not for each series: SQLite would look through all series of the alarm each time.
-        lasting = sa.select(seen.c.sub_expression_id, seen.c.match_key).where(seen.c.seen >= since_ms)
-        is_over = sa.tuple_(_SERIES.c.sub_expression_id, _SERIES.c.match_key).in_(lasting)
-        deletion = _SERIES.delete().where(_SERIES.c.seen < since_ms, is_over)
-        names = ("sub_expression_id", "match_key", "series_id")
-        forgotten = connection.execute(deletion.returning(*(_SERIES.c[name] for name in names)))
-        alarm_metrics.forget_metrics(connection, [row._asdict() for row in forgotten])
-        is_used = sa.or_(_has_same_key(_PART, _WINDOW), _has_same_key(_SERIES, _WINDOW))
-        needed = sa.or_(
-            sa.and_(_SUB.c.function == "last", is_used), _WINDOW.c.window_start >= self._needed_from(stored)
-        )
-        own = sa.and_(_SUB.c.id == _WINDOW.c.sub_expression_id, _SUB.c.windows == _WINDOW.c.windows)
-        connection.execute(_WINDOW.delete().where(~sa.exists().where(own, needed)))
-
-    def _needed_from(self, stored: StoredProgress) -> sa.ColumnElement[int]:
-        return chunk.needed_from(stored.delay_ms, stored.evaluated_to_ms)
-
-
-def _has_same_key(table: sa.FromClause, other: sa.Table, *which: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
-    """Whether ``table`` has a row, of those ``which``, of the sub-expression and match of a row of ``other``."""
-    same = (table.c[name] == other.c[name] for name in ("sub_expression_id", "match_key"))
-    return sa.select(table.c.sub_expression_id).where(*same, *which).correlate(other).exists()

@@ -8,7 +8,8 @@ it is still where the batch began (a compare-and-swap): if two drivers did the s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -85,6 +86,19 @@ class OffsetStore:
         """A transaction that commits at the end of the block."""
         with _translated(), self._writing.begin() as connection:
             yield connection
+
+    @contextlib.contextmanager
+    def successive(self) -> Iterator[Callable[[], AbstractContextManager[sa.Connection]]]:
+        """Each call of what it yields is a transaction as `writing` has it, one after the other on one connection: to
+        open one takes longer than a small transaction."""
+        with _translated(), self._writing.connect() as connection:
+
+            @contextlib.contextmanager
+            def writing() -> Iterator[sa.Connection]:
+                with connection.begin():
+                    yield connection
+
+            yield writing
 
     def next_offsets(self, source: Source) -> dict[int, int]:
         """The next offset to read of each partition that has a stored offset. Raises `TopicMismatch`."""

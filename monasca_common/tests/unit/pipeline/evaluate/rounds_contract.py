@@ -9,6 +9,7 @@ import json
 from collections import namedtuple
 from contextlib import suppress
 from dataclasses import replace
+from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
@@ -28,7 +29,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.evaluate import chunk, horizon, progress
+from monasca_common.pipeline.evaluate import chunk, forgetting, horizon, progress
 from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.progress import StoredProgress
@@ -445,6 +446,23 @@ class RoundsContract:
         rounds.forget(DAY_MS + 1)
         self.assertEqual([60_000, 120_000], sorted(row.window_start for row in self.rows(tables.alarm_window)))
         self.assertEqual({b"1" * 16, b"3" * 16}, {bytes(row.series_id) for row in self.rows(tables.alarm_series)})
+
+    def test_what_is_forgotten_is_forgotten_in_transactions_of_few_rows(self):
+        alarms = self.alarms(count=7)
+        with self.offset_store.writing() as connection:
+            for alarm_id in alarms.ids:
+                for name, seen in ((b"old", 0), (b"new", DAY_MS)):
+                    self.insert_series(connection, alarms, alarm_id, 0, name + alarms.key(alarm_id)[:8], seen)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        rounds = self.rounds(alarms)
+        rounds.run(look(0, 150_000))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.evaluate.forgetting.PORTION_ROWS", 3))
+        with mock.patch.object(forgetting, "_portion", wraps=forgetting._portion) as portion:
+            rounds.forget(DAY_MS + 1)
+        self.assertEqual({b"new"}, {bytes(row.series_id)[:3] for row in self.rows(tables.alarm_series)})
+        self.assertEqual((7, []), (len(self.rows(tables.alarm_series)), self.rows(tables.alarm_window)))
+        self.assertEqual(5 + 3, portion.call_count)  # of 14 series, and of 7 windows
 
     def test_series_of_an_alarm_that_ended_are_forgotten_once_another_is_seen(self):
         alarms = self.alarms()
