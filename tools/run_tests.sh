@@ -31,8 +31,8 @@ Environment:
   OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
   PYTHON            the Python to make .venv with (default python3.11, else python3)
 
-Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer, and influxd. As root on Debian it
-installs these two where they are missing.
+Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer, influxd and
+Chromium. As root on Debian it installs these three where they are missing.
 EOF
 }
 
@@ -53,6 +53,7 @@ install_programs() {
     local packages=()
     command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]] || packages+=(openjdk-17-jre-headless)
     command -v influxd >/dev/null || packages+=(influxdb)
+    command -v chromium >/dev/null || packages+=(chromium)
     if [[ ${#packages[@]} -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
         say "installing ${packages[*]}"
         export DEBIAN_FRONTEND=noninteractive

@@ -21,6 +21,7 @@ from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka.declaration import OptionType, option_of, options_of
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, SecuritySettings
 from monasca_common.monitoring.audit.settings import AuditSettings
+from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 from monasca_common.monitoring.settings import LagSettings, StartCheckSettings, StatusSettings
 from monasca_common.notification.settings import (
@@ -58,6 +59,7 @@ DECLARING = (
     AuditSettings,
     ConnectionSettings,
     ConsumerSettings,
+    DashboardSettings,
     ProducerSettings,
     SecuritySettings,
     MirrorSettings,
@@ -182,7 +184,7 @@ class ImportTest(base.BaseTestCase):
             if each.name.startswith("monasca_common")
         ]
         entries = [each for each in entries if each.name != OF_KEYSTONEAUTH]
-        self.assertEqual(13, len({each.value for each in entries}))
+        self.assertEqual(14, len({each.value for each in entries}))
         started = [
             (each, subprocess.Popen([sys.executable, "-c", _IMPORTING, each.value, *BLOCKED], **_PIPES))
             for each in {each.value: each for each in entries}.values()

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common dashboard``: the page in the browser until it is stopped; ``dashboard password``: its users."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from oslo_config import cfg
+
+from monasca_common.cli import configuration, services
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.kafka import plugins
+from monasca_common.kafka.config import (
+    KAFKA_GROUP,
+    check_listener,
+    connection_settings,
+    register_logging,
+    start_logging,
+)
+from monasca_common.kafka.errors import ConfigurationError
+
+_LEAST_CHARACTERS = 12
+
+
+class Dashboard(MonascaCommand):
+    """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: lag, dead letters, durability, load, and metrics.
+
+    It listens where [dashboard] host and port say, and only reads. A stop ends with status 0; a configuration that
+    cannot work, or is not safe, ends with 1.
+    """
+
+    extra = "dashboard"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.monitoring.dashboard.app import login_of
+        from monasca_common.monitoring.dashboard.panels import kafka_panels
+        from monasca_common.monitoring.dashboard.server import DashboardServer
+        from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
+
+        try:
+            conf = cfg.ConfigOpts()
+            register_logging(conf)
+            configuration.read(parsed_args, conf)
+            start_logging(conf)
+            for option_group, options in configuration.own_options():
+                conf.register_opts(options, group=option_group)
+            settings = dashboard_settings(conf)
+            connection = connection_settings(conf, KAFKA_GROUP)
+            check_listener(DASHBOARD_GROUP, settings.host, settings.port)
+            login = login_of(settings, conf)
+            letters = dead_letter_topics(parsed_args.config_file)
+        except ConfigurationError as error:
+            return self.complain(str(error))
+        DashboardServer(
+            settings,
+            lambda: kafka_panels(settings, lambda: plugins.load_admin(conf), connection, letters, _now_ms),
+            login,
+        ).run()
+        return 0
+
+
+class DashboardPassword(MonascaCommand):
+    """Print the line of a user for [dashboard] password_file. The password is read from the terminal, or from standard
+    input; it is not kept, and not in the line."""
+
+    extra = "dashboard"
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--user", required=True, metavar="U", help="the name that the user logs in with")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.monitoring.dashboard.passwords import password_line
+
+        is_terminal = sys.stdin.isatty()
+        password = getpass.getpass() if is_terminal else sys.stdin.readline().rstrip("\n")
+        if len(password) < _LEAST_CHARACTERS:
+            return self.complain(f"the password is too short: take {_LEAST_CHARACTERS} characters or more")
+        if is_terminal and password != getpass.getpass("Again: "):
+            return self.complain("the passwords differ: try again")
+        try:
+            self.print(password_line(parsed_args.user, password))
+        except ConfigurationError as error:
+            return self.complain(str(error))
+        return 0
+
+
+def dead_letter_topics(files: Sequence[str]) -> list[str]:
+    """Those of every service that these files describe; of others, nothing is known."""
+    return sorted(set(_topics(files)))
+
+
+def _topics(files: Sequence[str]) -> Iterator[str]:
+    for service in (*services.SERVICES, *services.ON_REQUEST):
+        with contextlib.suppress(ConfigurationError, ImportError):
+            conf = services.read_service(service, files)
+            yield from (each.name for each in services.topics(service, conf) if each.dead_letters)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The WSGI application: which page is where, who may see it, and the headers that keep browsers careful."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit
+
+import falcon
+from oslo_config import cfg
+
+from monasca_common.kafka import MessagingError
+from monasca_common.monitoring.dashboard import lag_panel
+from monasca_common.monitoring.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
+from monasca_common.monitoring.dashboard.panels import Panels
+from monasca_common.monitoring.dashboard.passwords import PasswordFile
+from monasca_common.monitoring.dashboard.sessions import Account, LoginAttempts, Session, Sessions
+from monasca_common.monitoring.dashboard.settings import DashboardSettings, is_loopback
+from monasca_common.monitoring.dashboard.view import page_of
+
+LOG = logging.getLogger(__name__)
+
+_PUBLIC = ("/login", "/healthcheck", "/static/")
+_FORM = "application/x-www-form-urlencoded"
+_MAX_FORM_BYTES = 8192
+_MAX_FIELD = 1024
+_CSP = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": _CSP,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+_HSTS_SECONDS = 31_536_000
+
+
+class DashboardLogin(Protocol):
+    """Who somebody is; ``None``: nobody who may look. Raises `MessagingError` where that cannot be found out."""
+
+    def log_in(self, user: str, password: str, project: str) -> Account | None: ...
+
+
+class FileLogin:
+    """Users of a password file."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = PasswordFile(path)
+
+    def log_in(self, user: str, password: str, _project: str) -> Account | None:
+        return Account(user) if self._file.fits(user, password) else None
+
+
+def login_of(settings: DashboardSettings, conf: cfg.ConfigOpts) -> DashboardLogin | None:
+    """``None``: nobody logs in. Raises `ConfigurationError`."""
+    if settings.login == "none":
+        return None
+    if settings.login == "file":
+        assert settings.password_file is not None, "the settings were checked"
+        return FileLogin(Path(settings.password_file))
+    from monasca_common.monitoring.dashboard.keystone_login import KeystoneLogin
+
+    return KeystoneLogin(settings, conf)
+
+
+def make_app(
+    settings: DashboardSettings,
+    panels: Panels,
+    login: DashboardLogin | None,
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> Any:
+    """``login``: ``None`` where everybody who reaches it may look. ``now``: seconds, monotonic."""
+    pages = Pages()
+    gate = _Gate(settings, login, now)
+    app: Any = falcon.App(media_type=falcon.MEDIA_HTML, middleware=[_Headers(settings), gate])
+    app.req_options.strip_url_path_trailing_slash = True
+    app.set_error_serializer(_error_page(pages))
+    app.add_error_handler(Exception, _failed)
+    app.add_route("/", _Overview(panels, pages))
+    app.add_route("/healthcheck", _DashboardHealth())
+    app.add_route("/static/{name}", _Static())
+    app.add_route("/{name}", _Panel(panels, pages))
+    if login is not None:
+        app.add_route("/login", _LoginPage(gate, login, pages, settings))
+        app.add_route("/logout", _Logout(gate))
+    return app
+
+
+class _Headers:
+    """Falcon middleware: what every answer carries."""
+
+    def __init__(self, settings: DashboardSettings) -> None:
+        self._headers = dict(_HEADERS)
+        if settings.has_tls:
+            self._headers["Strict-Transport-Security"] = f"max-age={_HSTS_SECONDS}"
+
+    def process_response(
+        self, _request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: bool
+    ) -> None:
+        response.set_headers(self._headers)
+
+
+class _Gate:
+    """Falcon middleware: nobody passes who is not logged in, and no form that another site sent."""
+
+    def __init__(self, settings: DashboardSettings, login: DashboardLogin | None, now: Callable[[], float]) -> None:
+        self._is_local = settings.is_local
+        self._has_login = login is not None
+        self._is_secure = settings.has_tls
+        self._charts = settings.api_url is not None
+        self.sessions = Sessions(settings.session_seconds, now)
+        self.attempts = LoginAttempts(settings.login_attempts, now)
+        prefix = "__Host-" if settings.has_tls else ""
+        self.session_cookie, self.form_cookie = f"{prefix}monasca-session", f"{prefix}monasca-login"
+
+    def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
+        request.context.visitor = Visitor(None, self._charts)
+        # A name that another site has pointed at this machine is not ours.
+        if self._is_local and not is_loopback(request.host.strip("[]")):
+            raise falcon.HTTPBadRequest(
+                title="This is another host's name", description="Use the address that the dashboard listens on."
+            )
+        if request.method == "POST" and request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
+            raise falcon.HTTPForbidden(title="Another site sent this form", description="Nothing was done.")
+        if not self._has_login:
+            return
+        session = self.sessions.find(self.cookie(request, self.session_cookie))
+        if session is not None:
+            request.context.visitor = Visitor(session, self._charts)
+        elif not request.path.startswith(_PUBLIC):
+            raise falcon.HTTPSeeOther(f"/login?then={quote(request.relative_uri, safe='')}")
+
+    def cookie(self, request: falcon.Request, name: str) -> str:
+        values = request.get_cookie_values(name) or [""]
+        return values[0]
+
+    def set_cookie(self, response: falcon.Response, name: str, value: str, seconds: float) -> None:
+        response.set_cookie(
+            name,
+            value,
+            max_age=round(seconds),
+            path="/",
+            secure=self._is_secure,
+            http_only=True,
+            same_site="Strict",
+        )
+
+
+class _Overview:
+    def __init__(self, panels: Panels, pages: Pages) -> None:
+        self._panels = panels
+        self._pages = pages
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        response.text = self._pages.overview(self._panels.views(), request.context.visitor, self._panels.now_ms)
+
+
+class _Panel:
+    """Every row of one panel, page by page; or the partitions of one consumer group."""
+
+    def __init__(self, panels: Panels, pages: Pages) -> None:
+        self._panels = panels
+        self._pages = pages
+
+    def on_get(self, request: falcon.Request, response: falcon.Response, name: str) -> None:
+        views = self._panels.views()
+        view = next((each for each in views if each.name == name), None)
+        group = request.get_param("group") if name == lag_panel.EMPTY.name else None
+        if view is not None and group:
+            figures = self._panels.group(group)
+            view = lag_panel.group_panel(figures) if figures is not None else None
+        if view is None:
+            raise falcon.HTTPNotFound(
+                title="There is no such page", description="What it showed may be gone. The overview has what there is."
+            )
+        number = request.get_param_as_int("page", min_value=1, max_value=1_000_000, default=1)
+        find = (request.get_param("find") or "")[:_MAX_FIELD]
+        page = page_of(view.rows, number, find, ON_PAGE)
+        response.text = self._pages.panel(views, view, page, request.context.visitor, self._panels.now_ms)
+
+
+class _Static:
+    def on_get(self, _request: falcon.Request, response: falcon.Response, name: str) -> None:
+        data = static_file(name)
+        if data is None:
+            raise falcon.HTTPNotFound
+        response.data, response.content_type = data, STATIC_TYPES[name]
+
+
+class _DashboardHealth:
+    def on_get(self, _request: falcon.Request, response: falcon.Response) -> None:
+        response.content_type, response.text = falcon.MEDIA_TEXT, "the dashboard answers\n"
+
+
+class _LoginPage:
+    def __init__(self, gate: _Gate, login: DashboardLogin, pages: Pages, settings: DashboardSettings) -> None:
+        self._gate = gate
+        self._login = login
+        self._pages = pages
+        self._settings = settings
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        self._form(request, response, "", _local_path(request.get_param("then") or "/"))
+
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        form = _form_of(request)
+        then = _local_path(form.get("then", "/"))
+        known = self._gate.cookie(request, self._gate.form_cookie)
+        if not known or not hmac.compare_digest(known.encode(), form.get("form_token", "").encode()):
+            response.status = falcon.HTTP_403
+            self._form(request, response, "This form is too old, or cookies are off. Try again.", then)
+            return
+        user = form.get("user", "")
+        keys = (f"user {user}", f"address {request.remote_addr}")
+        wait = self._gate.attempts.reserve(*keys)
+        if wait:
+            response.status = falcon.HTTP_429
+            response.set_header("Retry-After", str(round(wait) + 1))
+            self._form(request, response, f"Too many wrong passwords. Try again in {round(wait) + 1} seconds.", then)
+            return
+        try:
+            account = self._login.log_in(user, form.get("password", ""), form.get("project", ""))
+        except MessagingError as error:
+            LOG.warning("nobody can log in: %s", error)
+            response.status = falcon.HTTP_503
+            self._form(request, response, "Nobody can log in now: the log of the dashboard says why.", then)
+            return
+        if account is None:
+            LOG.warning("a login of %r from %s was refused", user[:64], request.remote_addr)
+            response.status = falcon.HTTP_401
+            self._form(request, response, "That is refused: the user, the password, or the role is not right.", then)
+            return
+        self._gate.attempts.succeeded(*keys)
+        LOG.info("%r logged in from %s", user, request.remote_addr)
+        cookie = self._gate.sessions.open(account)
+        self._gate.set_cookie(response, self._gate.session_cookie, cookie, self._settings.session_seconds)
+        response.status = falcon.HTTP_303
+        response.set_header("Location", then)
+
+    def _form(self, request: falcon.Request, response: falcon.Response, error: str, then: str) -> None:
+        token = secrets.token_urlsafe(32)
+        self._gate.set_cookie(response, self._gate.form_cookie, token, 3600)
+        has_project = self._settings.login == "keystone"
+        response.text = self._pages.login(
+            request.context.visitor, form_token=token, error=error, has_project=has_project, then=then
+        )
+
+
+class _Logout:
+    def __init__(self, gate: _Gate) -> None:
+        self._gate = gate
+
+    def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
+        session: Session | None = request.context.visitor.session
+        assert session is not None, "the gate lets nobody else pass"
+        if not session.is_own(_form_of(request).get("form_token", "")):
+            raise falcon.HTTPForbidden(title="This form is too old", description="Nothing was done.")
+        self._gate.sessions.close(self._gate.cookie(request, self._gate.session_cookie))
+        self._gate.set_cookie(response, self._gate.session_cookie, "", 0)
+        response.status = falcon.HTTP_303
+        response.set_header("Location", "/login")
+
+
+def _form_of(request: falcon.Request) -> dict[str, str]:
+    """The fields of a form. Raises falcon's errors for what is no form, or too long."""
+    if (request.content_type or "").partition(";")[0] != _FORM:
+        raise falcon.HTTPUnsupportedMediaType(title="This is not a form")
+    if request.content_length is None or request.content_length > _MAX_FORM_BYTES:
+        raise falcon.HTTPContentTooLarge(title="This form is too long")
+    text = request.bounded_stream.read(_MAX_FORM_BYTES).decode(errors="replace")
+    fields = falcon.uri.parse_query_string(text, keep_blank=True)
+    return {name: value[:_MAX_FIELD] for name, value in fields.items() if isinstance(value, str)}
+
+
+def _local_path(target: str) -> str:
+    """A page of ours: never one of another site."""
+    parts = urlsplit(target)
+    is_ours = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
+    return target if is_ours and target.isprintable() and not target.startswith("/log") else "/"
+
+
+def _error_page(pages: Pages) -> Callable[[falcon.Request, falcon.Response, falcon.HTTPError], None]:
+    def serialize(request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
+        visitor = getattr(request.context, "visitor", Visitor(None, False))
+        response.text = pages.error(visitor, error.title or "", error.description or "")
+        response.content_type = falcon.MEDIA_HTML
+
+    return serialize
+
+
+def _failed(request: falcon.Request, _response: falcon.Response, error: Exception, _parameters: Any) -> None:
+    if isinstance(error, (falcon.HTTPError, falcon.HTTPStatus)):
+        raise error
+    LOG.error("%s %s failed", request.method, request.uri_template, exc_info=error)
+    raise falcon.HTTPInternalServerError(title="This page failed", description="The log of the dashboard says why.")

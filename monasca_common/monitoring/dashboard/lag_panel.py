@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panel of consumers: which are late, stopped, or about to lose messages to retention."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.dashboard.panel_source import Snapshot
+from monasca_common.monitoring.dashboard.view import (
+    Cell,
+    Concern,
+    PanelView,
+    TableRow,
+    Tone,
+    count,
+    panel_of,
+    rate,
+    span,
+)
+from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag, partition_lag
+from monasca_common.monitoring.lag_survey import LagSurvey
+
+_POINTS = 60
+_NEAR_SECONDS = 3600.0
+
+EMPTY = PanelView(
+    "lag",
+    "Consumers",
+    "",
+    "A group is as well as its worst partition. Unread counts offsets. Headroom is how long it takes at least until "
+    "retention deletes the oldest unread message; deleted is what it deleted unread. The line is the number of unread "
+    "messages at each of the last looks.",
+)
+_COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads per s", "Headroom", "Deleted", "Trend")
+_TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """A consumer group. ``unread``: at each of the last looks, the oldest first. ``per_second``: what it reads;
+    ``None`` before there are two looks."""
+
+    name: str
+    lag: LagVerdict
+    partitions: Mapping[TopicPartition, LagVerdict]
+    unread: tuple[int, ...] = ()
+    per_second: float | None = None
+
+    @property
+    def topics(self) -> list[str]:
+        return sorted({partition.topic for partition in self.partitions})
+
+
+class LagGatherer:
+    """Looks at every group, and remembers the last looks. ``left_out``: groups that wait for an operator."""
+
+    def __init__(self, survey: LagSurvey, window: LagWindow, left_out: Collection[str] = ()) -> None:
+        self._left_out = left_out
+        self._survey = survey
+        self._window = window
+        self._unread: dict[str, deque[int]] = {}
+        self._read: dict[str, tuple[int, int]] = {}
+
+    def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
+        looked = self._survey.look([group for group in self._survey.groups() if group not in self._left_out], now_ms)
+        self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
+        before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}
+        return tuple(self._figures(group, states, now_ms, before.get(group)) for group, states in looked.items())
+
+    def _figures(
+        self,
+        group: str,
+        states: Mapping[TopicPartition, PartitionState],
+        now_ms: int,
+        before: tuple[int, int] | None,
+    ) -> GroupFigures:
+        partitions = {partition: partition_lag(state, now_ms, self._window) for partition, state in states.items()}
+        lag = group_lag(partitions.values())
+        self._unread[group].append(lag.messages)
+        per_second = None
+        if before is not None and now_ms > before[0]:
+            per_second = max(0, _read(states) - before[1]) * 1000 / (now_ms - before[0])
+        return GroupFigures(group, lag, partitions, tuple(self._unread[group]), per_second)
+
+
+def _read(states: Mapping[TopicPartition, PartitionState]) -> int:
+    """How far its commits are, as a sum of offsets."""
+    return sum(state.commits[-1].offset for state in states.values() if state.commits)
+
+
+def lag_panel(snapshot: Snapshot[tuple[GroupFigures, ...]], now_ms: int) -> PanelView:
+    def shown(empty: PanelView) -> PanelView:
+        groups = snapshot.figures or ()
+        concerns = tuple(_concern(group) for group in groups if _tone(group.lag) is not Tone.GOOD)
+        keep_up = len(groups) - len(concerns)
+        return replace(
+            empty,
+            summary=f"{count(keep_up, 'group keeps up', 'groups keep up')}, {len(concerns)} not.",
+            columns=_COLUMNS,
+            rows=tuple(map(_row, groups)),
+            concerns=concerns,
+        )
+
+    return panel_of(snapshot, EMPTY, shown, now_ms)
+
+
+def group_panel(group: GroupFigures) -> PanelView:
+    """The partitions of one group."""
+    rows = tuple(_partition_row(partition, lag) for partition, lag in group.partitions.items())
+    return PanelView(
+        "lag",
+        f"Consumer group {group.name}",
+        f"{group.lag.status.name}: {group.lag.status.value}.",
+        EMPTY.explanation,
+        ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
+        rows,
+    )
+
+
+def _tone(lag: LagVerdict) -> Tone:
+    if lag.status.is_error or lag.deleted:
+        return Tone.ERROR
+    if lag.headroom_seconds is not None and lag.headroom_seconds < _NEAR_SECONDS:
+        return Tone.WARNING
+    return _TONES[lag.status]
+
+
+def _concern(group: GroupFigures) -> Concern:
+    lag = group.lag
+    facts = [f"{group.name}: {lag.status.value}"] if lag.status is not LagStatus.OK else [group.name]
+    facts += [f"{lag.messages:,} unread, the oldest {span(lag.seconds)} old"] if lag.messages else []
+    facts += [f"{lag.deleted:,} were deleted unread"] if lag.deleted else []
+    if lag.headroom_seconds is not None and lag.headroom_seconds < _NEAR_SECONDS:
+        facts.append(f"retention deletes the oldest in {span(lag.headroom_seconds)}")
+    return Concern(_tone(lag), "; ".join(facts))
+
+
+def _row(group: GroupFigures) -> TableRow:
+    most = max(group.unread, default=0) or 1
+    topics = group.topics
+    reads = ", ".join(topics[:2]) + (f" and {len(topics) - 2} more" if len(topics) > 2 else "")
+    cells = (
+        _status(group.lag),
+        Cell(group.name, href=f"/lag?group={group.name}"),
+        Cell(reads, note=", ".join(topics[:50])),
+        Cell(f"{group.lag.messages:,}", is_number=True),
+        _age(group.lag),
+        Cell(rate(group.per_second), is_number=True),
+        *_retention(group.lag),
+        Cell("", trend=tuple(each / most for each in group.unread), note=f"at most {most:,} unread"),
+    )
+    return TableRow(group.name, _tone(group.lag), group.lag.messages, cells)
+
+
+def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
+    name = f"{partition.topic}/{partition.partition}"
+    unread = Cell(f"{lag.messages:,}", is_number=True)
+    return TableRow(name, _tone(lag), lag.messages, (_status(lag), Cell(name), unread, _age(lag), *_retention(lag)))
+
+
+def _status(lag: LagVerdict) -> Cell:
+    return Cell(lag.status.name, tone=_tone(lag), note=lag.status.value)
+
+
+def _age(lag: LagVerdict) -> Cell:
+    return Cell(span(lag.seconds) if lag.messages else "\N{EN DASH}", is_number=True)
+
+
+def _retention(lag: LagVerdict) -> tuple[Cell, Cell]:
+    headroom = "\N{EN DASH}" if lag.headroom_seconds is None else span(lag.headroom_seconds)
+    return Cell(headroom, is_number=True), Cell(f"{lag.deleted:,}", is_number=True)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a panel's figures come from: gathered in the background, so that no request waits for Kafka.
+
+Each source has a thread of its own: one that is stuck stops only its own panel, which says since when.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from monasca_common.kafka import MessagingError
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Generic[T]):
+    """What a source gave last, and what it fails with since then. Times are milliseconds since 1970.
+
+    ``figures``: ``None`` where it never gave any. ``error``: empty where the last look succeeded.
+    """
+
+    figures: T | None = None
+    gathered_ms: int | None = None
+    error: str = ""
+    failing_since_ms: int | None = None
+
+
+class PanelSource(Generic[T]):
+    """Calls ``gather`` with the time in milliseconds, again and again, until `stop`.
+
+    ``timeout_seconds``: what takes longer counts as failed. It cannot be ended from here, so ``gather`` bounds its own
+    waits as well.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        gather: Callable[[int], T],
+        *,
+        interval_seconds: float,
+        timeout_seconds: float,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self._gather = gather
+        self._interval_seconds = interval_seconds
+        self._timeout_seconds = timeout_seconds
+        self._now_ms = now_ms
+        self._snapshot: Snapshot[T] = Snapshot()
+        self._began_ms: int | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"dashboard-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do not wait for a look that is under way."""
+        self._stopping.set()
+
+    def snapshot(self) -> Snapshot[T]:
+        """The last one; with an error where a look takes longer than it may."""
+        known, began_ms, now_ms = self._snapshot, self._began_ms, self._now_ms()
+        if began_ms is None or now_ms - began_ms <= self._timeout_seconds * 1000:
+            return known
+        error = f"no answer for {(now_ms - began_ms) / 1000:.0f} s"
+        return Snapshot(known.figures, known.gathered_ms, error, known.failing_since_ms or began_ms)
+
+    def look(self) -> None:
+        """Gather once."""
+        now_ms = self._began_ms = self._now_ms()
+        before = self._snapshot
+        try:
+            self._snapshot = Snapshot(self._gather(now_ms), now_ms)
+        except Exception as error:
+            if not before.error:
+                LOG.warning("the panel %s has no figures: %s", self.name, error, exc_info=_is_defect(error))
+            text = str(error) if isinstance(error, MessagingError) else f"{type(error).__name__}: {error}"
+            self._snapshot = Snapshot(before.figures, before.gathered_ms, text, before.failing_since_ms or now_ms)
+        finally:
+            self._began_ms = None
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.look()
+            self._stopping.wait(self._interval_seconds)
+
+
+def _is_defect(error: Exception) -> bool:
+    return not isinstance(error, MessagingError)

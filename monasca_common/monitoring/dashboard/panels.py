@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The panels of the dashboard, and what gathers their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from monasca_common.kafka import Admin
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.monitoring.dashboard.dead_letter_panel import DLQ_GROUP, DeadLetterGatherer, dead_letter_panel
+from monasca_common.monitoring.dashboard.durability_panel import DurabilityGatherer, durability_panel
+from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer, lag_panel
+from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, load_panel
+from monasca_common.monitoring.dashboard.panel_source import PanelSource, Snapshot
+from monasca_common.monitoring.dashboard.settings import DashboardSettings
+from monasca_common.monitoring.dashboard.view import PanelView
+from monasca_common.monitoring.lag import LagWindow
+from monasca_common.monitoring.lag_survey import LagSurvey
+
+# What changes seldom, and costs a request a topic, is looked at so many times less often.
+_SELDOM = 6
+
+
+class Panels:
+    """Every panel, by the figures that there are now. ``sources``: by the name of their panel."""
+
+    def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
+        self._sources = sources
+        self._now_ms = now_ms
+
+    def start(self) -> None:
+        for source in self._sources.values():
+            source.start()
+
+    def stop(self) -> None:
+        for source in self._sources.values():
+            source.stop()
+
+    @property
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def views(self) -> list[PanelView]:
+        now_ms = self._now_ms()
+        lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
+        return [
+            lag_panel(lag, now_ms),
+            dead_letter_panel(self._snapshot("dead-letters"), now_ms),
+            durability_panel(self._snapshot("durability"), now_ms),
+            load_panel(self._snapshot("load"), lag.figures or (), now_ms),
+        ]
+
+    def group(self, name: str) -> GroupFigures | None:
+        lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
+        return next((group for group in lag.figures or () if group.name == name), None)
+
+    def _snapshot(self, name: str) -> Snapshot[Any]:
+        source = self._sources.get(name)
+        return source.snapshot() if source is not None else Snapshot()
+
+
+def kafka_panels(
+    settings: DashboardSettings,
+    load_admin: Callable[[], Admin],
+    connection: ConnectionSettings,
+    dead_letter_topics: Iterable[str],
+    now_ms: Callable[[], int],
+) -> Panels:
+    """Of one cluster. Each source has clients of its own, so that none waits for another."""
+    window = LagWindow(seconds=settings.lag_window_seconds)
+    timeout = settings.source_timeout_seconds
+
+    def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
+        return PanelSource(
+            name,
+            gather,
+            interval_seconds=settings.interval_seconds * times,
+            timeout_seconds=timeout,
+            now_ms=now_ms,
+        )
+
+    survey = LagSurvey(load_admin(), connection, window, timeout_seconds=timeout)
+    sources = [
+        source("lag", LagGatherer(survey, window, left_out={DLQ_GROUP})),
+        source("load", LoadGatherer(load_admin())),
+        source("durability", DurabilityGatherer(load_admin()), _SELDOM),
+        source(
+            "dead-letters",
+            DeadLetterGatherer(load_admin(), connection, dead_letter_topics, timeout_seconds=timeout),
+        ),
+    ]
+    return Panels({each.name: each for each in sources}, now_ms)

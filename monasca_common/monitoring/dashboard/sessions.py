@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is logged in, and how often somebody tried. Both are kept in memory: a restart ends every login."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MAX_SESSIONS = 1000
+_MAX_KEYS = 10_000
+_WITHIN_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who logged in. ``api_token``: what the API is read with; ``lasts_seconds``: how long that token is valid, at
+    most; ``None`` where there is none."""
+
+    user: str
+    api_token: str | None = None
+    lasts_seconds: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Account({self.user!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """``form_token``: what every form that changes something must bring back."""
+
+    account: Account
+    form_token: str
+    ends_at: float
+
+    def is_own(self, form_token: str) -> bool:
+        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
+
+
+class Sessions:
+    """Found by the value of a cookie. The oldest ends where there are too many. ``now``: seconds, monotonic."""
+
+    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._now = now
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    def open(self, account: Account) -> str:
+        """The value of the cookie."""
+        cookie = secrets.token_urlsafe(32)
+        lasts = self._seconds if account.lasts_seconds is None else min(self._seconds, account.lasts_seconds)
+        with self._lock:
+            self._sessions[cookie] = Session(account, secrets.token_urlsafe(32), self._now() + lasts)
+            while len(self._sessions) > _MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return cookie
+
+    def find(self, cookie: str) -> Session | None:
+        with self._lock:
+            session = self._sessions.get(cookie)
+            if session is not None and session.ends_at <= self._now():
+                del self._sessions[cookie]
+                return None
+            return session
+
+    def close(self, cookie: str) -> None:
+        with self._lock:
+            self._sessions.pop(cookie, None)
+
+
+class LoginAttempts:
+    """How often a user, or an address, failed within five minutes; more than ``most`` are refused until then."""
+
+    def __init__(self, most: int, now: Callable[[], float]) -> None:
+        self._most = most
+        self._now = now
+        self._lock = threading.Lock()
+        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def reserve(self, *keys: str) -> float:
+        """Count an attempt as failed before it is looked at, so that many at once do not pass. Returns 0; or after how
+        many seconds to come again, and then nothing is counted."""
+        now = self._now()
+        with self._lock:
+            waits = [self._wait(key, now) for key in keys]
+            if any(waits):
+                return max(waits)
+            for key in keys:
+                self._failed.setdefault(key, deque()).append(now)
+                self._failed.move_to_end(key)
+            while len(self._failed) > _MAX_KEYS:
+                self._failed.popitem(last=False)
+        return 0.0
+
+    def succeeded(self, *keys: str) -> None:
+        with self._lock:
+            for key in keys:
+                self._failed.pop(key, None)
+
+    def _wait(self, key: str, now: float) -> float:
+        times = self._failed.get(key)
+        while times and times[0] <= now - _WITHIN_SECONDS:
+            times.popleft()
+        return times[0] + _WITHIN_SECONDS - now if times and len(times) >= self._most else 0.0

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard in a real Chromium: of a real Kafka, and of figures that are made up."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.devbroker.fixtures import KafkaClusterFixture
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.kafka import dead_letters
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.dashboard.app import FileLogin, make_app
+from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
+from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigures
+from monasca_common.monitoring.dashboard.lag_panel import GroupFigures
+from monasca_common.monitoring.dashboard.load_panel import TopicLoad
+from monasca_common.monitoring.dashboard.panel_source import PanelSource
+from monasca_common.monitoring.dashboard.panels import Panels
+from monasca_common.monitoring.dashboard.passwords import password_line
+from monasca_common.monitoring.dashboard.settings import DashboardSettings
+from monasca_common.monitoring.durability import Finding, Severity
+from monasca_common.monitoring.lag import LagStatus, LagVerdict
+from monasca_common.tests.functional.monitoring.browser import CONTRAST, BrowserFixture, ServedApp, keep_picture
+from monasca_common.tests.functional.waiting import Waiting
+
+SECONDS = 60.0
+PASSWORD = "correct horse battery"
+_TABLE = """(rows) => rows.map((row) => Array.from(row.cells).map((cell) => cell.innerText.trim()))"""
+
+
+def table(page, panel):
+    """The rows of a panel's table, as a person reads them."""
+    return page.eval_on_selector_all(f"section[aria-labelledby='{panel}-title'] tbody tr", _TABLE)
+
+
+class TestDashboardOfKafka(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.cluster = self.useFixture(KafkaClusterFixture()).cluster
+        for topic in ("metrics", "metrics.dlq"):
+            self.cluster.create_topic(topic, 2)
+        self.producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
+        self.browser = self.useFixture(BrowserFixture())
+
+    def put(self, topic, count, partition=0, headers=()):
+        for number in range(count):
+            self.producer.produce(topic, b"%d" % number, partition=partition, headers=list(headers))
+        self.assertEqual(0, self.producer.flush(SECONDS))
+
+    def start(self):
+        (port,) = free_ports(1)
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        options = f"login = none\nport = {port}\ninterval_seconds = 1\nlag_window_seconds = 2\n"
+        text = f"[kafka]\nbootstrap_servers = {servers}\n[dashboard]\n{options}"
+        path = self.create_tempfiles([("dashboard", text)], ".conf")[0]
+        command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard", "--config-file", path]
+        self.log = Path(path).with_suffix(".log")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.addCleanup(self.process.wait)
+        self.addCleanup(self.process.kill)
+        url = f"http://127.0.0.1:{port}"
+        self.wait_until(lambda: self.answers(url), self.log.read_text)
+        return url
+
+    def answers(self, url):
+        try:
+            with urllib.request.urlopen(f"{url}/healthcheck", timeout=5):
+                return True
+        except OSError:
+            self.assertIsNone(self.process.poll(), self.log.read_text())
+            return False
+
+    def test_the_figures_are_those_of_kafka_and_follow_it(self):
+        self.put("metrics", 30)
+        self.put("metrics", 12, partition=1)
+        reason = [
+            (dead_letters.ORIGIN_TOPIC, b"metrics"),
+            (dead_letters.ERROR_CLASS, b"Poison"),
+            (dead_letters.ERROR_TEXT, b"the value is not JSON"),
+            (dead_letters.GROUP, b"persister"),
+        ]
+        self.put("metrics.dlq", 3, headers=reason)
+        self.cluster.admin.alter_group_offsets("persister", {TopicPartition("metrics", 0): 25})
+        page = self.browser.page()
+        page.goto(self.start())
+        page.locator("section[aria-labelledby=lag-title] td", has_text="STOP").wait_for()
+        page.locator("section[aria-labelledby=dead-letters-title] td", has_text="not JSON").wait_for()
+        page.locator("section[aria-labelledby=load-title] td", has_text="42").wait_for()
+        page.locator("section[aria-labelledby=durability-title] td", has_text="one_copy").wait_for()
+        ((status, group, reads, unread, *_),) = table(page, "lag")
+        self.assertEqual(("persister", "metrics", "5"), (group, reads, unread))
+        self.assertIn("STOP", status)
+        ((letters, topic, origin, by, why, _),) = table(page, "dead-letters")
+        self.assertEqual(("metrics.dlq", "metrics", "persister"), (topic, origin, by))
+        self.assertEqual(("3", "Poison: the value is not JSON"), (re.sub(r"\D", "", letters), why))
+        self.assertEqual({"metrics": "42", "metrics.dlq": "3"}, {row[0]: row[4] for row in table(page, "load")})
+        self.assertRegex(page.locator(".headline").inner_text(), r"2 things are wrong; 1 thing needs attention\.")
+        keep_picture(page, "kafka")
+        self.cluster.admin.alter_group_offsets(
+            "persister", {TopicPartition("metrics", 0): 30, TopicPartition("metrics", 1): 12}
+        )
+        page.locator("section[aria-labelledby=lag-title] td", has_text="OK").wait_for()
+        self.assertEqual("0", table(page, "lag")[0][3])
+        self.assertEqual({"persister"}, set(self.cluster.admin.groups()))  # a dashboard leaves nothing behind
+        self.stop_brokers(page)
+        self.assertEqual([], self.browser.complaints)
+
+    def stop_brokers(self, page):
+        """Old figures stay, with a word that they are old; and it still ends at once."""
+        for node in self.cluster.nodes:
+            node.kill()
+        page.locator("section[aria-labelledby=lag-title]", has_text="not reachable since").wait_for()
+        self.assertEqual("persister", table(page, "lag")[0][1])
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, self.process.wait(SECONDS), self.log.read_text())
+        self.assertLess(time.monotonic() - began, SECONDS / 2)
+
+
+class MadeUpFigures:
+    """What sources give; tests change it."""
+
+    def __init__(self, count=3):
+        ok = LagVerdict(LagStatus.OK, 5, 2.0, 0, 6 * 86_400.0, 1.0)
+        stop = LagVerdict(LagStatus.STOP, 12_400, 4000.0, 0, 1800.0, 1.0)
+        names = [f"topic-{number:04}" for number in range(count)]
+        self.lag = tuple(
+            GroupFigures(
+                f"reader-of-{name}",
+                stop if number == count // 2 else ok,
+                {TopicPartition(name, 0): stop if number == count // 2 else ok},
+                (3, 9, 4, 5),
+                12.5,
+            )
+            for number, name in enumerate(names)
+        )
+        self.load = tuple(TopicLoad(name, 1000 + number, (5.0, 7.5, 6.0)) for number, name in enumerate(names))
+        text = "min.insync.replicas is 1: a leader acknowledges messages that only it has; set it to 2"
+        findings = tuple(Finding(name, Severity.ERROR, "leader_alone", (), text) for name in names[::2])
+        self.durability = DurabilityFigures(count, findings)
+        reason = LetterReason("topic-0001", "reader", "Poison: the value is not JSON", 7, 1_700_000_000_000)
+        self.dead_letters = (DeadLetterFigures("topic-0001.dlq", 7, (reason,)),)
+
+    def panels(self):
+        names = {"lag": "lag", "load": "load", "durability": "durability", "dead-letters": "dead_letters"}
+        return Panels({name: self.source(name, each) for name, each in names.items()}, _now_ms)
+
+    def source(self, name, attribute):
+        def gather(_now_ms):
+            return getattr(self, attribute)
+
+        source = PanelSource(name, gather, interval_seconds=0.1, timeout_seconds=60, now_ms=_now_ms)
+        source.look()
+        return source
+
+
+def _now_ms():
+    return time.time_ns() // 1_000_000
+
+
+class TestDashboardInBrowser(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.browser = self.useFixture(BrowserFixture())
+        self.addCleanup(lambda: self.assertEqual([], self.browser.complaints))
+
+    def serve(self, figures=None, settings=None, login=None):
+        self.panels = (figures or MadeUpFigures()).panels()
+        self.panels.start()
+        self.addCleanup(self.panels.stop)
+        app = make_app(settings or DashboardSettings(login="none"), self.panels, login)
+        return self.useFixture(ServedApp(app)).url
+
+    def test_a_thousand_topics_are_shown_at_once_the_worst_first_and_found_by_name(self):
+        url = self.serve(MadeUpFigures(1000))
+        page = self.browser.page()
+        began = time.monotonic()
+        page.goto(url)
+        self.assertIn("reader-of-topic-0500", table(page, "lag")[0][1])
+        self.assertLess(time.monotonic() - began, 10)
+        self.assertLess(page.evaluate("document.querySelectorAll('*').length"), 1000)
+        keep_picture(page, "thousand-topics")
+        page.click("text=All 1,000 rows of Consumers")
+        self.assertEqual(50, page.locator("tbody tr").count())
+        self.assertIn("page 1 of 20", page.inner_text("main"))
+        page.click("text=Next page")
+        page.wait_for_url("**page=2")
+        page.fill("#find", "topic-0777")
+        page.press("#find", "Enter")
+        page.wait_for_url("**find=topic-0777")
+        self.assertEqual(["reader-of-topic-0777"], page.locator("tbody td a").all_inner_texts())
+        keep_picture(page, "found")
+
+    def test_everything_is_reached_by_keys_and_the_focus_stays_while_figures_change(self):
+        figures = MadeUpFigures()
+        page = self.browser.page()
+        page.goto(self.serve(figures))
+        page.keyboard.press("Tab")
+        self.assertEqual("Skip to the content", page.evaluate("document.activeElement.innerText"))
+        page.keyboard.press("Enter")
+        self.assertEqual("content", page.evaluate("document.activeElement.id"))
+        page.keyboard.press("Tab")
+        self.assertEqual("/lag", page.evaluate("document.activeElement.getAttribute('href')"))
+        ok = LagVerdict(LagStatus.OK, 777, 2.0, 0, None, 1.0)
+        figures.lag = (GroupFigures("the-only-reader", ok, {TopicPartition("metrics", 0): ok}),)
+        figures.durability = DurabilityFigures(1, ())
+        page.locator("td", has_text="777").wait_for()
+        page.locator(".headline", has_text="1 thing needs attention").wait_for()
+        page.focus("text=the-only-reader")
+        figures.dead_letters = ()
+        page.locator(".headline", has_text="Nothing is wrong.").wait_for()
+        self.assertEqual("the-only-reader", page.evaluate("document.activeElement.innerText"))
+        self.assertIn("Nothing is wrong", page.title())
+        keep_picture(page, "nothing-wrong")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Consumer group the-only-reader").wait_for()
+
+    def test_a_screen_reader_finds_headings_tables_and_the_verdict(self):
+        page = self.browser.page()
+        page.goto(self.serve())
+        self.assertIn("things are wrong", page.get_by_role("status").inner_text())
+        for title in ("Consumers", "Dead letters", "Durability", "Load and delay"):
+            region = page.get_by_role("region", name=re.compile(f"^{title}")).first
+            self.assertEqual(1, region.get_by_role("table", name=title).count(), title)
+            self.assertGreater(region.get_by_role("columnheader").count(), 4)
+        self.assertEqual("en", page.get_attribute("html", "lang"))
+        unnamed = "Array.from(document.querySelectorAll('a, button, input, svg')).filter((each) => "
+        unnamed += "!(each.innerText || each.ariaLabel || each.labels?.length || each.type === 'hidden')).length"
+        self.assertEqual(0, page.evaluate(unnamed))
+
+    def test_light_and_dark_differ_and_every_text_can_be_read_in_both(self):
+        url = self.serve()
+        grounds = set()
+        for scheme in ("light", "dark"):
+            page = self.browser.page(scheme)
+            page.goto(url)
+            grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            for path in ("/", "/lag", "/durability"):
+                page.goto(url + path)
+                self.assertEqual([], page.evaluate(CONTRAST), f"{path} {scheme}")
+            page.goto(url)
+            keep_picture(page, scheme)
+        self.assertEqual(2, len(grounds))
+
+    def test_without_scripts_everything_is_there(self):
+        page = self.browser.page(java_script_enabled=False)
+        page.goto(self.serve())
+        self.assertEqual(3, page.locator("section[aria-labelledby=lag-title] tbody tr").count())
+
+    def test_a_user_logs_in_and_out_in_a_browser(self):
+        users = self.create_tempfiles([("users", password_line("ada", PASSWORD) + "\n")], "")[0]
+        settings = DashboardSettings(login="file", password_file=users)
+        url = self.serve(settings=settings, login=FileLogin(Path(users)))
+        page = self.browser.page()
+        page.goto(f"{url}/lag")
+        self.assertEqual("user", page.evaluate("document.activeElement.id"))
+        keep_picture(page, "login")
+        for password in ("wrong", PASSWORD):
+            page.fill("#user", "ada")
+            page.fill("#password", password)
+            page.keyboard.press("Enter")
+            if password == "wrong":
+                self.assertIn("is refused", page.get_by_role("alert").first.inner_text())
+        page.wait_for_url(f"{url}/lag")
+        self.assertEqual("", page.evaluate("document.cookie"))
+        page.click("text=Log out")
+        page.wait_for_url(f"{url}/login")
+        page.goto(url)
+        page.wait_for_url(f"{url}/login**")
+        self.browser.complaints.clear()  # Chromium reports the 401 of the wrong password

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each panel shows of its figures."""
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason, dead_letter_panel
+from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigures, durability_panel
+from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, group_panel, lag_panel
+from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, TopicLoad, load_panel
+from monasca_common.monitoring.dashboard.panel_source import Snapshot
+from monasca_common.monitoring.dashboard.view import Tone
+from monasca_common.monitoring.durability import Finding, Severity
+from monasca_common.monitoring.lag import LagStatus, LagVerdict
+
+METRICS = TopicPartition("metrics", 0)
+DASH = "\N{EN DASH}"
+
+
+def lag(status=LagStatus.OK, messages=0, seconds=0.0, deleted=0, headroom=None):
+    return LagVerdict(status, messages, seconds, deleted, headroom, 1.0)
+
+
+def group(name, verdict, **facts):
+    return GroupFigures(name, verdict, {METRICS: verdict}, **facts)
+
+
+def texts(view):
+    return [[cell.text for cell in row.cells] for row in view.rows]
+
+
+class LagPanelTest(base.BaseTestCase):
+    def panel(self, *groups):
+        return lag_panel(Snapshot(groups, 0), 0)
+
+    def test_a_group_that_keeps_up_is_no_problem(self):
+        view = self.panel(group("persister", lag(), unread=(0, 4, 2), per_second=12.5))
+        self.assertEqual(("1 group keeps up, 0 not.", (), Tone.GOOD), (view.summary, view.concerns, view.tone))
+        self.assertEqual([["OK", "persister", "metrics", "0", DASH, "12.5", DASH, "0", ""]], texts(view))
+        self.assertEqual((0.0, 1.0, 0.5), view.rows[0].cells[-1].trend)
+
+    def test_a_group_that_stopped_is_an_error_in_words(self):
+        view = self.panel(group("persister", lag(LagStatus.STOP, 12_400, 725)))
+        (concern,) = view.concerns
+        self.assertEqual(Tone.ERROR, concern.tone)
+        self.assertEqual(
+            "persister: it leaves messages unread and does not commit; 12,400 unread, the oldest 12 min 5 s old",
+            concern.text,
+        )
+
+    def test_what_retention_deletes_is_told_before_and_after(self):
+        near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600)))
+        self.assertEqual(Tone.WARNING, near.tone)
+        self.assertIn("retention deletes the oldest in 10 min", near.concerns[0].text)
+        gone = self.panel(group("late", lag(messages=7, seconds=60, deleted=3)))
+        self.assertEqual(Tone.ERROR, gone.tone)
+        self.assertIn("3 were deleted unread", gone.concerns[0].text)
+
+    def test_a_group_has_a_row_for_each_partition(self):
+        other = lag(LagStatus.STALL, 5, 30)
+        view = group_panel(GroupFigures("g", other, {METRICS: lag(), TopicPartition("log", 2): other}))
+        self.assertEqual(
+            [["OK", "metrics/0", "0", DASH, DASH, "0"], ["STALL", "log/2", "5", "30 s", DASH, "0"]], texts(view)
+        )
+
+
+class LoadPanelTest(base.BaseTestCase):
+    def test_a_topic_has_its_rate_and_its_slowest_reader(self):
+        readers = [group("fast", lag()), group("slow", lag(messages=2, seconds=90))]
+        topics = (TopicLoad("metrics", 5000, (10.0, 20.0)), TopicLoad("log", 7))
+        view = load_panel(Snapshot(topics, 0), readers, 0)
+        self.assertEqual("20.0 messages per second in 2 topics.", view.summary)
+        self.assertEqual(
+            [["metrics", "20.0", "1 min 30 s", "slow", "5,000", ""], ["log", DASH, DASH, "nobody reads it", "7", ""]],
+            texts(view),
+        )
+
+    def test_a_rate_is_what_came_between_two_looks(self):
+        admin = Ends({METRICS: 100, TopicPartition("__consumer_offsets", 0): 5})
+        gather = LoadGatherer(admin)
+        self.assertEqual((TopicLoad("metrics", 100),), gather(1000))
+        admin.ends[METRICS] = 150
+        self.assertEqual((TopicLoad("metrics", 150, (25.0,)),), gather(3000))
+        admin.ends[METRICS] = 0  # it was deleted and created again
+        self.assertEqual((TopicLoad("metrics", 0, (25.0, 0.0)),), gather(4000))
+
+
+class Ends:
+    """An `Admin` that knows where logs end."""
+
+    def __init__(self, ends):
+        self.ends = ends
+
+    def partition_counts(self):
+        return {partition.topic: 1 for partition in self.ends}
+
+    def end_offsets(self, partitions):
+        return {partition: self.ends[partition] for partition in partitions}
+
+
+class DurabilityPanelTest(base.BaseTestCase):
+    def finding(self, topic, severity=Severity.ERROR, text="there is one copy"):
+        return Finding(topic, severity, "one_copy", (), text)
+
+    def test_the_same_finding_of_many_topics_is_one_problem(self):
+        findings = tuple(self.finding(f"topic-{number:03}") for number in range(40))
+        view = durability_panel(Snapshot(DurabilityFigures(100, findings), 0), 0)
+        self.assertEqual("60 topics are safe, 40 not.", view.summary)
+        (concern,) = view.concerns
+        self.assertEqual("40 topics (topic-000, topic-001, topic-002 …): there is one copy", concern.text)
+        self.assertEqual((40, 1), (len(view.rows), len(view.digest)))
+
+    def test_a_warning_is_not_an_error(self):
+        view = durability_panel(Snapshot(DurabilityFigures(1, (self.finding("a", Severity.WARNING),)), 0), 0)
+        self.assertEqual(Tone.WARNING, view.tone)
+
+
+class DeadLetterPanelTest(base.BaseTestCase):
+    def test_letters_have_their_origin_and_their_reason(self):
+        few = LetterReason("metrics", "persister", "Poison: too long", 1, 0)
+        many = LetterReason("metrics", "persister", "Poison: not JSON", 9, 60_000)
+        figures = (DeadLetterFigures("metrics.dlq", 10, (few, many)), DeadLetterFigures("log.dlq", 0, ()))
+        view = dead_letter_panel(Snapshot(figures, 0), 0)
+        self.assertEqual("10 dead letters wait; 2 topics of dead letters are there.", view.summary)
+        self.assertEqual(
+            ["10 dead letters wait in metrics.dlq, most of them because of: Poison: not JSON"],
+            [each.text for each in view.concerns],
+        )
+        self.assertEqual(
+            ["9", "metrics.dlq", "metrics", "persister", "Poison: not JSON", "1970-01-01 00:01:00 UTC"], texts(view)[1]
+        )
+
+    def test_no_letters_are_fine(self):
+        self.assertEqual(Tone.GOOD, dead_letter_panel(Snapshot((DeadLetterFigures("log.dlq", 0, ()),), 0), 0).tone)
