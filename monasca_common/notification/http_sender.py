@@ -52,12 +52,29 @@ class HttpSender:
 
         Raises `SendFailed` for another answer and for none; `AddressRefused`.
         """
+        return self._request("POST", url, body, headers, timeout_seconds, max_answer_bytes)
+
+    def get(
+        self, url: str, headers: Mapping[str, str], timeout_seconds: float, *, max_answer_bytes: int
+    ) -> ReceiverAnswer:
+        """As `post`."""
+        return self._request("GET", url, None, headers, timeout_seconds, max_answer_bytes)
+
+    def _request(
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_seconds: float,
+        max_answer_bytes: int | None,
+    ) -> ReceiverAnswer:
         where = endpoint(url)
         most_bytes = self._settings.max_response_bytes if max_answer_bytes is None else max_answer_bytes
         with SendDeadline(timeout_seconds) as deadline:
             addresses = self._resolver.addresses(where, deadline.left(timeout_seconds))
             try:
-                answer, after_seconds = self._exchange(where, addresses, body, headers, deadline, most_bytes)
+                answer, after_seconds = self._exchange(method, where, addresses, body, headers, deadline, most_bytes)
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
                 reason = f"no answer within {timeout_seconds} s" if deadline.over else _reason(error)
                 raise SendFailed(f"{where.shown}: {reason}") from None  # the cause's text has the whole URL
@@ -68,9 +85,10 @@ class HttpSender:
 
     def _exchange(
         self,
+        method: str,
         where: Endpoint,
         addresses: list[IpAddress],
-        body: bytes,
+        body: bytes | None,
         headers: Mapping[str, str],
         deadline: SendDeadline,
         most_bytes: int,
@@ -78,7 +96,7 @@ class HttpSender:
         connection = self._connected(where, addresses, deadline)
         try:
             named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
-            connection.request("POST", where.target, body, named, preload_content=False, decode_content=False)
+            connection.request(method, where.target, body, named, preload_content=False, decode_content=False)
             if connection.sock is not None:
                 connection.sock.settimeout(deadline.left(self._settings.read_timeout_seconds))
             response = connection.getresponse()

@@ -27,8 +27,6 @@ OLD_GROUPS = (
     OldGroup("notification_processor", "write number in [alarm_processor], whose threads send; remove the group"),
     OldGroup("queues", "what waits is bounded by buffer_bytes in [kafka_notifications]; remove the group"),
     OldGroup("statsd", "nothing is sent to a statsd; remove the group"),
-    OldGroup("webhook_notifier", None, _HTTP),
-    OldGroup("pagerduty_notifier", None, _HTTP),
     OldGroup("slack_notifier", None, _HTTP),
     OldGroup("hipchat_notifier", "HipChat is no more, remove the group"),
     OldGroup(
@@ -49,6 +47,10 @@ OLD_GROUPS = (
         ),
     ),
 )
+
+#: What old files say where events of PagerDuty are sent: to Events API v1, which takes none of v2.
+EVENTS_V1 = "https://events.pagerduty.com/generic/2010-04-15/create_event.json"
+EVENTS_V1_IGNORED = "events are of PagerDuty's Events API v2, and this is v1; remove it"
 
 
 def names(group: str) -> frozenset[str]:

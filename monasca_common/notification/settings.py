@@ -218,6 +218,11 @@ class JiraSettings:
         "for each $.",
     )
     issue_type: str = option("Bug", help="The type of the issues that are made.")
+    reopen_transition: str | None = option(
+        None,
+        help="The name of the transition that opens a resolved issue again when its alarm comes back. Unset: the first "
+        "whose name holds the word reopen. Where there is none, the issue is commented on as it is.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,9 +384,9 @@ _RETRY = OptionGroup("retry_engine", options_of(RetrySettings))
 _HTTP = OptionGroup(
     NOTIFICATION_GROUP, (*options_of(HttpSettings), *options_of(CalmSettings), *options_of(StatusSettings))
 )
-_WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings), old=legacy.names("webhook_notifier"))
+_WEBHOOK = OptionGroup("webhook_notifier", options_of(WebhookSettings))
 _SLACK = OptionGroup("slack_notifier", options_of(SlackSettings), old=legacy.names("slack_notifier"))
-_PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings), old=legacy.names("pagerduty_notifier"))
+_PAGERDUTY = OptionGroup("pagerduty_notifier", options_of(PagerdutySettings))
 _JIRA = OptionGroup("jira_notifier", options_of(JiraSettings), old=legacy.names("jira_notifier"))
 _APPRISE = OptionGroup("apprise_notifier", options_of(AppriseSettings))
 _EMAIL = OptionGroup("email_notifier", options_of(EmailSettings), old=legacy.names("email_notifier"))
@@ -476,7 +481,11 @@ def slack_settings(conf: cfg.ConfigOpts) -> SlackSettings:
 
 
 def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
-    return GroupReader(conf, _PAGERDUTY).settings(PagerdutySettings)
+    settings = GroupReader(conf, _PAGERDUTY).settings(PagerdutySettings)
+    if settings.url != legacy.EVENTS_V1:
+        return settings
+    config_file.warn_once(f"[pagerduty_notifier] url is ignored: {legacy.EVENTS_V1_IGNORED}")
+    return replace(settings, url=PagerdutySettings().url)
 
 
 def jira_settings(conf: cfg.ConfigOpts) -> JiraSettings:

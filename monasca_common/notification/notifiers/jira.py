@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jira: an issue for each alarm, and a comment on it for each further change.
+"""Jira: an issue for each alarm, and a comment on it for each further change, which opens it again if it was resolved.
 
 A method's address is ``https://jira.example.org/?project=KEY&component=NAME``, as Monasca has it. The account is the
 operator's, so nothing is sent to another server than the one that the operator named.
@@ -20,6 +20,7 @@ from oslo_config import cfg
 from monasca_common.models import json_text
 from monasca_common.notification.addresses import destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
+from monasca_common.notification.http_sender import ReceiverAnswer
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.settings import JiraSettings, jira_settings
@@ -30,6 +31,9 @@ _MOST_COMPONENT = 255  # characters
 _PLAIN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _ISSUE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*-[0-9]+")
 _GONE = 410
+_NO_CONTENT = 204
+_REFUSALS = (400, 403, 404, 409)  # of a transition
+_REOPEN = "reopen"
 _MOST_ANSWER_BYTES = 65_536
 _MOST_TEXT = 30_000  # characters; Jira refuses 32,768
 
@@ -40,6 +44,14 @@ class JiraPlace:
 
     project: str
     component: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JiraIssue:
+    """``is_done``: whether somebody has resolved or closed it."""
+
+    key: str
+    is_done: bool
 
 
 class JiraNotifier(Notifier):
@@ -61,10 +73,37 @@ class JiraNotifier(Notifier):
         if found is None:
             return f"made {self._make(notice, place)}"
         told = f'(description ~ "{notice.id}" OR comment ~ "{notice.id}")'
-        if self._search(f'project = "{place.project}" AND {alarm} AND {told}') is None:
-            self._post(f"/issue/{found}/comment", {"body": self._text(notice)})
-            return f"commented on {found}"
-        return f"{found} has it already"
+        if self._search(f'project = "{place.project}" AND {alarm} AND {told}') is not None:
+            return f"{found.key} has it already"
+        # Before the comment, by which a repeat is recognized.
+        said = self._reopen(found.key) if found.is_done and notice.change.new_state != "OK" else ""
+        self._post(f"/issue/{found.key}/comment", {"body": self._text(notice)})
+        return f"{said}commented on {found.key}"
+
+    def _reopen(self, key: str) -> str:
+        """What became of it, in words. A workflow without a way back, or one that this account may not use, keeps no
+        comment away."""
+        path = f"/issue/{key}/transitions"
+        try:
+            way = self._way_back(self._get(path).get("transitions"))
+            if way is None:
+                return "no transition opens it again; "
+            self._post(path, {"transition": {"id": way}})
+        except SendFailed as error:
+            if error.status not in _REFUSALS:
+                raise
+            return "it may not be opened again; "
+        return "opened it again; "
+
+    def _way_back(self, transitions: Any) -> str | None:
+        """The id of the transition that the operator names, or of the first that is called so."""
+        named = self._settings.reopen_transition
+        known = transitions if isinstance(transitions, list) else ()
+        for each in (each for each in known if isinstance(each, dict)):
+            name, own_id = str(each.get("name", "")).casefold(), str(each.get("id", ""))
+            if (name == named.casefold() if named else _REOPEN in name) and own_id.isdigit():
+                return own_id
+        return None
 
     def _make(self, notice: Notice, place: JiraPlace) -> str:
         fields: dict[str, Any] = {
@@ -83,9 +122,9 @@ class JiraNotifier(Notifier):
         text = self._tools.texts.text(notice)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
         return f"{{noformat}}\n{text}\nNotification {notice.id}\n{{noformat}}"
 
-    def _search(self, jql: str) -> str | None:
-        """The key of the first issue."""
-        body = {"jql": jql, "fields": ["created"], "maxResults": 1}
+    def _search(self, jql: str) -> JiraIssue | None:
+        """The first issue."""
+        body = {"jql": jql, "fields": ["status"], "maxResults": 1}
         try:
             said = self._post("/search", body)
         except SendFailed as error:
@@ -95,21 +134,24 @@ class JiraNotifier(Notifier):
         issues = said.get("issues")
         if not isinstance(issues, list):
             raise SendFailed("Jira answered a search with something else than issues")
-        return _key(issues[0]) if issues else None
+        return JiraIssue(_key(issues[0]), _is_done(issues[0])) if issues else None
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self._tools.http.post(
-            f"{(self._settings.url or '').rstrip('/')}{_API}{path}",
-            json_text.write(body),
-            {"Content-Type": "application/json", "Accept": "application/json", "Authorization": self._authorization()},
-            self._settings.timeout,
-            max_answer_bytes=_MOST_ANSWER_BYTES,
+        headers = {"Content-Type": "application/json", **self._headers()}
+        http, timeout = self._tools.http, self._settings.timeout
+        return _said(
+            http.post(self._url(path), json_text.write(body), headers, timeout, max_answer_bytes=_MOST_ANSWER_BYTES)
         )
-        try:
-            said: Any = orjson.loads(answer.body)
-        except orjson.JSONDecodeError as error:
-            raise SendFailed("Jira answered something else than JSON: correct url in [jira_notifier]") from error
-        return said if isinstance(said, dict) else {}
+
+    def _get(self, path: str) -> dict[str, Any]:
+        http, timeout = self._tools.http, self._settings.timeout
+        return _said(http.get(self._url(path), self._headers(), timeout, max_answer_bytes=_MOST_ANSWER_BYTES))
+
+    def _url(self, path: str) -> str:
+        return f"{(self._settings.url or '').rstrip('/')}{_API}{path}"
+
+    def _headers(self) -> dict[str, str]:
+        return {"Accept": "application/json", "Authorization": self._authorization()}
 
     def _authorization(self) -> str:
         if self._settings.token:
@@ -142,6 +184,24 @@ def label(alarm_id: str) -> str:
 
 def _path(url: str) -> str:
     return urlsplit(url).path.rstrip("/")
+
+
+def _said(answer: ReceiverAnswer) -> dict[str, Any]:
+    if answer.status == _NO_CONTENT:
+        return {}
+    try:
+        said: Any = orjson.loads(answer.body)
+    except orjson.JSONDecodeError as error:
+        raise SendFailed("Jira answered something else than JSON: correct url in [jira_notifier]") from error
+    return said if isinstance(said, dict) else {}
+
+
+def _is_done(issue: Any) -> bool:
+    """By the category of its status, because the names of statuses are each workflow's own."""
+    try:
+        return bool(issue["fields"]["status"]["statusCategory"]["key"] == "done")
+    except (KeyError, TypeError):
+        return False
 
 
 def _key(said: Any) -> str:

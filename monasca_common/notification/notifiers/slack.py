@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slack: a message by an incoming webhook, whose URL is the method's address."""
+"""Slack: a message by an incoming webhook, or by ``chat.postMessage``, whose URL is the method's address."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class SlackNotifier(Notifier):
     def send(self, notice: Notice, address: str) -> str:
         # Unescaped, a text could mention a channel or hide a link.
         text = self._tools.texts.text(notice).translate(_ESCAPES)[:_MOST_TEXT]
+        # Methods of the Web API name a channel as #alarms in their query, and a URL ends there.
+        address = address.replace("#", "%23")
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
         answer = self._tools.http.post(address, json_text.write({"text": text}), headers, self._settings.timeout)
         if refused := _refusal(answer.body):

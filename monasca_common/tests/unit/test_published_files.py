@@ -20,7 +20,14 @@ from monasca_common.api.settings import api_settings
 from monasca_common.kafka.config import config_file, consumer_settings, producer_settings
 from monasca_common.kafka.config import legacy as kafka_legacy
 from monasca_common.notification import legacy as notification_legacy
-from monasca_common.notification.settings import email_settings, jira_settings, notification_settings, webhook_settings
+from monasca_common.notification.settings import (
+    email_settings,
+    jira_settings,
+    notification_settings,
+    pagerduty_settings,
+    slack_settings,
+    webhook_settings,
+)
 from monasca_common.persister.settings import persister_settings
 from monasca_common.storage import legacy as storage_legacy
 from monasca_common.storage.base import Kind
@@ -227,13 +234,19 @@ class NotificationServiceTest(PublishedFilesTestCase):
             self.forget_warnings()
 
     def test_what_notifiers_no_longer_have_is_logged_with_the_reason(self):
-        extra = "[webhook_notifier]\ninsecure = true\nproxy = http://p\n[jira_notifier]\ncustom_formatter = f.yml\n"
+        extra = "[slack_notifier]\ninsecure = true\nproxy = http://p\n[jira_notifier]\ncustom_formatter = f.yml\n"
         _, logged = self.logged(self.everything, self.with_database("notification", extra))
-        self.assertEqual(2, sum(line.startswith("[webhook_notifier]") for line in logged))
+        self.assertEqual(2, sum(line.startswith("[slack_notifier]") for line in logged))
         self.assertIn("subject.txt", next(line for line in logged if line.startswith("[jira_notifier]")))
 
+    def test_the_old_endpoint_of_pagerduty_is_left_for_the_one_that_takes_its_events(self):
+        settings, logged = self.logged(pagerduty_settings, self.sample("notification-9.0.0-every-option"))
+        self.assertEqual("https://events.pagerduty.com/v2/enqueue", settings.url)
+        self.assertTrue(any(line.startswith("[pagerduty_notifier] url is ignored") for line in logged))
+
     def everything(self, conf):
-        return [read(conf) for read in (notification_settings, webhook_settings, email_settings, jira_settings)]
+        of_notifiers = (webhook_settings, email_settings, jira_settings, slack_settings, pagerduty_settings)
+        return [read(conf) for read in (notification_settings, *of_notifiers)]
 
     def with_database(self, name, extra=""):
         return self.sample(name, f"{extra}[alarms]\nconnection = sqlite:////tmp/alarms.sqlite\n")

@@ -153,6 +153,12 @@ class SlackTest(NotifierCase):
         self.assertIn("&lt;!channel&gt;", text)
         self.assertIn("{{ ''.__class__ }}", text)
 
+    def test_an_address_of_the_web_api_keeps_its_channel(self):
+        receiver = self.receiver()
+        address = receiver.url("/api/chat.postMessage?token=t0k&channel=#alarms")
+        self.notifier().send(notice_of(change(), "m1"), address)
+        self.assertEqual("/api/chat.postMessage?token=t0k&channel=%23alarms", receiver.requests[0][0])
+
     def test_what_slack_refuses_with_200_is_a_failure(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers(200, b'{"ok": false, "error": "channel_not_found"}')
@@ -214,6 +220,41 @@ class JiraTest(NotifierCase):
         for notice in notices * 2:
             self.jira_notifier().send(notice, self.address)
         self.assertEqual([1], [len(issue["comments"]) for issue in self.jira.issues.values()])
+
+    def come_back(self, *states, **options):
+        """The answers to further changes of an alarm whose issue was resolved, and its status."""
+        made = self.notifier(
+            f"[jira_notifier]\nurl = {self.jira.url('')}\ntoken = t\n"
+            + "".join(f"{name} = {value}\n" for name, value in options.items())
+        )
+        made.send(notice_of(change(), "m1"), self.address)
+        [issue] = self.jira.issues.values()
+        issue["status"] = "done"
+        answers = [
+            made.send(notice_of(change(new_state=state, time_ms=number), "m1"), self.address)
+            for number, state in enumerate(states)
+        ]
+        self.assertEqual(len(states), len(issue["comments"]))
+        return (*answers, issue["status"])
+
+    def test_a_resolved_issue_is_opened_again_when_the_alarm_comes_back(self):
+        answers = self.come_back("OK", "ALARM", "UNDETERMINED")
+        told = ["commented on OPS-1", "opened it again; commented on OPS-1", "commented on OPS-1", "transition 3"]
+        self.assertEqual(told, list(answers))
+
+    def test_the_transition_that_the_operator_names_opens_it(self):
+        self.jira.transitions["7"] = "Zurück an den Start"
+        named = {"reopen_transition": "zurück an den start"}
+        self.assertEqual(("opened it again; commented on OPS-1", "transition 7"), self.come_back("ALARM", **named))
+
+    def test_a_workflow_without_a_way_back_keeps_no_comment_away(self):
+        self.jira.transitions = {}
+        expected = ("no transition opens it again; commented on OPS-1", "done")
+        self.assertEqual(expected, self.come_back("ALARM"))
+
+    def test_an_account_that_may_not_open_it_comments(self):
+        self.jira.forbidden = ("/rest/api/2/issue/OPS-1/transitions",)
+        self.assertEqual(("it may not be opened again; commented on OPS-1", "done"), self.come_back("ALARM"))
 
     def test_each_alarm_has_an_issue_of_its_own(self):
         for alarm in ("a1", 'x" OR project = "SECRET'):
