@@ -89,7 +89,10 @@ def make_app(
     }
     app.add_route("/", Versions())
     app.add_route("/v2.0", Version())
-    app.add_route("/healthcheck", health.Health(checks))
+    checked = health.Health(checks)
+    app.add_route("/healthcheck", checked)
+    app.add_route("/readyz", checked)
+    app.add_route("/healthz", health.Liveness())
     max_series = settings.max_series_per_tenant
     series_limit = SeriesLimit(max_series, settings.region, reader) if max_series else None
     publishing = Publishing(producers, settings)

@@ -27,7 +27,9 @@ from monasca_common.models.limits import TENANT
 
 LOG = logging.getLogger(__name__)
 
-PUBLIC_PATHS = frozenset({"/", "", "/v2.0", "/v2.0/", "/healthcheck", "/metrics", "/openapi.json"})
+PUBLIC_PATHS = frozenset(
+    {"/", "", "/v2.0", "/v2.0/", "/healthcheck", "/healthz", "/readyz", "/metrics", "/openapi.json"}
+)
 
 POST_METRICS = "monasca:post_metrics"
 WRITE = "monasca:write"

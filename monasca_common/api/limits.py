@@ -28,7 +28,7 @@ _SPARE_THREADS = 8
 HEALTH_THREADS = 4
 
 #: Paths that are served whatever else is in flight.
-ALWAYS_SERVED = frozenset({"/healthcheck", "/metrics", "/v2.0", "/v2.0/", "/", ""})
+ALWAYS_SERVED = frozenset({"/healthcheck", "/healthz", "/readyz", "/metrics", "/v2.0", "/v2.0/", "/", ""})
 
 RETRY_AFTER_SECONDS = 1
 _TO_KAFKA = frozenset({"/v2.0/metrics", "/v2.0/logs", "/v1.0/events"})

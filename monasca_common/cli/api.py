@@ -10,6 +10,7 @@ from pathlib import Path
 from oslo_config import cfg
 
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.config import check_listener, register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.temporary_folder import temporary_folder
@@ -54,6 +55,7 @@ class Api(MonascaCommand):
             start_logging(conf)
             settings = check(conf)
             check_listener(API_GROUP, settings.host, settings.port)
+            check_at_start("api", conf)
         except ConfigurationError as error:
             return self.complain(str(error))
         Server(conf, settings).run()

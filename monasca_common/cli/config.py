@@ -21,7 +21,7 @@ from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import remedy
-from monasca_common.monitoring.settings import lag_settings
+from monasca_common.monitoring.settings import lag_settings, start_check_settings
 from monasca_common.notification.settings import (
     apprise_settings,
     email_settings,
@@ -193,14 +193,14 @@ def _groups(conf: cfg.ConfigOpts) -> None:
 
 _CHECKS: Mapping[str, Sequence[Check]] = MappingProxyType(
     {
-        "api": (_authentication, _api),
-        "lag": (lag_settings,),
+        "api": (_authentication, _api, start_check_settings),
+        "lag": (lag_settings, start_check_settings),
         "notification": (
             *(notification_settings, _address_keys, http_settings, webhook_settings),
-            *(email_settings, jira_settings, apprise_settings, status_settings),
+            *(email_settings, jira_settings, apprise_settings, status_settings, start_check_settings),
         ),
-        "persister": (_persister,),
-        "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate),
+        "persister": (_persister, start_check_settings),
+        "pipeline": (_aggregate, backfill_settings, spark_settings, _archive, _evaluate, start_check_settings),
     }
 )
 

@@ -7,6 +7,7 @@ from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, stop_on_signals
+from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 
@@ -33,6 +34,7 @@ class LagServe(MonascaCommand):
             register_logging(conf)
             configuration.read(parsed_args, conf)
             start_logging(conf)
+            check_at_start("lag", conf)
             lag_service.run(conf, lambda service: stop_on_signals(service.stop))
         except (ConfigurationError, cfg.Error) as error:
             return self.complain(str(error))

@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
 
@@ -47,6 +48,7 @@ class NotificationService(MonascaCommand):
             register_logging(conf)
             configuration.read(parsed_args, conf)
             start_logging(conf)
+            check_at_start("notification", conf)
             service.run(conf)
         except (ConfigurationError, cfg.Error) as error:
             return self.complain(str(error))

@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, stop_on_signals
+from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.config import register_logging, start_logging, started, stopped
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.models import times
@@ -94,6 +95,7 @@ class PipelineRun(PipelineCommand):
         configuration.read(parsed_args, conf)
         start_logging(conf)
         job = load_job(parsed_args.job, conf)
+        check_at_start("pipeline", conf)
         LOG.info("%s", started(f"pipeline {parsed_args.job}", **job.facts()))
         stop = threading.Event()
         with Shown(parsed_args.job, bounded=request.once or request.to_ms is not None or job.ends) as shown:

@@ -84,6 +84,12 @@ def durability_findings(topic: TopicDurability) -> list[Finding]:
 
 def retention_findings(topic: TopicDurability, group: str, lag: LagVerdict) -> Iterator[Finding]:
     """Whether retention removes messages before this group has read them. ``lag``: the group's in this topic."""
+    if lag.truncated:
+        text = (
+            f"group {group} has committed offsets {lag.truncated:,} beyond the end of the log: a replica that was "
+            "behind became the leader, or the topic was recreated, and what was acknowledged is lost; see `lag show`"
+        )
+        yield Finding(topic.name, Severity.ERROR, "truncated", (), text)
     if lag.deleted:
         text = f"{lag.deleted:,} messages were removed by retention before group {group} had read them: raise "
         yield Finding(topic.name, Severity.ERROR, "deleted_unread", (), f"{text}retention.ms, and see `lag show`")

@@ -55,6 +55,10 @@ topic = monevents
 group_id = persister-events
 group_instance_id = quickstart
 
+# One broker has one copy of each message, which is no news here.
+[monitoring]
+durability_check = off
+
 [spark]
 master = local[2]
 shuffle_partitions = 2

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``GET /healthcheck``: 200 while everything asked about works, else 503, and in the body what does not.
+"""``GET /healthcheck`` and ``/readyz``: 200 while everything asked about works, else 503 and what does not.
+
+``GET /healthz``: 200 while this worker answers at all.
 
 Posts need Kafka alone and reads storage alone, so a balancer of one kind asks for its part: ``?part=producer`` or
 ``?part=storage``; otherwise an unavailable database would take healthy writers out of rotation.
@@ -26,6 +28,7 @@ from monasca_common.storage.reader import PageOf, Reader, SeriesFilter
 LOG = logging.getLogger(__name__)
 
 _HEALTH = of(status=STRING)
+_LIVE = of(live={"type": "boolean"})
 _ALWAYS_TOLD = {"outstanding_messages", "oldest_unacknowledged_seconds"}
 _KEEP_SECONDS = 2.0  # the last result is returned again for so long: health checks must not become the load
 _NOBODY = "healthcheck"  # a tenant without series: one look at an index
@@ -61,6 +64,18 @@ class Health:
         for part, state in states.items():
             body[part] = {"status": _word(state.ok), **state.facts}
         response.data = msgspec.json.encode(body)
+
+    on_head = on_get
+
+
+class Liveness:
+    """What asks for nothing: a worker that gives this answer needs no restart."""
+
+    @operation("Whether this worker answers", returns=_LIVE)
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        response.content_type = falcon.MEDIA_JSON
+        response.cache_control = ["no-store"]
+        response.data = msgspec.json.encode({"live": True})
 
     on_head = on_get
 

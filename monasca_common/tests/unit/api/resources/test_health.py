@@ -32,9 +32,16 @@ class TestHealth(ApiCase):
         self.database = Database()
         self.client = self.new_client(reader=self.database, stalled_after_seconds=SECONDS)
 
-    def health(self, query=""):
-        answer = self.client.simulate_get("/healthcheck" + query)
+    def health(self, query="", path="/healthcheck"):
+        answer = self.client.simulate_get(path + query)
         return answer.status_code, answer.json
+
+    def test_a_worker_lives_and_is_not_ready_while_its_database_is_away(self):
+        self.database.away = True
+        self.assertEqual((200, {"live": True}), self.health(path="/healthz"))
+        self.assertEqual(self.health(), self.health(path="/readyz"))
+        self.assertEqual(503, self.health(path="/readyz")[0])
+        self.assertEqual(200, self.health("?part=producer", path="/readyz")[0])
 
     def test_everything_works(self):
         code, body = self.health()

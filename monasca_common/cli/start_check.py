@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service does at its start about topics that could lose its messages, as [monitoring] durability_check says."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections import defaultdict
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from oslo_config import cfg
+
+from monasca_common.cli import services
+from monasca_common.kafka import plugins
+from monasca_common.kafka.config import connection_settings
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
+from monasca_common.monitoring.durability import Finding, Severity, durability_findings, topic_durability
+from monasca_common.monitoring.settings import MONITORING_GROUP, start_check_settings
+
+LOG = logging.getLogger(__name__)
+
+_WARN_SECONDS = 3.0  # a service that would start without brokers does so after this
+_REFUSE_SECONDS = 30.0
+_ALL = "`monasca-common durability check` shows all of it"
+
+
+@dataclass(frozen=True, slots=True)
+class StartFindings:
+    """``errors``: by which messages could be lost, or not be written. ``unknown``: why nothing is known, or empty."""
+
+    errors: tuple[Finding, ...] = ()
+    unknown: str = ""
+
+
+def check_at_start(service: str, conf: cfg.ConfigOpts) -> None:
+    """``service``: one of those that `services` knows. Raises `ConfigurationError` where it must not start."""
+    mode = start_check_settings(conf).durability_check
+    if mode == "off":
+        return
+    found = _asked(service, conf, _REFUSE_SECONDS if mode == "refuse" else _WARN_SECONDS)
+    if mode == "warn":
+        if found.unknown:
+            LOG.info("whether messages could be lost is not known: %s", found.unknown)
+        elif found.errors:
+            LOG.warning("%s; %s", _told(found.errors), _ALL)
+    elif found.unknown:
+        raise _refused(f"whether messages could be lost is not known: {found.unknown}")
+    elif found.errors:
+        raise _refused(f"{_told(found.errors)}; {_ALL}")
+
+
+def _refused(reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{reason}; durability_check in group [{MONITORING_GROUP}] is refuse, with warn the service would start"
+    )
+
+
+def _told(errors: tuple[Finding, ...]) -> str:
+    first = errors[0]
+    more = f" (the first of {len(errors)} such findings)" if len(errors) > 1 else ""
+    return f"topic {first.topic}: {first.text}{more}"
+
+
+def _asked(service: str, conf: cfg.ConfigOpts, seconds: float) -> StartFindings:
+    """Asked by a child: before a service forks its workers, no client of Kafka may be in its process."""
+    forking = multiprocessing.get_context("fork")
+    ours, theirs = forking.Pipe(duplex=False)
+    child = forking.Process(target=_ask, args=(service, conf, theirs), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        if not ours.poll(seconds):
+            return StartFindings(unknown=f"the brokers did not answer within {seconds:g} s")
+        answer = ours.recv()
+        assert isinstance(answer, StartFindings)
+        return answer
+    except EOFError:
+        return StartFindings(unknown="the process that asked has ended without an answer")
+    finally:
+        ours.close()
+        child.kill()
+        child.join()
+
+
+def _ask(service: str, conf: cfg.ConfigOpts, answer: Connection) -> None:
+    try:
+        answer.send(StartFindings(tuple(start_errors(service, conf))))
+    except MessagingError as error:
+        answer.send(StartFindings(unknown=str(error)))
+
+
+def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
+    """Of the service's topics that are there. Raises `MessagingError`."""
+    names = defaultdict(set)
+    for topic in services.topics(service, conf):
+        names[topic.group].add(topic.name)
+    errors = []
+    for group, wanted in sorted(names.items()):
+        if connection_settings(conf, group).driver != "kafka":
+            continue
+        admin = plugins.load_admin(conf, group)
+        for described in topic_durability(admin, wanted & admin.partition_counts().keys()):
+            errors += [each for each in durability_findings(described) if each.severity is Severity.ERROR]
+    return errors

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of lag on a real Kafka whose segments really expire: its restart, its history, its process."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+import confluent_kafka
+from oslotest import base
+
+from monasca_common.devbroker import ports
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.kafka import open_producer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.monitoring.lag import LagStatus, LagWindow, partition_lag
+from monasca_common.monitoring.lag_history import read_history
+from monasca_common.monitoring.lag_service import LagService
+from monasca_common.monitoring.lag_survey import LagSurvey
+from monasca_common.monitoring.settings import LagSettings
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+
+SECONDS = 60.0
+_WINDOW_SECONDS = 1.0
+_SEGMENT_BYTES = 1024 * 1024  # the least that a broker takes
+_MESSAGE = b"x" * 10_000
+_RETENTION_SECONDS = 3.0
+# Segments are looked at ten times a second, so that they expire when they are to.
+_OFTEN = {"log.retention.check.interval.ms": "100", "log.initial.task.delay.ms": "0"}
+
+
+class LagServiceCase(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        fixture = self.useFixture(SharedKafkaCluster(config=_OFTEN))
+        self.cluster, self.admin = fixture.cluster, fixture.cluster.admin
+        self.new_topic = fixture.topic
+        self.own = uuid.uuid4().hex[:12]
+        self.group = f"group-{self.own}"
+        self.servers = self.cluster.direct_options()["bootstrap.servers"]
+        self.history = fixture.topic(config={"cleanup.policy": "compact"})
+
+    def topic(self, **config):
+        self.partition = TopicPartition(self.new_topic(config=config), 0)
+        return self.partition
+
+    def put(self, count, value=b"x", **options):
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
+        for _ in range(count):
+            producer.produce(self.partition.topic, value, partition=0, **options)
+        self.assertEqual(0, producer.flush(SECONDS))
+
+    def commit(self, offset):
+        self.admin.alter_group_offsets(self.group, {self.partition: offset})
+
+    def service(self):
+        """A new one knows what the topic has, and nothing else."""
+        connection = ConnectionSettings(self.servers)
+        settings = LagSettings(
+            connection,
+            ProducerSettings(connection),
+            window_seconds=_WINDOW_SECONDS,
+            groups=(self.group,),
+            topic=self.history,
+            read_seconds=SECONDS,
+        )
+        return LagService(settings, self.admin)
+
+    def survey(self, service=None):
+        """The verdict of a service on the partition."""
+        service = service or self.service()
+        with open_producer(ProducerSettings(ConnectionSettings(self.servers))) as producer:
+            found = service.survey(producer).of(self.group, self.partition)
+        return None if found is None else found.lag
+
+    def look(self):
+        """The verdict of one look without a history."""
+        window = LagWindow(seconds=_WINDOW_SECONDS)
+        survey = LagSurvey(self.admin, ConnectionSettings(self.servers), window, timeout_seconds=SECONDS)
+        now_ms = round(time.time() * 1000)
+        return partition_lag(survey.look([self.group], now_ms)[self.group][self.partition], now_ms, window)
+
+
+class TestRestart(LagServiceCase):
+    def test_a_restarted_service_knows_that_old_messages_have_only_just_come(self):
+        self.topic()
+        self.put(3)
+        self.commit(3)
+        time.sleep(_WINDOW_SECONDS + 0.2)  # so that the commit is older than the window
+        self.assertEqual(LagStatus.OK, self.survey().status)
+        self.put(2, timestamp=round(time.time() * 1000) - 3_600_000)
+        self.assertEqual((LagStatus.STOP, 2), (self.look().status, self.look().messages))
+        found = self.survey()
+        self.assertEqual((LagStatus.OK, 2), (found.status, found.messages))
+        self.wait_until(lambda: self.survey().status is LagStatus.STOP, "the group is taken for stopped")
+
+    def test_a_group_that_is_deleted_leaves_the_history(self):
+        self.topic()
+        self.put(1)
+        self.commit(1)
+        self.survey()
+        confluent = confluent_kafka.admin.AdminClient({**self.cluster.direct_options(), "log_level": 0})
+        confluent.delete_consumer_groups([self.group])[self.group].result(SECONDS)
+        self.assertIsNone(self.survey())
+        kept = read_history(self.admin, ConnectionSettings(self.servers), self.history, timeout_seconds=SECONDS)
+        self.assertEqual({}, kept.groups)
+
+    def test_a_consumer_that_reads_and_never_commits_is_judged(self):
+        self.topic()
+        consumer = confluent_kafka.Consumer(
+            {
+                **self.cluster.direct_options(),
+                "group.id": self.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "log_level": 0,
+            }
+        )
+        self.addCleanup(consumer.close)
+        consumer.subscribe([self.partition.topic])
+        self.wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment(), "the assignment")
+        self.put(5)
+        service = self.service()
+        self.assertEqual((LagStatus.OK, 0), (self.survey(service).status, self.survey(service).messages))
+        self.put(4)
+
+        def has_stopped():
+            consumer.poll(0.1)
+            return self.survey(service).status is LagStatus.STOP
+
+        self.wait_until(has_stopped, "the group is taken for stopped")
+        self.assertEqual(4, self.survey(service).messages)
+
+
+class TestExpiry(LagServiceCase):
+    def test_headroom_by_time_is_over_no_later_than_the_messages(self):
+        self.topic(**{"retention.ms": str(round(_RETENTION_SECONDS * 1000)), "segment.ms": "1000"})
+        self.put(1)
+        self.commit(0)
+        service = self.service()
+        first, at = self.survey(service), time.monotonic()
+        self.assertTrue(0 < first.headroom_seconds <= _RETENTION_SECONDS, first)
+        # A broker removes no segment that is still written to, and a new one begins with a message.
+        self.wait_until(lambda: self.put(1) or self.survey(service).deleted, "the expiry")
+        self.assertLessEqual(first.headroom_seconds, time.monotonic() - at + 0.1)
+        self.assertEqual(0.0, self.survey(service).headroom_seconds or 0.0)
+
+    def test_headroom_by_size_comes_from_how_the_start_moves_and_shrinks_to_nothing(self):
+        limit = {"retention.bytes": str(2 * _SEGMENT_BYTES), "segment.bytes": str(_SEGMENT_BYTES)}
+        self.topic(**limit)
+        self.put(1000, _MESSAGE)
+        self.commit(900)
+        service = self.service()
+        rooms = []
+
+        def has_lost():
+            self.put(60, _MESSAGE)
+            lag = self.survey(service)
+            rooms.append(lag.headroom_seconds)
+            return lag.deleted
+
+        self.wait_until(has_lost, lambda: f"messages that are deleted unread; headroom {rooms}")
+        known = [room for room in rooms if room is not None]
+        self.assertGreater(len(known), 2)
+        self.assertGreater(max(known[:-1]), 0.0)
+        self.assertEqual(0.0, known[-1])
+
+
+class TestProcess(LagServiceCase):
+    def test_it_serves_prometheus_and_probes_and_ends_with_0_at_sigterm(self):
+        self.topic()
+        self.put(5)
+        self.commit(2)
+        (port,) = ports.free_ports(1)
+        text = f"[kafka]\nbootstrap_servers = {self.servers}\n[lag]\ninterval_seconds = 1\n"
+        text += f"groups = {self.group}\ntopic = {self.history}\nstatus_port = {port}\n"
+        config = self.create_tempfiles([("lag", text)], ".conf")[0]
+        arguments = [sys.executable, "-m", "monasca_common.cli.main", "lag", "serve", "--config-file", config]
+        process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.wait_until(lambda: process.poll() is not None or self.get(port, "/readyz")[0] == 200, "ready")
+        self.assertEqual(
+            (200, True), (self.get(port, "/healthz")[0], json.loads(self.get(port, "/healthz")[1])["live"])
+        )
+        labels = f'group="{self.group}",partition="0",topic="{self.partition.topic}"'
+        self.assertIn(f"monasca_lag_messages{{{labels}}} 3.0", self.get(port, "/metrics")[1])
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS))
+
+    def get(self, port, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=SECONDS) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return None, ""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a service does at its start about topics that could lose its messages."""
+
+import time
+from unittest import mock
+
+import fixtures
+
+from monasca_common.cli import start_check
+from monasca_common.cli.start_check import check_at_start
+from monasca_common.kafka.errors import ConfigurationError, RetriableError
+from monasca_common.kafka.transport.admin import TopicDescription
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+
+
+class StartingAdmin:
+    """Of a cluster whose topics have ``copies``."""
+
+    def __init__(self, copies=3, failure=None, wait_seconds=0.0):
+        self.copies, self.failure, self.wait_seconds = tuple(range(copies)), failure, wait_seconds
+
+    def partition_counts(self):
+        time.sleep(self.wait_seconds)
+        if self.failure is not None:
+            raise self.failure
+        return {"monasca-lag": 1, "other": 1}
+
+    def topic_configs(self, topics):
+        config = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+        return {topic: {**config, "retention.ms": "1000", "cleanup.policy": "compact"} for topic in topics}
+
+    def describe_topics(self, names):
+        return {name: TopicDescription(name, "id", 1, (0,), (self.copies,), (self.copies,)) for name in names}
+
+
+class StartCheckTest(ConfigurationTestCase):
+    def check(self, mode, admin=None, kafka=""):
+        """Its error, or ``None``; what it logs is in ``self.log``."""
+        self.log = self.useFixture(fixtures.FakeLogger(start_check.__name__, nuke_handlers=False))
+        conf = self.with_kafka(**({"monitoring": f"durability_check = {mode}"} if mode else {}), kafka=kafka)
+        with mock.patch.object(start_check.plugins, "load_admin", lambda *_: admin):
+            try:
+                return check_at_start("lag", conf)
+            except ConfigurationError as error:
+                return str(error)
+
+    def test_topics_that_are_safe_are_no_matter(self):
+        for mode in ("", "warn", "refuse"):
+            self.assertIsNone(self.check(mode, StartingAdmin()))
+            self.assertEqual("", self.log.output)
+
+    def test_by_default_the_service_starts_and_says_in_one_line_what_could_be_lost(self):
+        self.assertIsNone(self.check("", StartingAdmin(copies=1)))
+        [line] = self.log.output.splitlines()
+        for part in ("topic monasca-lag: there is one copy of each message", "monasca-common durability check"):
+            self.assertIn(part, line)
+
+    def test_with_refuse_it_does_not_start(self):
+        refused = self.check("refuse", StartingAdmin(copies=1))
+        for part in ("topic monasca-lag: there is one copy", "durability_check in group [monitoring] is refuse"):
+            self.assertIn(part, refused)
+
+    def test_brokers_that_do_not_answer_are_waited_for_by_the_service_unless_it_is_to_refuse(self):
+        silent = StartingAdmin(failure=RetriableError("no answer from kafka:9092"))
+        self.assertIsNone(self.check("warn", silent))
+        self.assertIn("no answer from kafka:9092", self.check("refuse", silent))
+
+    def test_the_wait_is_bounded(self):
+        with mock.patch.object(start_check, "_WARN_SECONDS", 0.1):
+            self.assertIsNone(self.check("warn", StartingAdmin(wait_seconds=60.0)))
+        self.assertIn("did not answer within 0.1 s", self.log.output)
+
+    def test_off_asks_nobody(self):
+        self.assertIsNone(self.check("off", None))
+
+    def test_a_broker_in_memory_is_not_asked(self):
+        self.assertIsNone(self.check("refuse", None, kafka="driver = memory"))
