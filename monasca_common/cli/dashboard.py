@@ -28,7 +28,8 @@ _LEAST_CHARACTERS = 12
 
 
 class Dashboard(MonascaCommand):
-    """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: lag, dead letters, durability, load, and metrics.
+    """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability,
+    load, and metrics.
 
     It listens where [dashboard] host and port say, and only reads. A stop ends with status 0; a configuration that
     cannot work, or is not safe, ends with 1.
@@ -42,6 +43,7 @@ class Dashboard(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        from monasca_common.monitoring.audit.settings import audit_settings
         from monasca_common.monitoring.dashboard.app import login_of
         from monasca_common.monitoring.dashboard.panels import kafka_panels
         from monasca_common.monitoring.dashboard.server import DashboardServer
@@ -58,12 +60,13 @@ class Dashboard(MonascaCommand):
             connection = connection_settings(conf, KAFKA_GROUP)
             check_listener(DASHBOARD_GROUP, settings.host, settings.port)
             login = login_of(settings, conf)
+            audit = audit_settings(conf)
             letters = dead_letter_topics(parsed_args.config_file)
         except ConfigurationError as error:
             return self.complain(str(error))
         DashboardServer(
             settings,
-            lambda: kafka_panels(settings, lambda: plugins.load_admin(conf), connection, letters, _now_ms),
+            lambda: kafka_panels(settings, lambda: plugins.load_admin(conf), connection, audit, letters, _now_ms),
             login,
         ).run()
         return 0

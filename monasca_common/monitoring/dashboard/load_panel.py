@@ -21,6 +21,7 @@ EMPTY = PanelView(
     "",
     "Messages that came in per second between the last two looks, and how old the oldest is that a consumer of the "
     "topic has not read. The line is the messages per second at each of the last looks.",
+    header=0,
 )
 _COLUMNS = ("Topic", "In per s", "Delay", "Slowest consumer", "Messages in all", "Trend")
 

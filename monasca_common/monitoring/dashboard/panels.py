@@ -8,6 +8,8 @@ from typing import Any
 
 from monasca_common.kafka import Admin
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.monitoring.audit.settings import AuditSettings
+from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer, audit_panel
 from monasca_common.monitoring.dashboard.dead_letter_panel import DLQ_GROUP, DeadLetterGatherer, dead_letter_panel
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityGatherer, durability_panel
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer, lag_panel
@@ -18,7 +20,7 @@ from monasca_common.monitoring.dashboard.view import PanelView
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_survey import LagSurvey
 
-# What changes seldom, and costs a request a topic, is looked at so many times less often.
+# What changes seldom, and costs work for each topic, is looked at so many times less often.
 _SELDOM = 6
 
 
@@ -45,6 +47,7 @@ class Panels:
         now_ms = self._now_ms()
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
         return [
+            audit_panel(self._snapshot("audit"), now_ms),
             lag_panel(lag, now_ms),
             dead_letter_panel(self._snapshot("dead-letters"), now_ms),
             durability_panel(self._snapshot("durability"), now_ms),
@@ -64,6 +67,7 @@ def kafka_panels(
     settings: DashboardSettings,
     load_admin: Callable[[], Admin],
     connection: ConnectionSettings,
+    audit: AuditSettings,
     dead_letter_topics: Iterable[str],
     now_ms: Callable[[], int],
 ) -> Panels:
@@ -83,6 +87,7 @@ def kafka_panels(
     survey = LagSurvey(load_admin(), connection, window, timeout_seconds=timeout)
     sources = [
         source("lag", LagGatherer(survey, window, left_out={DLQ_GROUP})),
+        source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),
         source(

@@ -40,7 +40,7 @@ _SIGNS = {Tone.GOOD: "\N{CHECK MARK}", Tone.UNKNOWN: "?", Tone.WARNING: "!", Ton
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """``shade``: 0 to 4, how strongly a cell of a heat map stands out; ``None`` for other cells. ``trend``: the points
+    """``shade``: of a cell of a heat map. ``trend``: the points
     of a small line, each 0 to 1, the oldest first. ``note``: said by the pointer and by screen readers."""
 
     text: str
@@ -48,7 +48,7 @@ class Cell:
     href: str = ""
     note: str = ""
     is_number: bool = False
-    shade: int | None = None
+    shade: str = ""
     trend: tuple[float, ...] = ()
 
 
@@ -73,7 +73,8 @@ class Concern:
 @dataclass(frozen=True, slots=True)
 class PanelView:
     """``summary``: one sentence. ``explanation``: what the columns mean. ``digest``: rows for the overview, where they
-    differ. ``stale``: why its figures are old, or missing."""
+    differ. ``stale``: why its figures are old, or missing. ``header``: which cell names its row.
+    """
 
     name: str
     title: str
@@ -84,6 +85,7 @@ class PanelView:
     digest: tuple[TableRow, ...] = ()
     concerns: tuple[Concern, ...] = ()
     stale: str = ""
+    header: int = 1
 
     @property
     def tone(self) -> Tone:

@@ -16,7 +16,9 @@ from monasca_common.devbroker.fixtures import KafkaClusterFixture
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import dead_letters
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
 from monasca_common.monitoring.dashboard.app import FileLogin, make_app
+from monasca_common.monitoring.dashboard.audit_panel import audit_figures
 from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigures
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures
@@ -149,9 +151,11 @@ class MadeUpFigures:
         reason = LetterReason("topic-0001", "reader", "Poison: the value is not JSON", 7, 1_700_000_000_000)
         self.dead_letters = (DeadLetterFigures("topic-0001.dlq", 7, (reason,)),)
 
+        self.audit = audit_figures(_balances(names), _now_ms(), 600)
+
     def panels(self):
-        names = {"lag": "lag", "load": "load", "durability": "durability", "dead-letters": "dead_letters"}
-        return Panels({name: self.source(name, each) for name, each in names.items()}, _now_ms)
+        names = ("audit", "lag", "load", "durability", "dead-letters")
+        return Panels({name: self.source(name, name.replace("-", "_")) for name in names}, _now_ms)
 
     def source(self, name, attribute):
         def gather(_now_ms):
@@ -164,6 +168,33 @@ class MadeUpFigures:
 
 def _now_ms():
     return time.time_ns() // 1_000_000
+
+
+def _balances(names):
+    """Two hours of each topic; the first lost some at the database, the second has some twice in its log."""
+    newest = _now_ms() // 600_000 * 600_000
+    for number, name in enumerate(names):
+        for back in range(12):
+            for tier in ("broker", "database"):
+                lost = {4: 2, 5: 80, 6: 700}.get(back, 0) if number == 0 and tier == "database" else 0
+                late = 40 if back == 0 and tier == "database" else 0
+                verdict = AuditVerdict.INCOMPLETE if lost else AuditVerdict.OPEN if late else AuditVerdict.OK
+                yield Balance(
+                    name,
+                    newest - back * 600_000,
+                    tier,
+                    "",
+                    expected=1000,
+                    messages=1000 - lost - late,
+                    lost=lost,
+                    late=late,
+                    duplicates=3 if number == 1 and back == 2 and tier == "broker" else 0,
+                    surplus=0,
+                    bytes=100_000,
+                    mean_delay_seconds=0.2,
+                    max_delay_seconds=1.4,
+                    verdict=verdict,
+                )
 
 
 class TestDashboardInBrowser(Waiting, base.BaseTestCase):
@@ -196,7 +227,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         page.fill("#find", "topic-0777")
         page.press("#find", "Enter")
         page.wait_for_url("**find=topic-0777")
-        self.assertEqual(["reader-of-topic-0777"], page.locator("tbody td a").all_inner_texts())
+        self.assertEqual(["reader-of-topic-0777"], page.locator("tbody th a").all_inner_texts())
         keep_picture(page, "found")
 
     def test_everything_is_reached_by_keys_and_the_focus_stays_while_figures_change(self):
@@ -208,8 +239,9 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         page.keyboard.press("Enter")
         self.assertEqual("content", page.evaluate("document.activeElement.id"))
         page.keyboard.press("Tab")
-        self.assertEqual("/lag", page.evaluate("document.activeElement.getAttribute('href')"))
+        self.assertEqual("/audit", page.evaluate("document.activeElement.getAttribute('href')"))
         ok = LagVerdict(LagStatus.OK, 777, 2.0, 0, None, 1.0)
+        figures.audit = audit_figures((), 0, 600)
         figures.lag = (GroupFigures("the-only-reader", ok, {TopicPartition("metrics", 0): ok}),)
         figures.durability = DurabilityFigures(1, ())
         page.locator("td", has_text="777").wait_for()
@@ -227,7 +259,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         page = self.browser.page()
         page.goto(self.serve())
         self.assertIn("things are wrong", page.get_by_role("status").inner_text())
-        for title in ("Consumers", "Dead letters", "Durability", "Load and delay"):
+        for title in ("Completeness", "Consumers", "Dead letters", "Durability", "Load and delay"):
             region = page.get_by_role("region", name=re.compile(f"^{title}")).first
             self.assertEqual(1, region.get_by_role("table", name=title).count(), title)
             self.assertGreater(region.get_by_role("columnheader").count(), 4)
@@ -243,7 +275,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
             page = self.browser.page(scheme)
             page.goto(url)
             grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-            for path in ("/", "/lag", "/durability"):
+            for path in ("/", "/audit", "/lag", "/durability"):
                 page.goto(url + path)
                 self.assertEqual([], page.evaluate(CONTRAST), f"{path} {scheme}")
             page.goto(url)

@@ -4,6 +4,8 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
+from monasca_common.monitoring.dashboard.audit_panel import audit_figures, audit_panel
 from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason, dead_letter_panel
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigures, durability_panel
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, group_panel, lag_panel
@@ -27,6 +29,84 @@ def group(name, verdict, **facts):
 
 def texts(view):
     return [[cell.text for cell in row.cells] for row in view.rows]
+
+
+class AuditPanelTest(base.BaseTestCase):
+    """Buckets of a minute; it is 00:03:20."""
+
+    NOW_MS = 200_000
+
+    def balance(self, minute, tier="database", expected=1000, lost=0, late=0, duplicates=0, surplus=0, **facts):
+        return Balance(
+            topic="metrics",
+            bucket_ms=minute * 60_000,
+            tier=tier,
+            application="",
+            expected=expected,
+            messages=expected - lost - late,
+            lost=lost,
+            late=late,
+            duplicates=duplicates,
+            surplus=surplus,
+            bytes=0,
+            mean_delay_seconds=0.1,
+            max_delay_seconds=1.5,
+            **{"verdict": AuditVerdict.OK, **facts},
+        )
+
+    def panel(self, *balances):
+        return audit_panel(Snapshot(audit_figures(balances, self.NOW_MS, 60), 0), self.NOW_MS)
+
+    def cells(self, view):
+        """The first four minutes, of the first row."""
+        return [(cell.text, cell.shade) for cell in view.rows[0].cells[7:11][::-1]]
+
+    def test_everything_that_arrived_is_fine(self):
+        view = self.panel(self.balance(1), self.balance(2))
+        self.assertEqual(("1 topic is counted; 0 messages missing.", ()), (view.summary, view.concerns))
+        self.assertEqual([("", "none"), ("100", "full"), ("100", "full"), ("", "none")], self.cells(view))
+        self.assertEqual("00:03", view.columns[7])
+
+    def test_what_is_lost_stands_out_where_it_was_lost_and_is_told_in_words(self):
+        view = self.panel(self.balance(1), self.balance(2, lost=3, late=4, verdict=AuditVerdict.INCOMPLETE))
+        self.assertEqual(
+            [(Tone.ERROR, "metrics at database: 3 lost and 4 not arrived of 1,000 messages from 00:02 UTC")],
+            [(each.tone, each.text) for each in view.concerns],
+        )
+        self.assertEqual(("\N{MULTIPLICATION X} 99.3", "some"), self.cells(view)[2])
+        self.assertIn("993 of 1,000 messages, 3 lost, 4 late", view.rows[0].cells[8].note)
+
+    def test_the_more_is_missing_the_more_it_stands_out(self):
+        view = self.panel(
+            *(
+                self.balance(minute, lost=lost, verdict=AuditVerdict.INCOMPLETE)
+                for minute, lost in ((0, 1), (1, 50), (2, 500))
+            )
+        )
+        self.assertEqual(["some", "much", "most", "none"], [shade for _, shade in self.cells(view)])
+        self.assertIn("551 lost of 3,000 messages since 00:00", view.concerns[0].text)
+
+    def test_one_of_a_million_is_not_rounded_away(self):
+        view = self.panel(self.balance(2, expected=1_000_000, lost=1, verdict=AuditVerdict.INCOMPLETE))
+        self.assertEqual("\N{MULTIPLICATION X} 99.9", self.cells(view)[2][0])
+
+    def test_what_may_be_on_its_way_is_no_concern(self):
+        view = self.panel(self.balance(3, late=10, verdict=AuditVerdict.OPEN))
+        self.assertEqual((), view.concerns)
+        self.assertEqual(("\N{HORIZONTAL ELLIPSIS} 99.0", "open"), self.cells(view)[3])
+
+    def test_records_that_are_there_twice_are_shown(self):
+        view = self.panel(self.balance(2, tier="broker", duplicates=2, surplus=1))
+        self.assertEqual((("100 +3", "more"), ()), (self.cells(view)[2], view.concerns))
+
+    def test_what_was_lost_before_the_shown_buckets_is_told_too(self):
+        early = self.balance(-100, lost=3, verdict=AuditVerdict.INCOMPLETE)
+        view = self.panel(early, self.balance(2))
+        self.assertEqual(1, len(view.concerns))
+        self.assertEqual(Tone.ERROR, view.rows[0].tone)
+
+    def test_without_an_audit_it_says_so(self):
+        self.assertIn("nothing counts messages", self.panel().summary)
 
 
 class LagPanelTest(base.BaseTestCase):
