@@ -18,7 +18,10 @@ def run(job: Job) -> Figures:
     bulk = VALUES[:BULK]
     bulks = job.messages // BULK // job.threads
     outcomes: list[int] = []
-    with ours.producer(job, **(EAGER if job.case == "publish-8-eager" else {})) as producer:
+    changes = EAGER if job.case == "publish-8-eager" else {}
+    with ours.audited(job, "producer") as reporter, ours.producer(job, **changes) as producer:
+        if reporter is not None:
+            reporter.watch(producer)
         producer.publish(job.topic, bulk).raise_for_undelivered()
 
         def work() -> None:

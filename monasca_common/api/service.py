@@ -22,6 +22,8 @@ from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.config import producer_settings
+from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import driver_of, open_storage
 from monasca_common.storage.reader import Reader
@@ -44,7 +46,8 @@ class Service:
         self._reader: Reader | None = storage.open_reader() if storage is not None else None
         alarms_settings = alarms_settings_of(conf)
         self._alarms = AlarmsDatabase(alarms_settings) if alarms_settings is not None else None
-        self._producers = TopicProducers(_opening(conf, self.settings), self.settings)
+        self._audit = _audit(conf)
+        self._producers = TopicProducers(_opening(conf, self.settings, self._audit), self.settings)
         self._producers.of(self.settings.metrics_topic)  # what keeps producers from opening is told at the start
         self.app: Access = make_app(
             self.settings,
@@ -62,6 +65,8 @@ class Service:
         left = self._producers.close(self.settings.stop_timeout_seconds)
         if left:
             LOG.error("%d messages are left undelivered by this stop; their clients got 503", left)
+        if self._audit is not None:
+            self._audit.close()
         if self._reader is not None:
             self._reader.close()
         if self._alarms is not None:
@@ -69,12 +74,26 @@ class Service:
         self.app.close()
 
 
-def _opening(conf: cfg.ConfigOpts, settings: ApiSettings) -> Callable[[str], kafka.KafkaProducer]:
+def _audit(conf: cfg.ConfigOpts) -> AuditReporter | None:
+    settings = audit_settings(conf)
+    return AuditReporter(settings, producer_settings(conf), "api", "api").open() if settings.enabled else None
+
+
+def _opening(
+    conf: cfg.ConfigOpts, settings: ApiSettings, audit: AuditReporter | None
+) -> Callable[[str], kafka.KafkaProducer]:
     """Opens a topic's producer. Together they hold no more than ``[kafka] budget_bytes``: each has its share."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
     own = replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
-    return lambda _topic: kafka.open_producer(own)
+
+    def opened(_topic: str) -> kafka.KafkaProducer:
+        producer = kafka.open_producer(own)
+        if audit is not None:
+            audit.watch(producer)
+        return producer
+
+    return opened
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:
@@ -84,6 +103,7 @@ def check(conf: cfg.ConfigOpts) -> ApiSettings:
     """
     settings = api_settings(conf)
     row_limits(conf)
+    audit_settings(conf)
     storage_of(conf)
     if alarms_settings_of(conf) is not None:
         address_keys(conf)

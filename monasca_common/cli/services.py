@@ -19,6 +19,7 @@ from monasca_common.cli import configuration
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.monitoring.settings import lag_settings
 from monasca_common.notification.settings import CHANGES_GROUP, PERIODIC_GROUP, RETRIES_GROUP, notification_settings
 from monasca_common.persister.settings import persister_settings
@@ -74,7 +75,7 @@ def read_service(service: str, files: Sequence[str]) -> cfg.ConfigOpts:
 
 def topics(service: str, conf: cfg.ConfigOpts) -> list[ServiceTopic]:
     """The topics that a service needs, each once; dead letters last. Raises `ConfigurationError`."""
-    found = _TOPICS[service](conf)
+    found = [*_TOPICS[service](conf), *_of_audit(conf)]
     return sorted(dict.fromkeys(found), key=lambda each: each.dead_letters)
 
 
@@ -134,6 +135,12 @@ def _evaluate_settings(conf: cfg.ConfigOpts) -> EvaluateSettings | None:
         return evaluate_settings(conf)
     except NoAlarmsDatabase:
         return None
+
+
+def _of_audit(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    audit = audit_settings(conf)
+    if audit.enabled:
+        yield ServiceTopic(audit.topic, KAFKA_GROUP)
 
 
 def _of_notification(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:

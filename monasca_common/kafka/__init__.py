@@ -67,6 +67,7 @@ from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.restarts import failures_in_a_row, restart_delay_seconds, run_with_restarts
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import StopReport
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.outgoing import portions
@@ -95,6 +96,7 @@ __all__ = [
     "DeadLetters",
     "Delivery",
     "DeliveryAbandoned",
+    "DeliveryCounter",
     "DeliveryError",
     "DeliveryRefused",
     "DeliveryReport",

@@ -26,6 +26,8 @@ from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
+from monasca_common.monitoring.audit.reader_audit import ReaderAudit
+from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.persister.handler import Decoder, RowsHandler
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.start_offsets import StartOffsets
@@ -101,6 +103,7 @@ class Member:
             writers = WriterPool(self._storage)
             stack.callback(writers.close)
             starts = StartOffsets(writers, self._status)
+            hooks = [_StatusHook(self._status), *_audit_hooks(self._group, self._storage, stack)]
             producer = stack.enter_context(_opened_producer(self._group))
             consumer = stack.enter_context(_opened_consumer(self._group, starts, self._storage))
             handler = RowsHandler(
@@ -120,7 +123,7 @@ class Member:
                 threads=self._group.threads,
                 max_wait_seconds=consumer.settings.max_wait_time_seconds,
                 accounted=handler.accounted,
-                hooks=[_StatusHook(self._status)],
+                hooks=hooks,
             )
             self._status.begin(lambda: processor.stop(0))
             self._processor, self._consumer = processor, consumer
@@ -208,6 +211,13 @@ class _MetricDecoders(threading.local):
 
     def __call__(self, values: Sequence[bytes | None]) -> Decoded[Measurement]:
         return self._decoder.decode_all(values)
+
+
+def _audit_hooks(group: GroupSettings, storage: Storage, stack: contextlib.ExitStack) -> Iterator[Hook]:
+    if group.audit is not None:
+        reporter = AuditReporter(group.audit, group.producer, "database", group.consumer.group_id)
+        keeps_positions = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
+        yield ReaderAudit(stack.enter_context(reporter), keeps_positions=keeps_positions)
 
 
 @contextlib.contextmanager

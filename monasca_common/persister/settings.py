@@ -24,6 +24,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.models.limits import MOST_DIMENSIONS
+from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
 from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import StorageSettings, storage_settings
@@ -63,7 +64,7 @@ class GroupSettings:
     """One kind of data: its consumer, and how many processes and threads share the work. ``name``: its option group.
 
     ``producer`` writes the dead letters, to the servers that the consumer reads from. ``max_dimensions``: that of
-    ``[storage]``; what has more is a dead letter.
+    ``[storage]``; what has more is a dead letter. ``audit``: ``None``: what is stored is not reported.
     """
 
     name: str
@@ -104,6 +105,7 @@ class GroupSettings:
     consumer: ConsumerSettings
     producer: ProducerSettings
     max_dimensions: int = MOST_DIMENSIONS
+    audit: AuditSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,12 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
     read = GroupReader(conf, _PERSISTER)
     readers = [GroupReader(conf, group) for group in _GROUPS.values()]
     storage = storage_settings(conf)
+    audit = audit_settings(conf)
     groups = tuple(
-        _group_settings(conf, each, read["max_cached_series"], storage.max_dimensions)
+        replace(
+            _group_settings(conf, each, read["max_cached_series"], storage.max_dimensions),
+            audit=audit if audit.enabled else None,
+        )
         for each in readers
         if each["enabled"]
     )

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.errors import DeliveryError, DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
 from monasca_common.kafka.transport.base import RawMessage
 
@@ -61,6 +62,8 @@ class Book(Protocol):
     attentive: bool  # whether a delivered send is of interest to anybody beside the next flush
     now: float
     finished: TransportError | None
+    counter: DeliveryCounter | None
+    acknowledged: list[RawMessage] | None  # where deliveries are counted, those that were not counted yet
 
     @property
     def budget(self) -> Room: ...
@@ -130,6 +133,8 @@ class Pending:
         ledger, watchers = self.ledger, self.watchers
         if error is None and not ledger.attentive:
             if watchers is None:
+                if ledger.acknowledged is not None:
+                    ledger.acknowledged.append(message)
                 del ledger.outstanding[self]
                 ledger.delivered += 1
                 ledger.budget.left_bytes += self.size
@@ -138,6 +143,8 @@ class Pending:
                 return
             if len(watchers) == 1 and watchers[0].__class__ is Latch and not ledger.own_ids:
                 latch: Any = watchers[0]
+                if ledger.acknowledged is not None:
+                    ledger.acknowledged.append(message)
                 self.partition = message.partition()
                 self.offset = message.offset()
                 self.outcome = _DELIVERED
@@ -274,6 +281,7 @@ class PlainBulk:
         """For each message the one that librdkafka calls: of all objects that know their place, the cheapest. Drawing
         one takes its message out of ``places``."""
         partitions, offsets = self._partitions, self._offsets
+        acknowledged = self.ledger.acknowledged
 
         def answered(index: int, error: Any, message: RawMessage) -> None:
             if error is not None or self._pendings is not None:
@@ -283,6 +291,8 @@ class PlainBulk:
                     self.ledger.break_up(self)[index](error, message)
                     raise
                 return
+            if acknowledged is not None:
+                acknowledged.append(message)
             offset, partition = message.offset(), message.partition()
             offsets[index] = offset
             partitions[index] = partition

@@ -34,6 +34,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.producer.budget import Budget
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.in_flight import Bulk, DoubtfulPending, Latch, Pending, PlainBulk
 from monasca_common.kafka.producer.listeners import Listener, Listeners
 from monasca_common.kafka.producer.outcome import Outcome, classify
@@ -89,6 +90,8 @@ class Ledger:
         self.finished: TransportError | None = None  # the client's fatal error
         self.now = clock.monotonic()  # refreshed whenever the client is served: precise enough, and free in `send`
         self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
+        self.counter: DeliveryCounter | None = None
+        self.acknowledged: list[RawMessage] | None = None  # the counter's
         self._clock = clock
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._undelivered: list[Pending] = []  # sends for the next flush; they keep their room
@@ -135,9 +138,23 @@ class Ledger:
         The first of the book need not be the oldest: what waited for room, or was part of a bulk that is broken up, is
         entered behind younger ones. So all are looked at, here and not in `send`.
         """
-        entries = [*self.outstanding, *self.bulks]
-        oldest = min(map(_queued_at, entries), default=None)
-        return 0.0 if oldest is None else max(0.0, self._clock.monotonic() - oldest)
+        return max(0.0, self._clock.monotonic() - self.oldest_queued_at())
+
+    def count_deliveries(self, bucket_seconds: int) -> DeliveryCounter:
+        """Count them from now on; call it before anything is sent."""
+        self.counter = DeliveryCounter(self, self._clock, bucket_seconds)
+        self.acknowledged = self.counter.acknowledged
+        return self.counter
+
+    def served(self) -> None:
+        """The client was served. Under the ``serving`` lock."""
+        self.tick()
+        if self.acknowledged and self.counter is not None:
+            self.counter.settle()
+
+    def oldest_queued_at(self) -> float:
+        """When the oldest message in the book was queued; infinity without one."""
+        return min(map(_queued_at, [*self.outstanding, *self.bulks]), default=float("inf"))
 
     # Reserved
 
@@ -236,6 +253,8 @@ class Ledger:
         elif error is None:
             pending.partition = message.partition()
             pending.offset = message.offset()
+            if self.acknowledged is not None:
+                self.acknowledged.append(message)
             if self._refusals:
                 self._forget_refusal(pending.topic)
             self._settle(pending, _DELIVERED)

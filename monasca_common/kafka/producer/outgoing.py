@@ -67,6 +67,8 @@ class Outgoing:
         if not isinstance(key, bytes | None) or not isinstance(full.value, bytes | None):
             _wrong_key_or_value(key, full.value)
         _check_time(full.timestamp_ms)
+        if full.timestamp_ms is not None and self._ledger.counter is not None:
+            self._ledger.counter.own_times = True
         own = message_id is not None
         size = _size(full, key, message_id)
         message_id = message_id if own else self._new_id(topic)

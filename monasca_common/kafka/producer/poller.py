@@ -209,19 +209,19 @@ class Poller:
         self._served = True
         for transport in self._transports():
             transport.poll(0)
-        self._ledger.tick()
+        self._ledger.served()
 
     def _linger(self, timeout: float) -> bool:
         self._served = True
         transports = self._transports()
         for transport in transports:
             transport.poll(timeout / len(transports))
-        self._ledger.tick()
+        self._ledger.served()
         return True
 
     def _flush(self, timeout: float) -> bool:
         self._served = True
         transports = self._transports()
         left = sum([transport.flush(timeout / len(transports)) for transport in transports])
-        self._ledger.tick()
+        self._ledger.served()
         return left > 0

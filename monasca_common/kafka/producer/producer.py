@@ -33,6 +33,7 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.producer import forgotten
 from monasca_common.kafka.producer.client import Client
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.in_flight import Bulk, Pending, PlainBulk
 from monasca_common.kafka.producer.ledger import Ledger, Unreported
@@ -325,13 +326,19 @@ class KafkaProducer(RefusesOldArguments):
                     self._retirement.release(self._client.limits)
             self._check_open("reopen")
 
+    def count_deliveries(self, bucket_seconds: int) -> DeliveryCounter:
+        """Count delivered messages from now on, by topic and bucket of their timestamps, for an audit. Call it once,
+        before anything is sent. A message of a transaction counts once that is committed; one that is sent again by
+        `retry` once, when it is delivered."""
+        return self._ledger.count_deliveries(bucket_seconds)
+
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
         all. Needs ``[kafka] transactional_id``; one at a time."""
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._client.limits.main)
+        return Transaction(self, self._client.limits.main, self._ledger.counter)
 
     def uses(self, transport: ProducerTransport) -> bool:
         """Whether messages go to this client: not any more once it was reopened."""

@@ -19,6 +19,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record, TopicPartition
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.outcome import DeliveryListener
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.settings import ProducerSettings
@@ -77,8 +78,11 @@ class Transaction:
     afterwards, and leaving it, raise `TransactionError`.
     """
 
-    def __init__(self, producer: TransactionalProducer, transport: ProducerTransport) -> None:
+    def __init__(
+        self, producer: TransactionalProducer, transport: ProducerTransport, counter: DeliveryCounter | None = None
+    ) -> None:
         self._producer = producer
+        self._counter = counter
         self._transport = transport
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
@@ -107,6 +111,8 @@ class Transaction:
             except RetriableError as late:
                 raise TransactionError(f"the transaction before, which was aborted, has not ended: {late}") from late
         self._transport.begin_transaction()
+        if self._counter is not None:
+            self._counter.begin()
         return self
 
     def __exit__(
@@ -117,6 +123,7 @@ class Transaction:
             return
         try:
             self._commit()
+            self._count(committed=True)
         except FatalError:
             raise
         except BaseException as failure:  # Ctrl-C included: left open, it would hide later records
@@ -168,6 +175,10 @@ class Transaction:
                     ) from end
                 raise
 
+    def _count(self, *, committed: bool) -> None:
+        if self._counter is not None:
+            self._counter.end(committed=committed)
+
     def _abort(self) -> None:
         try:
             # What still waits for its topic's limit would be handed over later, into the next transaction; and what was
@@ -181,6 +192,7 @@ class Transaction:
             if not self._replaced:
                 raise
         finally:
+            self._count(committed=False)
             for consumer, _ in self._inputs:
                 self._send_back(consumer)
 

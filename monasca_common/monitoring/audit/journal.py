@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports that are not acknowledged yet, in a file of this process: they outlive it.
+
+Whoever starts next on this machine takes over the files of processes that are gone, and sends what is in them. A report
+may so be sent twice; its id tells. It survives the death of a process, however sudden; not the loss of the disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.reports import AuditReport
+
+LOG = logging.getLogger(__name__)
+
+_SUFFIX = ".reports"
+_MOST_PENDING = 10_000  # at one report a second, the brokers may be away for hours
+
+
+class Journal:
+    """Thread-safe. Make it in the process that uses it: the lock on its file tells that this process lives."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._lock = threading.Lock()
+        self._pending: dict[str, AuditReport] = {}
+        self._dropped = 0
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._path, self._file = self._own_file()
+        except OSError as error:
+            raise ConfigurationError(
+                f"folder in group [audit] cannot be used ({error}): name a folder that this service may write to"
+            ) from error
+
+    def add(self, report: AuditReport) -> None:
+        """It is on the disk when this returns; a disk that is full is logged, and the report is in memory alone."""
+        with self._lock:
+            self._add(report)
+
+    def pending(self) -> list[AuditReport]:
+        """In the order in which they were added."""
+        with self._lock:
+            return list(self._pending.values())
+
+    def done(self, ids: Iterable[str]) -> None:
+        """Forget reports that are acknowledged."""
+        with self._lock:
+            for report in ids:
+                self._pending.pop(report, None)
+            if not self._pending:
+                os.ftruncate(self._file, 0)
+
+    def adopt(self) -> None:
+        """Take over what processes that are gone have left."""
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            if path == self._path:
+                continue
+            try:
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    for line in file:
+                        report = reports.decode(line)  # the last line of a process that was killed may be cut off
+                        if report is not None:
+                            self.add(report)
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # another process was faster
+            except BlockingIOError:
+                continue  # its process lives
+            except OSError as error:
+                LOG.warning("the reports in %s cannot be sent: %s", path, error)
+
+    def close(self) -> None:
+        """What is pending is left for whoever starts next."""
+        with self._lock:
+            if not self._pending:
+                self._path.unlink(missing_ok=True)
+            os.close(self._file)
+
+    def _own_file(self) -> tuple[Path, int]:
+        while True:
+            path = self._folder / f"{uuid.uuid4().hex}{_SUFFIX}"
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                return path, file
+            os.close(file)  # one that adopts took it before it was locked
+
+    def _add(self, report: AuditReport) -> None:
+        self._pending[report.id] = report
+        if len(self._pending) > _MOST_PENDING:
+            del self._pending[next(iter(self._pending))]
+            self._dropped += 1
+            if self._dropped % _MOST_PENDING == 1:
+                LOG.error("%d reports of the audit were dropped: the brokers do not take them", self._dropped)
+        try:
+            os.write(self._file, reports.encode(report) + b"\n")
+        except OSError as error:
+            LOG.error("a report of the audit is not on the disk, so a crash would lose it: %s", error)

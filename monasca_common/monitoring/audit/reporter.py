@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`AuditReporter`: collects what a process had of each topic, keeps it in its journal, and sends it as reports."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from monasca_common.kafka import DeliveryCounter, DeliveryReport, KafkaProducer, MessagingError, Record, open_producer
+from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.journal import Journal
+from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
+from monasca_common.monitoring.audit.settings import AuditSettings
+
+LOG = logging.getLogger(__name__)
+
+_CLOSE_SECONDS = 5.0
+_AT_ONCE = 500  # reports in one bulk
+
+
+class AuditReporter:
+    """Of one application at one tier, in one process; a context manager. Make it after the fork.
+
+    ``settings.folder`` must be set. A failure of the audit is logged, and never disturbs what is audited.
+    """
+
+    def __init__(
+        self,
+        settings: AuditSettings,
+        producer: ProducerSettings,
+        tier: str,
+        application: str,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self._tier = tier
+        self._application = application
+        self._instance = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self._producer_settings = producer
+        self._counters: list[DeliveryCounter] = []
+        self._sending: list[AuditReport] = []
+        self._sent: DeliveryReport | None = None  # of these, while some of them are not acknowledged
+        self._reporting = threading.Lock()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> AuditReporter:
+        return self.open()
+
+    def open(self) -> AuditReporter:
+        """Take over what processes that are gone left in the folder, and begin. Raises `ConfigurationError`."""
+        self._journal = Journal(self.settings.folder or "")
+        self._journal.adopt()
+        self._producer = open_producer(self._producer_settings)
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Report what is left; what no broker acknowledges in a few seconds is sent at the next start."""
+        self._ended.set()
+        self._thread.join(_CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
+        self._producer.close(_CLOSE_SECONDS)
+        self._journal.close()
+
+    def watch(self, producer: KafkaProducer) -> None:
+        """Count what ``producer`` delivers. Before it sends anything, and once."""
+        self._counters.append(producer.count_deliveries(self.settings.bucket_seconds))
+
+    def counted(self, counts: Iterable[AuditCount]) -> None:
+        """What a source counted itself."""
+        self._add(counts=tuple(counts))
+
+    def handled(self, ranges: Iterable[HandledRange]) -> None:
+        """What a reader has handled. It is on the disk when this returns: commit the offsets after that."""
+        fail_point("audit.before_journal")
+        self._add(handled=tuple(ranges))
+        fail_point("audit.after_journal")
+
+    def report(self) -> bool:
+        """Count, journal and send; whether all is acknowledged. The reporter's own thread calls it regularly."""
+        with self._reporting:
+            counts = tuple(self._taken())
+            if counts:
+                self.counted(counts)
+            while self._sent is not None or self._journal.pending():
+                if not self._send():
+                    return False
+            return True
+
+    def _send(self) -> bool:
+        """Send some of what is pending, or again what is not acknowledged yet; whether it is now."""
+        if self._sent is None:
+            self._sending = self._journal.pending()[:_AT_ONCE]
+            records = [Record(reports.encode(each), message_id=each.id.encode()) for each in self._sending]
+            self._sent = self._producer.publish(self.settings.topic, records)
+        else:
+            self._sent = self._producer.retry(self._sent)
+        fail_point("audit.after_publish")
+        self._journal.done(self._sending[each.index].id for each in self._sent.delivered)
+        undelivered = self._sent.failed + self._sent.unknown
+        if not undelivered:
+            self._sent = None
+            return True
+        error = undelivered[0].error
+        if all(each.error is not None and each.error.permanent for each in undelivered):
+            LOG.error("%d reports of the audit can never be sent: %s", len(undelivered), error)
+            self._journal.done(self._sending[each.index].id for each in undelivered)
+            self._sent = None
+            return True
+        LOG.warning("%d reports of the audit wait: %s", len(undelivered), error)
+        return False
+
+    def _taken(self) -> Iterator[AuditCount]:
+        for counter in self._counters:
+            for (topic, bucket_ms), count in counter.take().items():
+                yield AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
+
+    def _add(self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = ()) -> None:
+        self._journal.add(
+            AuditReport(
+                id=uuid.uuid4().hex,
+                tier=self._tier,
+                application=self._application,
+                host=socket.gethostname(),
+                instance=self._instance,
+                sent_ms=self.clock.time_ms(),
+                bucket_seconds=self.settings.bucket_seconds,
+                counts=counts,
+                handled=handled,
+            )
+        )
+
+    def _run(self) -> None:
+        while True:
+            ended = self._ended.wait(self.settings.report_seconds)
+            try:
+                self.report()
+            except MessagingError as error:
+                LOG.warning("reports of the audit wait: %s", error)
+            except Exception:
+                LOG.exception("the audit failed to report; it goes on")
+            if ended:
+                return

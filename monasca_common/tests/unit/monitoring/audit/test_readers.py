@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers report what they handled, the counter what is in the log, and together they balance."""
+
+import random
+
+from monasca_common.kafka import Processor
+from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.monitoring.audit.reader_audit import ReaderAudit
+from monasca_common.monitoring.audit.reports import COPIES
+from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
+
+ONE = TopicPartition(TOPIC, 0)
+
+
+class ReadersTest(AuditCase):
+    def fill(self, messages, bucket=0, partition=0, **facts):
+        records = [Record(b"x", timestamp_ms=START_MS + bucket * BUCKET_MS, partition=partition, **facts)] * messages
+        self.kafka.producer().publish(TOPIC, records).raise_for_undelivered()
+
+    def test_what_is_sent_counted_and_handled_balances_in_every_bucket(self):
+        with self.audited_producer() as (producer, reporter):
+            for _ in range(3):
+                producer.publish(TOPIC, [b"x"] * 7)
+                producer.send(TOPIC, b"y")
+                producer.flush()
+                self.clock.advance(BUCKET_MS / 1000)
+            reporter.report()
+        self.count()
+        self.read()
+
+        wanted = {(bucket, tier): (8, 8, 0, 0) for bucket in range(3) for tier in ("producer", "broker", "database")}
+        self.assertEqual(wanted, self.figures())
+
+    def test_what_was_polled_and_is_not_committed_is_not_handled(self):
+        self.fill(10)
+        self.count()
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            hook.after_poll(self.poll())
+            hook.before_commit({ONE: 4})
+            reporter.report()
+
+        self.assertEqual((10, 4, 0, 6), self.figures()[0, "database"])
+
+    def poll(self):
+        with self.kafka.consumer(TOPIC, "by hand") as consumer:
+            while not (batch := consumer.poll(100, 0.0)).partitions:
+                pass
+            return batch
+
+    def test_a_range_that_is_polled_again_after_a_seek_is_reported_as_it_is_committed(self):
+        self.fill(10)
+        self.count()
+        batch = self.poll()
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            hook.after_poll(batch)
+            hook.before_commit({ONE: 5})
+            hook.after_poll(type(batch)((batch.partitions[0].slice(5, 10),)))
+            hook.before_commit({ONE: 10})
+            reporter.report()
+
+        self.assertEqual((10, 10, 0, 0), self.figures()[0, "database"])
+
+    def test_what_a_reader_skips_is_lost(self):
+        self.fill(10)
+        self.count()
+        batch = self.poll()
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            for first, following in ((0, 4), (7, 10)):
+                part = PartitionBatch(ONE, 1, batch.partitions[0]._raw[first:following])
+                hook.after_poll(type(batch)((part,)))
+            hook.before_commit({ONE: 10})
+            reporter.report()
+
+        self.assertEqual((10, 7, 3, 0), self.figures()[0, "database"])
+
+    def test_what_was_revoked_before_it_was_committed_is_another_ones_to_report(self):
+        self.fill(10)
+        self.count()
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            hook.after_poll(self.poll())
+            hook.before_commit({ONE: 3})
+            hook.after_revoke([ONE])
+            reporter.report()
+        self.assertEqual((10, 3, 0, 7), self.figures()[0, "database"])
+
+    def test_a_reader_that_keeps_its_position_elsewhere_says_where_it_resumes(self):
+        self.fill(10)
+        self.count()
+        self.read(lambda part: None, group="readers")
+        with self.reporter("database", "readers") as reporter:
+            hook = ReaderAudit(reporter, keeps_positions=True)
+            hook.before_commit({ONE: 10})
+            hook.before_commit({ONE: 10})
+            reporter.report()
+
+        resumed = [each for report in self.reports() for each in report.handled if each.resumes]
+        self.assertEqual([(10, 10)], [(each.first, each.next) for each in resumed])
+
+    def test_delays_are_those_of_the_oldest_message_of_a_range(self):
+        self.fill(3, bucket=0)
+        self.clock.advance(5)
+        self.count()
+        self.read()
+
+        delay = self.balances()[0, "database"].max_delay_seconds
+        self.assertGreaterEqual(delay, 5)
+
+    def test_a_failing_audit_disturbs_no_reader(self):
+        self.fill(5)
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            hook.before_commit = None
+            with self.kafka.consumer(TOPIC, "readers") as consumer:
+                drained = self.kafka.drain(Processor(consumer, lambda part: None, hooks=[hook]))
+
+        self.assertEqual(5, drained.committed[ONE])
+
+
+class CounterTest(AuditCase):
+    def fill(self, *records):
+        """One by one: what is on its way at once under one id is one message."""
+        producer = self.kafka.producer()
+        for record in records:
+            producer.publish(TOPIC, [record]).raise_for_undelivered()
+
+    def record(self, message_id, bucket=0, partition=0):
+        at_ms = START_MS + bucket * BUCKET_MS
+        return Record(b"x", timestamp_ms=at_ms, partition=partition, message_id=message_id)
+
+    def test_duplicates_are_told_by_their_ids_within_a_bucket(self):
+        self.fill(*[self.record(b"%d" % number) for number in range(10)])
+        self.fill(self.record(b"3"), self.record(b"3", partition=1), self.record(b"4"), self.record(b"5", bucket=1))
+        self.count()
+        found = self.balances()
+
+        self.assertEqual((13, 3), (found[0, "broker"].messages, found[0, "broker"].duplicates))
+        self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
+
+    def test_a_log_that_is_counted_twice_has_the_same_messages_and_duplicates(self):
+        self.fill(*[self.record(b"%d" % (number % 5), partition=number % 2) for number in range(12)])
+        self.count("one")
+        once = self.balances()
+        self.count("another")
+
+        self.assertEqual((12, 7), (once[0, "broker"].messages, once[0, "broker"].duplicates))
+        self.assertEqual((12, 7), (self.balances()[0, "broker"].messages, self.balances()[0, "broker"].duplicates))
+
+    def test_a_counter_goes_on_where_it_committed(self):
+        self.fill(self.record(b"1"))
+        self.count()
+        self.fill(self.record(b"2"))
+        self.count()
+
+        ranges = [count.offsets[0] for report in self.reports() for count in report.counts]
+        self.assertEqual([((0, 1),), ((1, 2),)], [tuple(map(tuple, each)) for each in ranges])
+
+    def test_the_tier_of_a_copy_is_known(self):
+        self.fill(self.record(b"1"))
+        self.count(tier=next(iter(COPIES)))
+
+        self.assertEqual({"mirror"}, {report.tier for report in self.reports()})
+
+
+class CleanRunsTest(AuditCase):
+    """A hundred runs by chance in which nothing is wrong, on brokers in memory: none may be called incomplete."""
+
+    def test_nothing_is_missing(self):
+        for seed in range(100):
+            with self.subTest(seed=seed):
+                self.run_once(random.Random(seed))
+
+    def run_once(self, chance):
+        self.open_broker()
+        self.count(since_ms=START_MS)
+        with self.audited_producer() as (producer, reporter):
+            for _ in range(chance.randint(1, 6)):
+                producer.publish(TOPIC, [b"x"] * chance.randint(1, 20), key=chance.choice((None, b"k")))
+                for _ in range(chance.randint(0, 5)):
+                    producer.send(TOPIC, b"y")
+                producer.publish(TOPIC, [Record(b"late", timestamp_ms=START_MS + chance.randrange(BUCKET_MS * 3))])
+                producer.flush()
+                self.clock.advance(chance.uniform(0, 50))
+                if chance.random() < 0.5:
+                    reporter.report()
+                if chance.random() < 0.5:
+                    self.count()
+            reporter.report()
+        self.count()
+        self.read()
+        wrong = {key: each for key, each in self.figures().items() if each[2] or each[3]}
+        self.assertEqual({}, wrong)
+        self.assertEqual(0, sum(each.duplicates + each.surplus for each in self.balances().values()))

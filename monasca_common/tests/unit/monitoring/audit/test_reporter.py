@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports outlive the process that wrote them, and the brokers' absence."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.audit.journal import Journal
+from monasca_common.monitoring.audit.reports import AuditCount, HandledRange
+from monasca_common.tests.unit.monitoring.audit.audit_case import START_MS, TOPIC, AuditCase
+
+_KILLED = """
+import os, signal, sys
+from monasca_common.monitoring.audit.journal import Journal
+from monasca_common.monitoring.audit.reports import AuditReport
+journal = Journal(sys.argv[1])
+for number in range(2):
+    journal.add(AuditReport(f"r{number}", "api", "api", "h", "i", 0, 60))
+os.write(journal._file, b'{"id": "cut o')
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class ReporterTest(AuditCase):
+    def files(self):
+        return sorted(pathlib.Path(self.folder).iterdir())
+
+    def test_what_a_killed_process_wrote_is_sent_by_the_next_one(self):
+        subprocess.run([sys.executable, "-c", _KILLED, self.folder], check=False)
+        self.assertEqual(1, len(self.files()))
+        with self.reporter("api") as reporter:
+            reporter.report()
+
+        self.assertEqual(["r0", "r1"], [report.id for report in self.reports()])
+        self.assertEqual([], self.files())
+
+    def test_what_another_living_process_has_is_left_to_it(self):
+        living = Journal(self.folder)
+        self.addCleanup(living.close)
+        with self.reporter("api") as reporter:
+            reporter.counted([AuditCount(TOPIC, START_MS, 1)])
+            reporter.report()
+
+        self.assertEqual(1, len(self.reports()))
+        self.assertEqual(1, len(self.files()))
+
+    def test_reports_wait_for_the_brokers_and_keep_their_ids(self):
+        with self.reporter("api", publish_timeout_seconds=0.0) as reporter:
+            reporter.handled([HandledRange(TOPIC, 0, 0, 5)])
+            (waiting,) = reporter._journal.pending()
+            self.kafka.broker.disconnect()
+            self.assertFalse(reporter.report())
+            self.assertEqual([], self.reports())
+            self.kafka.broker.reconnect()
+            while not reporter.report():
+                pass
+
+        self.assertEqual([waiting.id], [report.id for report in self.reports()])
+
+    def test_what_is_sent_twice_has_one_id(self):
+        with self.reporter("api") as reporter:
+            reporter.counted([AuditCount(TOPIC, START_MS, 3)])
+            pending = reporter._journal.pending()
+            reporter.report()
+            for report in pending:
+                reporter._journal.add(report)
+            reporter.report()
+
+        self.assertEqual(2, len(self.reports()))
+        self.assertEqual(1, len({report.id for report in self.reports()}))
+        self.assertEqual(3, self.balances()[0, "api"].messages)
+
+    def test_a_folder_that_cannot_be_used_is_named(self):
+        path = os.path.join(self.folder, "file")
+        pathlib.Path(path).write_text("")
+
+        error = self.assertRaises(ConfigurationError, Journal, path)
+        self.assertIn("folder in group [audit]", str(error))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources count what brokers acknowledged, once, in the bucket of its timestamp."""
+
+from monasca_common.kafka import KafkaProducer
+from monasca_common.kafka.message import Record
+from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
+from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
+
+
+class SourcesTest(AuditCase):
+    def counted(self):
+        """{bucket's number: messages} of all reports."""
+        found = {}
+        for report in self.reports():
+            for count in report.counts:
+                number = (count.bucket_ms - START_MS) // BUCKET_MS
+                found[number] = found.get(number, 0) + count.messages
+        return found
+
+    def test_every_way_of_sending_is_counted_once(self):
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"bulk"] * 10)
+            producer.publish(TOPIC, [Record(b"own id", message_id=b"1"), b"beside it"])
+            for number in range(700):
+                producer.send(TOPIC, b"%d" % number)
+            heard = []
+            producer.send(TOPIC, b"with a listener", on_delivery=heard.append)
+            producer.flush()
+            reporter.report()
+
+        self.assertEqual({0: 713}, self.counted())
+
+    def test_messages_are_in_the_buckets_of_their_timestamps(self):
+        with self.audited_producer() as (producer, reporter):
+            for _ in range(3):
+                producer.publish(TOPIC, [b"x"] * 5)
+                producer.send(TOPIC, b"y")
+                producer.flush()
+                self.clock.advance(BUCKET_MS / 1000)
+            producer.publish(TOPIC, [Record(b"late", timestamp_ms=START_MS + 1)])
+            producer.publish(TOPIC, [b"x"])
+            reporter.report()
+
+        self.assertEqual({0: 7, 1: 6, 2: 6, 3: 1}, self.counted())
+        by_time = {}
+        for message in self.kafka.broker.records(TOPIC):
+            number = (message.timestamp_ms - START_MS) // BUCKET_MS
+            by_time[number] = by_time.get(number, 0) + 1
+        self.assertEqual(by_time, self.counted())
+
+    def test_what_was_sent_in_one_bucket_and_acknowledged_in_the_next_is_in_the_first(self):
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"before"])
+            self.clock.advance(BUCKET_MS / 1000 - 1)
+            self.kafka.broker.disconnect()
+            producer.send(TOPIC, b"at the end")
+            self.clock.advance(2.0)
+            self.kafka.broker.reconnect()
+            producer.publish(TOPIC, [b"after"])
+            producer.flush()
+            reporter.report()
+
+        self.assertEqual({0: 2, 1: 1}, self.counted())
+
+    def test_a_clock_that_is_set_back_moves_no_message_to_another_bucket(self):
+        with self.audited_producer() as (producer, reporter):
+            self.clock.advance(BUCKET_MS / 1000)
+            producer.publish(TOPIC, [b"x"] * 3)
+            self.clock._start_ms -= BUCKET_MS // 2
+            producer.publish(TOPIC, [b"y"] * 2)
+            reporter.report()
+
+        self.assertEqual({0: 2, 1: 3}, self.counted())
+
+    def test_what_is_not_delivered_does_not_count_and_a_retry_counts_once(self):
+        with self.audited_producer() as (producer, reporter):
+            self.kafka.broker.disconnect()
+            report = producer.publish(TOPIC, [b"x"] * 4, timeout=0.0)
+            self.assertEqual(4, len(report.unknown))
+            self.kafka.broker.reconnect()
+            report = producer.retry(report)
+            self.assertTrue(producer.retry(report).ok)
+            reporter.report()
+
+        self.assertEqual({0: 4}, self.counted())
+        self.assertEqual(4, len(self.kafka.broker.records(TOPIC)))
+
+    def test_a_transaction_counts_when_it_is_committed(self):
+        producer = KafkaProducer(
+            self.kafka.producer_settings(transactional_id="one"),
+            lambda batch_bytes, on_error: TransactionalMemoryProducer(
+                self.kafka.producer_settings(), batch_bytes=batch_bytes, on_error=on_error
+            ),
+        )
+        self.addCleanup(producer.close, 1.0)
+        counter = producer.count_deliveries(60)
+        with producer.transaction() as transaction:
+            transaction.send(TOPIC, b"committed")
+            producer.flush()
+            self.assertEqual({}, counter.take())
+        with self.assertRaises(ValueError), producer.transaction() as transaction:
+            transaction.send(TOPIC, b"aborted")
+            producer.flush()
+            raise ValueError
+
+        self.assertEqual([1], [count.messages for count in counter.take().values()])
+
+    def test_bytes_and_delays_are_reported(self):
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"four"] * 3)
+            producer.publish(TOPIC, [Record(b"four", timestamp_ms=self.clock.time_ms() - 500)])
+            reporter.report()
+
+        found = [count for report in self.reports() for count in report.counts]
+        self.assertEqual((4, 16), (sum(each.messages for each in found), sum(each.bytes for each in found)))
+        self.assertEqual({500}, {each.delay_ms for each in found} - {0})
