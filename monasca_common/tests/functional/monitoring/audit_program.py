@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An audited source or reader for crash tests: ``python -m … '<json>'``, with ``MONASCA_FAIL_POINTS`` armed.
+
+A source sends ``messages`` and ends; a reader ends once its group has committed that many. ``mutant`` takes a guarantee
+of the audit away.
+"""
+
+import json
+import sys
+import threading
+import uuid
+from unittest import mock
+
+from msgspec import structs
+
+from monasca_common.kafka import Hook, Processor, open_consumer, open_producer
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.kafka.transport.admin import Admin
+from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.reader_audit import ReaderAudit
+from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.settings import AuditSettings
+
+_LOOK_SECONDS = 0.05
+_SOURCE_BULK = 20
+
+
+class ReportsAfterTheCommit(ReaderAudit):
+    """A mutant: what is committed and not yet in the journal is forgotten by a kill."""
+
+    def before_commit(self, offsets):
+        self.offsets = offsets
+
+    def after_commit(self, outcomes):
+        super().before_commit(self.offsets)
+
+
+def new_ids_for_old_reports():
+    """A mutant: what is sent again counts again."""
+    encode = reports.encode
+    mock.patch.object(reports, "encode", lambda report: encode(_with_new_id(report))).start()
+
+
+def _with_new_id(report):
+    return structs.replace(report, id=uuid.uuid4().hex)
+
+
+class _Killed(Hook):
+    """The commit is done, and nothing after it."""
+
+    def after_commit(self, outcomes):
+        fail_point("test.after_commit")
+
+
+def send(told, connection, reporter):
+    with open_producer(ProducerSettings(connection)) as producer:
+        reporter.watch(producer)
+        for number in range(0, told["messages"], _SOURCE_BULK):
+            producer.publish(told["topic"], [b"%d" % number] * _SOURCE_BULK).raise_for_undelivered()
+            reporter.report()
+
+
+def read(told, connection, reporter):
+    # A static member: whoever comes next is the same one, and waits for no session to end.
+    settings = ConsumerSettings(connection, (told["topic"],), told["group"], batch_size=20, group_instance_id="one")
+    kind = ReportsAfterTheCommit if told["mutant"] == "reports_after_the_commit" else ReaderAudit
+    admin = Admin({"bootstrap.servers": told["servers"]})
+    with open_consumer(settings) as consumer:
+        # Hooks after a commit are called in reverse: the kill comes before the mutant's report.
+        processor = Processor(consumer, lambda part: None, hooks=[kind(reporter), _Killed()])
+        runs = threading.Thread(target=processor.run)
+        runs.start()
+        while runs.is_alive() and sum(admin.group_offsets(told["group"]).values()) < told["messages"]:
+            runs.join(_LOOK_SECONDS)
+        processor.stop()
+        runs.join()
+
+
+def main(told):
+    connection = ConnectionSettings(told["servers"])
+    settings = AuditSettings(
+        enabled=True, topic=told["reports"], bucket_seconds=60, report_seconds=0.1, folder=told["folder"]
+    )
+    if told["mutant"] == "new_ids":
+        new_ids_for_old_reports()
+    tier, work = ("producer", send) if told["role"] == "source" else ("database", read)
+    with AuditReporter(settings, ProducerSettings(connection), tier, told["group"]) as reporter:
+        work(told, connection, reporter)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audits on a real Kafka: exactly what was dropped, doubled or delayed is reported, and nothing else, whoever dies."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli import main
+from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
+from monasca_common.kafka import Processor, open_consumer, open_producer
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.reader_audit import ReaderAudit
+from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.settings import AuditSettings
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+
+_PROGRAM = "monasca_common.tests.functional.monitoring.audit_program"
+_COUNT = "import sys; from monasca_common.cli.main import main; sys.exit(main(sys.argv[1:]))"
+_BUCKET_MS = 60_000
+_PARTITIONS = 3
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+[kafka_events]
+bootstrap_servers = {copy}
+[audit]
+topic = {reports}
+bucket_seconds = 60
+grace_seconds = 0
+report_seconds = 0.1
+window_seconds = 3600
+"""
+
+
+class AuditCase(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.fixture = self.useFixture(SharedKafkaCluster())
+        self.servers = self.servers_of(self.fixture.cluster)
+        self.copy = self.servers
+        self.topic, self.reports = self.fixture.topic(_PARTITIONS), self.fixture.topic()
+        self.folder = self.useFixture(fixtures.TempDir()).path
+        self.group = f"readers-{uuid.uuid4().hex[:8]}"
+        # Buckets that are over, so that verdicts are final.
+        self.bucket_ms = round(time.time() * 1000) // _BUCKET_MS * _BUCKET_MS - 5 * _BUCKET_MS
+
+    def servers_of(self, cluster):
+        return cluster.direct_options()["bootstrap.servers"]
+
+    def connection(self, servers=None):
+        return ConnectionSettings(servers or self.servers)
+
+    def reporter(self, tier, application):
+        settings = AuditSettings(
+            enabled=True, topic=self.reports, bucket_seconds=60, report_seconds=0.1, folder=self.folder
+        )
+        return AuditReporter(settings, ProducerSettings(self.connection()), tier, application)
+
+    def config(self):
+        text = _CONFIGURATION.format(servers=self.servers, copy=self.copy, reports=self.reports)
+        return self.create_tempfiles([("audit", text)], ".conf")[0]
+
+    def send(self, messages, bucket=0):
+        at_ms = self.bucket_ms + bucket * _BUCKET_MS
+        with self.reporter("producer", "agent") as reporter, open_producer(self.producing()) as producer:
+            reporter.watch(producer)
+            records = [Record(b"%d" % number, timestamp_ms=at_ms + number) for number in range(messages)]
+            producer.publish(self.topic, records).raise_for_undelivered()
+
+    def producing(self, servers=None):
+        return ProducerSettings(self.connection(servers))
+
+    def consuming(self, group):
+        return ConsumerSettings(self.connection(), (self.topic,), group, batch_size=50)
+
+    def read(self, handler=lambda part: None):
+        """Until all of the topic is committed by the audited group."""
+        with self.reporter("database", self.group) as reporter, open_consumer(self.consuming(self.group)) as consumer:
+            processor = Processor(consumer, handler, hooks=[ReaderAudit(reporter)])
+            with _running(processor):
+                self.wait_until(self.is_all_committed, "all was committed")
+
+    def partitions(self, number=_PARTITIONS):
+        return [TopicPartition(self.topic, each) for each in range(number)]
+
+    def is_all_committed(self):
+        admin = self.fixture.cluster.admin
+        committed = admin.group_offsets(self.group)
+        ends = admin.end_offsets(self.partitions())
+        return all(committed.get(partition, 0) == end for partition, end in ends.items())
+
+    @contextlib.contextmanager
+    def counting(self, *arguments, cluster=None, partitions=_PARTITIONS):
+        """The service counts until the block is left; then it ends with 0. Its group has an offset, so that it does not
+        begin with the current bucket."""
+        group = f"count-{uuid.uuid4().hex[:8]}"
+        admin = (cluster or self.fixture.cluster).admin
+        admin.alter_group_offsets(group, dict.fromkeys(self.partitions(partitions), 0))
+        command = [sys.executable, "-c", _COUNT, "audit", "count", "--config-file", self.config()]
+        process = subprocess.Popen([*command, "--topic", self.topic, "--group", group, *arguments])
+        self.addCleanup(process.kill)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(0, process.wait(PATIENCE_SECONDS))
+
+    def show(self):
+        """The exit status, and {(bucket, tier): row}."""
+        out = self.useFixture(fixtures.StringStream("stdout")).stream
+        with fixtures.MonkeyPatch("sys.stdout", out):
+            status = main.main(["audit", "show", "--config-file", self.config(), "-f", "json"])
+        out.seek(0)
+        rows = json.loads(out.read())
+        buckets = sorted({row["bucket"] for row in rows})
+        return status, {(buckets.index(row["bucket"]), row["tier"]): row for row in rows}
+
+    def figures(self, *names):
+        return {key: tuple(row[name] for name in names) for key, row in self.show()[1].items()}
+
+    def seen(self, tier, messages):
+        """Wait until the books have so many messages of a tier."""
+        self.wait_until(lambda: self.total(tier, "messages") >= messages, lambda: f"{tier}: {self.show()}")
+
+    def total(self, tier, what):
+        return sum(row[what] for (_, each), row in self.show()[1].items() if each == tier)
+
+
+class TestAudit(AuditCase):
+    def test_what_is_dropped_doubled_or_delayed_is_reported_exactly_where_it_happened(self):
+        other = self.useFixture(KafkaClusterFixture()).cluster
+        self.copy = self.servers_of(other)
+        other.create_topic(self.topic, 1)
+        mirror = self.counting("--section", "kafka_events", "--tier", "mirror", cluster=other, partitions=1)
+        with mirror, self.counting():
+            for bucket in range(3):
+                self.send(50 + bucket, bucket)
+            self.forward(drop=4, double=3)
+            self.read()
+            self.seen("broker", 153)
+            self.seen("mirror", 153 - 4 + 3)
+            self.wait_until(lambda: self.total("database", "late") == 0, lambda: str(self.show()))
+            status, rows = self.show()
+
+        self.assertEqual(1, status)
+        named = ("expected", "messages", "lost", "duplicates", "verdict")
+        found = {key: tuple(row[name] for name in named) for key, row in rows.items()}
+        wanted = {
+            (n, tier): (50 + n, 50 + n, 0, 0, "OK") for n in range(3) for tier in ("producer", "broker", "database")
+        }
+        wanted |= {(0, "mirror"): (50, 50, 0, 0, "OK"), (1, "mirror"): (51, 47, 4, 0, "INCOMPLETE")}
+        wanted |= {(2, "mirror"): (52, 55, 0, 3, "OK")}
+        self.assertEqual(wanted, found)
+        self.assertGreater(rows[0, "mirror"]["max_delay_seconds"], 60)
+
+    def forward(self, drop, double):
+        """A broken mirror: it leaves out messages of the second bucket, and writes some of the third one twice."""
+        with (
+            open_consumer(self.consuming("forwarder")) as consumer,
+            open_producer(self.producing(self.copy)) as producer,
+        ):
+            left = 153
+            while left:
+                for message in consumer.poll(50, 1.0):
+                    left -= 1
+                    bucket = (message.timestamp_ms - self.bucket_ms) // _BUCKET_MS
+                    times = 1
+                    if bucket == 1 and drop:
+                        times, drop = 0, drop - 1
+                    elif bucket == 2 and double:
+                        times, double = 2, double - 1
+                    for _ in range(times):
+                        record = Record(message.value, message.key, message.headers, message.timestamp_ms)
+                        producer.publish(self.topic, [record]).raise_for_undelivered()
+
+
+class TestAuditCrash(AuditCase):
+    """Sources and readers that are killed where it hurts are followed by others; the books balance."""
+
+    def run_program(self, role, messages, fail_points="", mutant=""):
+        told = {
+            "servers": self.servers,
+            "topic": self.topic,
+            "reports": self.reports,
+            "folder": self.folder,
+            "group": self.group,
+            "role": role,
+            "messages": messages,
+            "mutant": mutant,
+        }
+        environment = {**os.environ, "MONASCA_FAIL_POINTS": fail_points}
+        command = [sys.executable, "-m", _PROGRAM, json.dumps(told)]
+        done = subprocess.run(command, env=environment, timeout=PATIENCE_SECONDS, check=False)
+        self.assertEqual(-signal.SIGKILL if fail_points else 0, done.returncode)
+
+    def test_whoever_is_killed_leaves_neither_a_false_loss_nor_a_false_duplicate(self):
+        with self.counting():
+            self.run_program("source", 100)
+            self.read_all()
+            self.run_program("source", 100, "audit.after_publish=kill@2")
+            for point in (
+                "audit.before_journal",
+                "audit.after_journal",
+                "processor.before_commit",
+                "test.after_commit",
+            ):
+                self.run_program("source", 20)
+                self.run_program("reader", self.in_log(), f"{point}=kill@1")
+            self.run_program("source", 20)
+            self.read_all()
+            self.seen("broker", self.in_log())
+            self.wait_until(lambda: not self.missing(), lambda: str(self.show()))
+
+        self.assertEqual(0, self.total("broker", "duplicates"))
+        self.assertEqual(self.in_log(), self.total("database", "messages"))
+
+    def test_a_reader_that_reports_after_its_commit_is_found_out(self):
+        mutant = "reports_after_the_commit"
+        with self.counting():
+            self.run_program("source", 100)
+            self.read_all()
+            self.run_program("source", 100)
+            self.run_program("reader", self.in_log(), "test.after_commit=kill@1", mutant)
+            self.run_program("source", 100)
+            self.read_all()
+            self.seen("broker", self.in_log())
+            self.wait_until(lambda: self.total("database", "lost"), lambda: str(self.show()))
+
+    def test_a_report_that_is_sent_again_with_another_id_is_found_out(self):
+        with self.counting():
+            self.run_program("source", 100, "audit.after_publish=kill@2", "new_ids")
+            self.run_program("source", 20, mutant="new_ids")
+            self.seen("broker", self.in_log())
+            self.wait_until(lambda: self.total("broker", "expected") > self.in_log(), lambda: str(self.show()))
+
+    def read_all(self):
+        self.run_program("reader", self.in_log())
+
+    def in_log(self):
+        return sum(self.fixture.cluster.admin.end_offsets(self.partitions()).values())
+
+    def missing(self):
+        return sum(self.total(tier, what) for tier in ("broker", "database") for what in ("lost", "late"))
+
+
+@contextlib.contextmanager
+def _running(processor):
+    thread = threading.Thread(target=processor.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        processor.stop()
+        thread.join(PATIENCE_SECONDS)
