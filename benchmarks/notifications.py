@@ -139,11 +139,13 @@ def _latencies(producer: KafkaProducer, topic: str, port: int, first: int, load:
 class Sender:
     """A program that runs within the block."""
 
-    def __init__(self, servers: str, topic: str, url: str) -> None:
+    def __init__(self, servers: str, topic: str, url: str, group: str = "") -> None:
+        """``group``: of one that ran before, to go on where it stopped."""
+        self.group = group or f"group-{uuid.uuid4().hex[:12]}"
         self._folder = tempfile.TemporaryDirectory(prefix="monasca-common-benchmark-")
         self.log = Path(self._folder.name, "log")
         with self.log.open("wb") as log:
-            command = self.command(servers, topic, f"group-{uuid.uuid4().hex[:12]}", url)
+            command = self.command(servers, topic, self.group, url)
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def command(self, servers: str, topic: str, group: str, url: str) -> list[str]:

@@ -393,6 +393,7 @@ class RepeatsContract(CalmCase):
         self.tell(self.alarm("a1"))
         self.acknowledge()
         self.wait(MINUTE_MS)
+        self.start()
         self.wait(MINUTE_MS)
         self.assertEqual(["a1:ALARM"], self.told())
         self.acknowledge(state=None)
