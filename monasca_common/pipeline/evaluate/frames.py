@@ -123,7 +123,8 @@ class RecordFolding:
 
 
 class _FoldingTask:
-    """What one task has folded. ``known``: where the readings of a series go, by its id."""
+    """What one task has folded. ``known``: where the readings of a series go, by its id; of those that no definition
+    has, which may be more by far, nothing is kept."""
 
     def __init__(self, matcher: _Matcher) -> None:
         self.decode = matcher.decode
@@ -132,9 +133,10 @@ class _FoldingTask:
         self._targets = matcher.targets
 
     def folded(self, series: Series) -> tuple[FoldedSeries, ...]:
-        """Called once for each series."""
+        """Of a series that is not ``known``."""
         found = tuple(self.folding.series(target, series) for target in self._targets(series))
-        self.known[series.id] = found
+        if found:
+            self.known[series.id] = found
         return found
 
 

@@ -3,6 +3,7 @@ import pyarrow as pa
 from oslotest import base
 
 from monasca_common.alarms.expression import parse
+from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate import frames
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression
 from monasca_common.pipeline.spark.counts import Greatest
@@ -43,6 +44,15 @@ class ArrivalsOfFoldingTest(base.BaseTestCase):
 
     def test_arrivals_are_noted_by_their_buckets(self):
         self.assertEqual({0, 20_000}, self.arrivals([(0, 1, 1_000), (0, 2, 9_999), (1, 1, 20_000)])[1])
+
+
+class FoldingTaskTest(base.BaseTestCase):
+    def test_of_series_that_no_definition_has_nothing_is_kept(self):
+        sub = parse("max(m) > 1").sub_expressions[0]
+        task = frames._FoldingTask(frames._Matcher([ActiveSubExpression("s", 0, "t", (), 0, sub)]))
+        one, other = (Series(name.encode(), "t", "r", name, {}) for name in ("m", "n"))
+        self.assertEqual((1, 0), (len(task.folded(one)), len(task.folded(other))))
+        self.assertEqual([b"m"], list(task.known))
 
 
 class FoldedAgainTest(base.BaseTestCase):
