@@ -40,6 +40,7 @@ class LagSurvey:
         self._connection = connection
         self._window = window
         self._timeout_seconds = timeout_seconds
+        self._times: dict[tuple[TopicPartition, int], int] = {}
 
     def groups(self) -> list[str]:
         """Every group of the cluster, in the order of their names. Raises `TransportError`; so does `look`."""
@@ -63,14 +64,23 @@ class LagSurvey:
         records = self._records({group for group in groups if offsets[group]}, since_ms)
         # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
         logs = _LogSpans(self._admin, {each for group in groups for each in (*offsets[group], *assigned[group])})
+        pasts = {
+            group: _GroupPast(
+                group,
+                history,
+                sorted({*offsets[group], *assigned[group]} & logs.ends.keys()),
+                logs,
+                now_ms=now_ms,
+                window=self._window,
+            )
+            for group in groups
+        }
+        starts_of = {group: past.starts(offsets[group]) for group, past in pasts.items()}
+        times = self._unread_since(starts_of.values(), logs)
         states = {}
         for group, committed in offsets.items():
-            partitions = sorted({*committed, *assigned[group]} & logs.ends.keys())
-            past = _GroupPast(group, history, partitions, logs, now_ms=now_ms, window=self._window)
-            starts = {
-                each: committed.get(each, expected_start(logs.firsts[each], past.looks[each])) for each in partitions
-            }
-            unread = self._unread_since({each: at for each, at in starts.items() if at < logs.ends[each]}, logs)
+            past, starts, partitions = pasts[group], starts_of[group], pasts[group].partitions
+            unread = {each: times[each, at] for each, at in starts.items() if (each, at) in times}
             commits = {
                 each: spaced((*past.commits[each], *_newer(records[group, each], past.commits[each])), self._window)
                 or [CommitRecord(group, each, committed[each], since_ms)]  # at an unknown time, not later than that
@@ -116,15 +126,29 @@ class LagSurvey:
                 found[record.group, record.partition].append(record)
         return found
 
-    def _unread_since(self, late: Mapping[TopicPartition, int], logs: _LogSpans) -> dict[TopicPartition, int]:
-        """The time of the first message at or after each offset; none where only markers of transactions are left."""
-        starts = {partition: max(offset, logs.firsts[partition]) for partition, offset in late.items()}
-        times: dict[TopicPartition, int] = {}
-        for message in read_partitions(
-            self._connection, starts, timeout_seconds=self._timeout_seconds, only_first=True
-        ):
-            times.setdefault(TopicPartition(message.topic, message.partition), message.timestamp_ms or 0)
-        return times
+    def _unread_since(
+        self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
+    ) -> dict[tuple[TopicPartition, int], int]:
+        """The time of the first message at or after each offset that is below the end of its log; none where only
+        markers of transactions are left. What an earlier look has read is not read again while it is there."""
+        wanted = {(each, at) for group in starts for each, at in group.items() if at < logs.ends[each]}
+        self._times = {
+            (each, at): time_ms
+            for (each, at), time_ms in self._times.items()
+            if (each, at) in wanted and at >= logs.firsts[each]
+        }
+        missing = sorted(wanted - self._times.keys())
+        while missing:
+            # One consumer reads a partition at one offset: groups that are elsewhere in it have the next turn.
+            turn = dict(reversed(missing))
+            missing = [(each, at) for each, at in missing if turn[each] != at]
+            begins = {each: max(at, logs.firsts[each]) for each, at in turn.items()}
+            for message in read_partitions(
+                self._connection, begins, timeout_seconds=self._timeout_seconds, only_first=True
+            ):
+                partition = TopicPartition(message.topic, message.partition)
+                self._times.setdefault((partition, turn[partition]), message.timestamp_ms or 0)
+        return self._times
 
     def _ends_at(
         self,
@@ -180,13 +204,19 @@ class _GroupPast:
         self.looks: dict[TopicPartition, tuple[LogLook, ...]] = {}
         self.commits: dict[TopicPartition, list[CommitRecord]] = {}
         self._ends: dict[TopicPartition, dict[int, int]] = {}
+        self.partitions = list(partitions)
         self._logs, self._now_ms, self._window = logs, now_ms, window
-        for each in partitions:
+        for each in self.partitions:
             known = history.of(group, each)
             commits = () if known is None else known.commits
             self.looks[each] = history.looks(group, each)
             self.commits[each] = [CommitRecord(group, each, commit.offset, commit.time_ms) for commit in commits]
             self._ends[each] = {commit.time_ms: commit.end for commit in commits}
+
+    def starts(self, committed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offset that the group reads next in each partition."""
+        firsts = self._logs.firsts
+        return {each: committed.get(each, expected_start(firsts[each], self.looks[each])) for each in self.partitions}
 
     def end_at(self, partition: TopicPartition, time_ms: int) -> int | None:
         """Where the log ended at that time; ``None``: no look knows."""

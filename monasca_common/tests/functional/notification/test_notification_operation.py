@@ -59,7 +59,8 @@ class OperationTest(test_notification_kafka.NotificationKafkaCase):
         self.publish(range(CHANGES))
         self.wait_until(lambda: self.sent() == CHANGES, "the notifications")
 
-        self.wait_until(lambda: self.get("/healthcheck")[0] == 200, "health")
+        for path in ("/healthcheck", "/healthz", "/readyz"):
+            self.wait_until(lambda path=path: self.get(path)[0] == 200, path)
         self.assertIn(f'monasca_notification_sent_total{{type="webhook"}} {CHANGES:.1f}', self.get("/metrics")[1])
         ids = {headers["Idempotency-Key"] for _, headers, _ in hook.requests}
         self.assertEqual(dict.fromkeys(ids, ("sent", "answered 200")), self.announced(CHANGES))

@@ -91,6 +91,14 @@ class PersisterProcess:
         except OSError:
             return {}
 
+    def is_well(self, path):
+        """Whether this probe answers 200; not while nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=SECONDS) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
     def worker(self, name="metrics-0"):
         return self.status().get(name, {})
 

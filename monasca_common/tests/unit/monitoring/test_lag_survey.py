@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 from unittest import mock
 
+import fixtures
 from oslotest import base
 
 from monasca_common.cli import main
@@ -304,3 +305,41 @@ class TestWithHistory(base.BaseTestCase):
         again, _ = survey(admin, history=LagHistory(NOW - 40_000, {"g": {TP: known}}))[TP]
         self.assertEqual(state.commits, again.commits)
         self.assertEqual(NOW - 70_000, asked.call_args_list[0].args[0][TopicPartition(OFFSETS_TOPIC, 0)])
+
+
+class TestReading(base.BaseTestCase):
+    """Each consumer that is opened costs a second on a busy cluster."""
+
+    def setUp(self):
+        super().setUp()
+        self.reads = []
+
+        def read(_connection, starts, *, timeout_seconds, only_first=False):
+            if only_first:
+                self.reads.append(dict(starts))
+                for partition, start in starts.items():
+                    yield Message(partition.topic, partition.partition, start, NOW - 1000 + start, None, b"", ())
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.lag_survey.read_partitions", read))
+        self.admin = SurveyedAdmin(FakeLog([NOW - 1000 + n for n in range(100)]), {}, [])
+        self.admin.offsets_for_times = lambda times: dict.fromkeys(times)
+        self.at = {"a": 10, "b": 20, "c": 10, "d": 100}
+        self.admin.group_offsets = lambda group: {TP: self.at[group]}
+        self.survey = LagSurvey(self.admin, None, LagWindow(), timeout_seconds=1.0)
+
+    def look(self):
+        states = self.survey.look(list(self.at), NOW)
+        return {group: state[TP].unread_since_ms for group, state in states.items()}
+
+    def test_groups_at_one_offset_are_read_for_together_and_others_one_turn_later(self):
+        self.assertEqual({"a": NOW - 990, "b": NOW - 980, "c": NOW - 990, "d": None}, self.look())
+        self.assertEqual([{TP: 10}, {TP: 20}], self.reads)
+
+    def test_a_message_that_is_known_is_not_read_again_unless_retention_has_removed_it(self):
+        self.look()
+        self.at["b"] = 30
+        self.look()
+        self.assertEqual([{TP: 30}], self.reads[2:])
+        self.admin.first = 15
+        self.assertEqual(NOW - 985, self.look()["a"])
+        self.assertEqual([{TP: 15}], self.reads[3:])
