@@ -20,6 +20,7 @@ from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
 from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.monitoring.settings import lag_settings
 from monasca_common.monitoring.status_server import STATUS_PATHS
 from monasca_common.notification import service as notification
 from monasca_common.notification.settings import notification_settings
@@ -30,7 +31,7 @@ from monasca_common.tests.unit.test_command_pages import commands
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
-SERVICES = ("api", "persister", "pipeline", "evaluator", "notification")
+SERVICES = ("api", "persister", "pipeline", "evaluator", "notification", "lag")
 CONFIGURED = {"evaluator": "pipeline"}  # as which of the services of `config check`; others by their own name
 JOBS = {"pipeline": "aggregate", "evaluator": "evaluate"}
 [RELEASE] = re.findall(r"(?m)^version = (.+)$", (ROOT / "setup.cfg").read_text())
@@ -38,7 +39,7 @@ _SECONDS = {"s": 1, "min": 60}
 _BATCH_SECONDS = 180  # of the pipeline: batches are short, and one that is killed is computed again
 PATHS = {
     "api": PUBLIC_PATHS,
-    **dict.fromkeys(("persister", "pipeline", "evaluator", "notification"), STATUS_PATHS),
+    **dict.fromkeys(("persister", "pipeline", "evaluator", "notification", "lag"), STATUS_PATHS),
 }
 
 
@@ -197,6 +198,7 @@ class ConfigurationsTest(ConfiguredTestCase):
                 "pipeline": _BATCH_SECONDS,
                 "evaluator": _BATCH_SECONDS,
                 "notification": notification._grace_seconds(notification_settings(self.conf(where, "notification"))),
+                "lag": lag_settings(self.conf(where, "lag")).read_seconds,
             }
             for name, least in takes.items():
                 self.assertGreater(seconds(unit(name)["TimeoutStopSec"]), least)
