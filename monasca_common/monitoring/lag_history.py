@@ -145,6 +145,9 @@ def following(
 
 def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> PartitionHistory:
     position = state.commits[-1].offset if state.commits else None
+    if position is None and not state.looks:
+        # A group that is seen for the first time, and has committed nothing, may begin at the end of its log.
+        state = replace(state, unread_since_ms=None)
     look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None)
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)

@@ -74,21 +74,26 @@ class LagService:
 
     def run(self) -> None:
         """Survey until `stop`; what fails is tried again after the interval. Raises nothing that Kafka raises."""
-        producer = self._open_kept(self._settings)
+        producer: KafkaProducer | None = None
         try:
             while not self._stopping.is_set():
                 began = self._clock.monotonic()
                 try:
+                    producer = producer or self._open_kept(self._settings)
                     self.survey(producer)
                 except MessagingError as error:
                     self._trouble = str(error)
                     self.metrics.failed()
                     LOG.warning("the survey of lag is not complete, and is made again: %s", error)
+                    if producer is not None:  # what broke it may be an error that it does not recover from
+                        producer.close(_CLOSE_SECONDS)
+                        producer = None
                 self._turn.turned()
                 spent = self._clock.monotonic() - began
                 self._stopping.wait(max(0.0, self._settings.interval_seconds - spent))
         finally:
-            producer.close(_CLOSE_SECONDS)
+            if producer is not None:
+                producer.close(_CLOSE_SECONDS)
 
     def stop(self) -> None:
         """Returns at once."""

@@ -125,6 +125,15 @@ class TestLooks(base.BaseTestCase):
 
 class TestVerdict(base.BaseTestCase):
     def test_it_is_that_of_the_last_look(self):
-        state = replace(UNREAD, commits=(), unread_since_ms=NOW - 90_000)
+        state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
         known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
         self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))
+
+    def test_a_group_that_never_committed_is_judged_by_what_comes_after_it_was_first_seen(self):
+        new = replace(UNREAD, commits=(), unread_since_ms=NOW - 90_000)
+        first = following({"g": {TP: new}}, NOW, WINDOW)
+        known = first.of("g", TP)
+        self.assertEqual((LagStatus.OK, 0, 0.0), (known.lag.status, known.lag.messages, known.lag.completeness))
+        later = replace(new, end=60, unread_since_ms=NOW + 1000, looks=known.looks)
+        found = following({"g": {TP: later}}, NOW + 70_000, WINDOW).of("g", TP).lag
+        self.assertEqual((LagStatus.STOP, 10), (found.status, found.messages))
