@@ -31,8 +31,8 @@ Environment:
   OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
   PYTHON            the Python to make .venv with (default python3.11, else python3)
 
-Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer, influxd and
-Chromium. As root on Debian it installs these three where they are missing.
+Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer, influxd, Chromium, and
+prometheus with promtool. As root on Debian it installs these where they are missing.
 EOF
 }
 
@@ -54,6 +54,7 @@ install_programs() {
     command -v java >/dev/null || [[ -n "${JAVA_HOME:-}" ]] || packages+=(openjdk-17-jre-headless)
     command -v influxd >/dev/null || packages+=(influxdb)
     command -v chromium >/dev/null || packages+=(chromium)
+    command -v promtool >/dev/null || packages+=(prometheus)
     if [[ ${#packages[@]} -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
         say "installing ${packages[*]}"
         export DEBIAN_FRONTEND=noninteractive

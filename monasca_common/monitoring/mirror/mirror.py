@@ -47,6 +47,8 @@ LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
+_PACE_SECONDS = 1.0
+_IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
 
 
@@ -96,7 +98,7 @@ class Mirror:
         positions.prepare(self._target, settings.replication_factor)
         if not plan.topics:
             status.trouble = "no topic of the source fits topics in group [mirror]"
-            stopping.wait(settings.topic_refresh_seconds)
+            stopping.wait(_IDLE_SECONDS)
             return
         with ExitStack() as stack:
             producer = open_producer(_producer_settings(settings, plan))
@@ -251,10 +253,12 @@ class Mirror:
         self._status.committed(part.topic_partition.topic, len(part), sum(map(_size, part)), part.timestamps[-1])
 
     def _pace(self, size: int, began: float, stopping: threading.Event) -> None:
-        """Wait as long as these bytes should have taken."""
-        if self._settings.max_bytes_per_second:
-            due = began + size / self._settings.max_bytes_per_second
-            stopping.wait(max(0.0, due - self._clock.monotonic()))
+        """Wait as long as these bytes should have taken; the loop turns meanwhile."""
+        if not self._settings.max_bytes_per_second:
+            return
+        due = began + size / self._settings.max_bytes_per_second
+        while (left := due - self._clock.monotonic()) > 0 and not stopping.wait(min(left, _PACE_SECONDS)):
+            self._status.turn.turned()
 
 
 def copy_of(message: Message) -> Record:

@@ -58,12 +58,17 @@ def served(text):
     return found
 
 
+def told_metrics():
+    """What the page has, as `served`."""
+    rows = _ROW.findall(PAGE.read_text())
+    return {name: (kind, frozenset(re.findall(r"``(\w+)``", labels))) for name, kind, labels in rows}
+
+
 class MetricsTableTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        rows = _ROW.findall(PAGE.read_text())
-        self.told = {name: (kind, frozenset(re.findall(r"``(\w+)``", labels))) for name, kind, labels in rows}
-        self.assertEqual(len(rows), len(self.told), "a metric has two rows")
+        self.told = told_metrics()
+        self.assertEqual(len(_ROW.findall(PAGE.read_text())), len(self.told), "a metric has two rows")
 
     def assert_told(self, prefix, text):
         self.assertEqual({name: facts for name, facts in self.told.items() if name.startswith(prefix)}, served(text))

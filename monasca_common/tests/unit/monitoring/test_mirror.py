@@ -13,9 +13,10 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Message, Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.monitoring.mirror import comparison
+from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.monitoring.mirror import comparison, mirror
 from monasca_common.monitoring.mirror.comparison import ComparedRange, compare_logs
-from monasca_common.monitoring.mirror.mirror import copy_of
+from monasca_common.monitoring.mirror.mirror import Mirror, copy_of
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.monitoring.mirror.settings import MirrorSettings, mirror_settings
 from monasca_common.monitoring.mirror.status import MirrorStatus
@@ -135,6 +136,22 @@ class CopyTest(base.BaseTestCase):
 
     def test_a_time_that_no_producer_writes_is_left_to_the_client(self):
         self.assertEqual([None, None], [copy_of(message(1, timestamp_ms=time)).timestamp_ms for time in (0, -1)])
+
+
+class PaceTest(base.BaseTestCase):
+    def test_bytes_take_as_long_as_the_rate_says_and_the_loop_turns_meanwhile(self):
+        clock = VirtualClock()
+        status = mock.Mock()
+        stopping = mock.Mock(wait=lambda seconds: clock.advance(seconds))
+        with mock.patch.object(mirror, "open_admin"):
+            paced = Mirror(settings("a", max_bytes_per_second=1000), status, clock)
+            free = Mirror(settings("a"), status, clock)
+        began = clock.monotonic()
+        clock.advance(0.5)
+        free._pace(5000, began, stopping)
+        self.assertEqual(0.5, clock.monotonic() - began)
+        paced._pace(5000, began, stopping)
+        self.assertEqual((5.0, 5), (clock.monotonic() - began, status.turn.turned.call_count))
 
 
 class VerbatimTest(base.BaseTestCase):

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alert rules and the dashboard ask for metrics that services have, by labels that these have; and are documented."""
+
+import configparser
+import itertools
+import json
+import re
+from pathlib import Path
+
+import yaml
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+from oslotest import base
+
+from monasca_common.tests.unit.test_metrics_table import told_metrics
+
+ROOT = Path(__file__).parents[3]
+DEPLOY = ROOT / "deploy"
+GUIDE = ROOT / "doc" / "source" / "admin" / "symptoms.rst"
+_METRIC = re.compile(r"\b(monasca_\w+)(?:{([^}]*)})?")
+_LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
+_BY = re.compile(r"\bby \(([^)]*)\)")
+_ROW = re.compile(r"   \* - ``(Monasca\w+)``\n     - (\w+)\n")
+# What Prometheus adds to each series, and the bounds of buckets.
+_ADDED = {"instance", "le"}
+
+
+def alerts():
+    """{name: rule}"""
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "alerts.yml").read_text())["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def dashboard():
+    return json.loads((DEPLOY / "grafana" / "monasca.json").read_text())
+
+
+def queries():
+    """The expressions of the dashboard."""
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+
+
+def sample(name):
+    """The metric that has this sample."""
+    return re.sub(r"_(bucket|count|sum)$", "", name)
+
+
+def lost(before, after, where=""):
+    """What is in ``before`` and not, or otherwise, in ``after``."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [each for key in before for each in lost(before[key], after.get(key), f"{where}/{key}")]
+    if isinstance(before, list) and isinstance(after, list):
+        pairs = enumerate(itertools.zip_longest(before, after))
+        return [each for number, pair in pairs for each in lost(*pair, f"{where}/{number}")]
+    return [] if before == after else [where]
+
+
+class QueriesTest(base.BaseTestCase):
+    def test_each_metric_and_each_label_of_it_is_one_that_a_service_has(self):
+        told = told_metrics()
+        for query in [*queries(), *(rule["expr"] for rule in alerts().values())]:
+            labels = set()
+            for name, chosen in _METRIC.findall(query):
+                self.assertIn(sample(name), told, query)
+                labels |= told[sample(name)][1]
+                self.assertLessEqual(set(_LABEL.findall(chosen)), told[sample(name)][1], query)
+            grouped = {label.strip() for by in _BY.findall(query) for label in by.split(",")}
+            if labels:
+                self.assertLessEqual(grouped, labels | _ADDED, query)
+
+    def test_the_texts_of_alerts_name_labels_that_stay(self):
+        told = told_metrics()
+        for name, rule in alerts().items():
+            left = {label.strip() for by in _BY.findall(rule["expr"]) for label in by.split(",")}
+            for metric, _ in [] if left else _METRIC.findall(rule["expr"]):
+                left |= told[sample(metric)][1] | _ADDED
+            left |= {"job", "instance"} if "up{" in rule["expr"] else set()
+            named = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+            self.assertLessEqual(named, left, name)
+
+
+class GuideTest(base.BaseTestCase):
+    def test_each_alert_is_in_the_reference_with_its_severity_and_among_the_symptoms(self):
+        text = GUIDE.read_text()
+        wanted = {name: rule["labels"]["severity"] for name, rule in alerts().items()}
+        self.assertEqual(wanted, dict(_ROW.findall(text)))
+        symptoms = text.partition("\nAlerts\n======")[0]
+        self.assertEqual(set(wanted), set(re.findall(r"``(Monasca\w+)``", symptoms)))
+
+    def test_prometheus_asks_at_the_ports_of_the_units(self):
+        conf = configparser.ConfigParser(strict=False)
+        conf.read(DEPLOY / "systemd" / "monasca.conf")
+        ports = {value for section in conf.values() for key, value in section.items() if key in ("port", "status_port")}
+        config = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+        asked = {
+            target.rpartition(":")[2]
+            for each in config["scrape_configs"]
+            if each["job_name"] != "monasca-mirror"  # which no unit runs
+            for target in each["static_configs"][0]["targets"]
+        }
+        self.assertLessEqual(asked, ports)
+
+
+class DashboardTest(base.BaseTestCase):
+    def test_grafanas_own_types_read_all_of_it(self):
+        register_default_plugins()
+        read = Dashboard.from_json(dashboard())
+        self.assertEqual([], lost(dashboard(), json.loads(JSONEncoder().encode(read))))
+
+    def test_what_grafana_does_not_know_would_be_noticed(self):
+        register_default_plugins()
+        made = dashboard()
+        made["panels"][1]["titel"] = "a slip"
+        read = Dashboard.from_json(made)
+        self.assertEqual(["/panels/1/titel"], lost(made, json.loads(JSONEncoder().encode(read))))
+
+    def test_panels_lie_beside_each_other_and_each_says_what_it_shows(self):
+        panels = dashboard()["panels"]
+        self.assertEqual(len(panels), len({panel["id"] for panel in panels}))
+        taken = set()
+        for panel in panels:
+            at = panel["gridPos"]
+            cells = set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+            self.assertEqual(set(), taken & cells, panel["title"])
+            taken |= cells
+            self.assertTrue(panel["type"] == "row" or panel["description"], panel["title"])
