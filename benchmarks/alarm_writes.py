@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a write of the API takes while the evaluator writes, too: ``python -m benchmarks.alarm_writes``.
 
-In turn a definition is created, changed and deleted, the state of an alarm is set by hand, and an alarm is deleted, one
-write after the other until the evaluator is done with a round of so many alarms that all change, or with the merge of a
-batch: of as many new alarms, and of windows of alarms that are known. Without HTTP; another process evaluates.
+In turn a definition is created, changed and deleted, the state of an alarm is set by hand, and, during a round, an
+alarm is deleted; once a definition is deleted that has alarms. So it goes on, one write after the other, until the
+evaluator is done with a round of so many alarms that all change, or with the merge of a batch: of as many new alarms,
+and of windows of alarms that are known. Without HTTP; another process evaluates.
 """
 
 from __future__ import annotations
@@ -93,20 +94,21 @@ def _rows(databases: Databases, driver: str, alarms: int) -> Iterator[list[str]]
     with databases.new(driver) as url:
         rounds_growth.fill(driver, url, alarms, 100, now_ms)
         command = ["benchmarks.rounds_growth", url, "100", str(now_ms)]
-        yield _row(driver, url, f"A round of {alarms:,} alarms", command)
+        yield _row(driver, url, f"A round of {alarms:,} alarms", command, deletes_alarms=True)
     with databases.new(driver) as url:
         _define(driver, url)
         for what in ("new", "known"):
             _stage(url, alarms, now_ms)
             now_ms += _MINUTE_MS
-            yield _row(driver, url, f"A merge, {alarms:,} {what} alarms", ["benchmarks.alarm_writes", url])
+            command = ["benchmarks.alarm_writes", url]
+            yield _row(driver, url, f"A merge of {alarms:,} {what} alarms", command, deletes_alarms=False)
 
 
-def _row(driver: str, url: str, what: str, command: list[str]) -> list[str]:
+def _row(driver: str, url: str, what: str, command: list[str], *, deletes_alarms: bool) -> list[str]:
     load = os.getloadavg()[0]
     settings = StorageSettings(driver, url, read_timeout_seconds=_PATIENCE_SECONDS)
     database = AlarmsDatabase(settings)
-    writes = cycle(_writes(database))
+    writes = cycle(_writes(database, deletes_alarms=deletes_alarms))
     evaluator = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, text=True)
     taken: dict[str, list[float]] = {}
     while evaluator.poll() is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time-outs of a PostgreSQL session, in a module that does not import the client."""
+"""The time-outs of a session, in a module that does not import the client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a session may run a statement, wait for another session's lock, and be idle in a transaction."""
+    """How long a session may run a statement, wait for another session's lock, and be idle in a transaction. SQLite has
+    the second alone."""
 
     statement_seconds: float
     lock_seconds: float

@@ -65,14 +65,16 @@ def engine(connection: str, *, to_write: bool = False, bounds: Bounds | None = N
     """An engine without a pool: psycopg for PostgreSQL, and DDL within transactions on SQLite too.
 
     ``to_write``: a transaction on SQLite takes the write lock when it begins, because SQLite may refuse it later.
-    ``bounds``: those of PostgreSQL sessions; ``None`` for migrations. ``kept``: there is one connection, which stays
+    ``bounds``: those of PostgreSQL sessions, and how long one waits for the writer of SQLite; ``None`` for migrations.
+    ``kept``: there is one connection, which stays
     open, for one thread at a time.
     """
     url = sa.make_url(connection)
     if url.get_backend_name() == "postgresql":
         return _postgresql_engine(connection, bounds, _POOLS[kept])
-    shared = {"connect_args": {"check_same_thread": False}} if kept else {}
-    made = sa.create_engine(url, **_POOLS[kept], **shared)
+    waits = {} if bounds is None else {"timeout": bounds.lock_seconds}
+    shared = {"check_same_thread": False} if kept else {}
+    made = sa.create_engine(url, **_POOLS[kept], connect_args=waits | shared)
     # The driver itself begins no transaction before DDL: a crash within an upgrade would leave half of it.
     begin = "BEGIN IMMEDIATE" if to_write else "BEGIN"
     file = url.database

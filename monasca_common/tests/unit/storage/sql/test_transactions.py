@@ -2,6 +2,7 @@
 """Transactions that threads share: whose work is in which, and who is told of a failure."""
 
 import threading
+from dataclasses import replace
 
 import fixtures
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from oslotest import base
 from monasca_common.storage.errors import DuplicateKey, SchemaMismatch, StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.sql.transactions import GroupedTransactions
+from monasca_common.storage.sql.transactions import GroupedTransactions, Transactions
 from monasca_common.storage.testing.database import SqlDatabase
 
 _SECONDS = 50  # for a machine under load
@@ -126,3 +127,23 @@ def fails(error):
         raise error
 
     return work
+
+
+class WaitingForSqliteTest(base.BaseTestCase):
+    """It has one writer at a time: a write of the API waits for the batch of the evaluator."""
+
+    def setUp(self):
+        super().setUp()
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.settings = StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite", read_timeout_seconds=40.0)
+        SqlDatabase(self.addCleanup, self.settings).prepare()
+
+    def test_a_write_waits_as_long_as_for_a_lock_of_postgresql(self):
+        waited_ms = Transactions(self.settings).run(lambda each: each.exec_driver_sql("PRAGMA busy_timeout").scalar())
+        self.assertEqual(20_000, waited_ms)
+
+    def test_who_waited_too_long_is_told_so(self):
+        impatient = Transactions(replace(self.settings, read_timeout_seconds=0.1))
+        with schema.engine(self.settings.connection, to_write=True).begin():
+            error = self.assertRaises(StorageUnavailable, impatient.run, lambda _: None)
+        self.assertIn("database is locked", str(error))
