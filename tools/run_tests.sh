@@ -154,7 +154,7 @@ checks() {
     echo "$passed_checks $failed_checks" > "$results/checks.count"
 }
 
-make_environment api,persister,postgresql,services,spark,quickstart,devbroker,test,tempest,lint,docs
+make_environment api,persister,dashboard,postgresql,services,spark,quickstart,devbroker,test,tempest,lint,docs
 if [[ "$only_unit" == false ]]; then
     install_programs
     check "fetch jars and compare their digests" python tools/jar_digests.py check

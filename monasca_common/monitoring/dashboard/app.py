@@ -8,6 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
@@ -17,6 +18,18 @@ from oslo_config import cfg
 
 from monasca_common.kafka import MessagingError
 from monasca_common.monitoring.dashboard import lag_panel
+from monasca_common.monitoring.dashboard.metric_charts import (
+    AGGREGATES,
+    FUNCTIONS,
+    HOURS,
+    PERIODS,
+    RAW,
+    ChartQuestion,
+    MetricChart,
+    read_chart,
+    read_names,
+)
+from monasca_common.monitoring.dashboard.metrics_api import ApiUnavailable, MetricsApi
 from monasca_common.monitoring.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
 from monasca_common.monitoring.dashboard.panels import Panels
 from monasca_common.monitoring.dashboard.passwords import PasswordFile
@@ -101,6 +114,8 @@ def make_app(
     app.add_route("/healthcheck", _DashboardHealth())
     app.add_route("/static/{name}", _Static())
     app.add_route("/{name}", _Panel(panels, pages))
+    if settings.api_url is not None:
+        app.add_route("/charts", _Charts(MetricsApi(settings), panels, pages))
     if login is not None:
         app.add_route("/login", _LoginPage(gate, login, pages, settings))
         app.add_route("/logout", _Logout(gate))
@@ -198,6 +213,53 @@ class _Panel:
         find = (request.get_param("find") or "")[:_MAX_FIELD]
         page = page_of(view.rows, number, find, ON_PAGE)
         response.text = self._pages.panel(views, view, page, request.context.visitor, self._panels.now_ms)
+
+
+class _Charts:
+    """Metrics, read through the API when somebody asks for them."""
+
+    def __init__(self, api: MetricsApi, panels: Panels, pages: Pages) -> None:
+        self._api = api
+        self._panels = panels
+        self._pages = pages
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        visitor, now_ms = request.context.visitor, self._panels.now_ms
+        api = self._api.reader(visitor.session.account.api_token if visitor.session is not None else None)
+        question, error = _question(request), ""
+        chart = MetricChart(question, now_ms - 1, now_ms)
+        try:
+            names = read_names(api)
+            chart = MetricChart(question, now_ms - 1, now_ms, names)
+            if question.name:
+                if not _names_beside(request, question):
+                    own = question.name + AGGREGATES
+                    question = replace(question, beside=own if own in names else "")
+                chart = read_chart(api, question, names, now_ms)
+        except ApiUnavailable as failure:
+            error = str(failure)
+        response.text = self._pages.charts(chart, visitor, now_ms, error)
+
+
+def _names_beside(request: falcon.Request, question: ChartQuestion) -> bool:
+    """Whether somebody chose what stands beside this metric; the form holds what stood beside the one before."""
+    return request.has_param("beside") and request.get_param("of", default=question.name) == question.name
+
+
+def _question(request: falcon.Request) -> ChartQuestion:
+    """Raises falcon's errors for what nobody can choose."""
+    dimensions = {
+        name.removeprefix("d."): value[:_MAX_FIELD]
+        for name, value in request.params.items()
+        if name.startswith("d.") and isinstance(value, str) and value
+    }
+    hours = request.get_param_as_int("hours", default=HOURS[0])
+    period = request.get_param_as_int("period", default=300)
+    function = request.get_param("function", default=RAW)
+    if hours not in HOURS or period not in PERIODS or function not in (RAW, *FUNCTIONS):
+        raise falcon.HTTPBadRequest(title="Nobody can choose that", description="Choose from the lists of the page.")
+    name = (request.get_param("name") or "")[:_MAX_FIELD]
+    return ChartQuestion(name, dimensions, hours, function, period, (request.get_param("beside") or "")[:_MAX_FIELD])
 
 
 class _Static:

@@ -11,12 +11,15 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from monasca_common.monitoring.dashboard.drawing import drawn
+from monasca_common.monitoring.dashboard.metric_charts import HOURS, PERIODS, MetricChart
 from monasca_common.monitoring.dashboard.sessions import Session
-from monasca_common.monitoring.dashboard.view import Page, PanelView, clock, page_of, verdict
+from monasca_common.monitoring.dashboard.view import Page, PanelView, clock, page_of, span, verdict
 
 ON_OVERVIEW = 5
 ON_PAGE = 50
 _REFRESH_SECONDS = 5
+_FUNCTIONS = {"avg": "averages", "min": "minima", "max": "maxima", "sum": "sums", "count": "counts"}
 _TREND_WIDTH, _TREND_HEIGHT = 100, 20
 
 STATIC_TYPES = {
@@ -61,6 +64,10 @@ class Pages:
 
     def panel(self, views: Sequence[PanelView], view: PanelView, page: Page, visitor: Visitor, now_ms: int) -> str:
         return self._html("panel.html", visitor, now_ms, verdict=verdict(views), view=view, page=page)
+
+    def charts(self, chart: MetricChart, visitor: Visitor, now_ms: int, error: str) -> str:
+        facts = {"functions": _FUNCTIONS, "periods": PERIODS, "all_hours": HOURS, "span": span}
+        return self._html("charts.html", visitor, now_ms, chart=chart, drawing=drawn(chart), error=error, **facts)
 
     def login(self, visitor: Visitor, *, form_token: str, error: str, has_project: bool, then: str) -> str:
         facts = {"login_token": form_token, "error": error, "has_project": has_project, "then": then}

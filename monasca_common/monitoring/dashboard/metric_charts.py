@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a chart of metrics shows: chosen by a query, read through the API, before it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from monasca_common.monitoring.dashboard.metrics_api import ApiReader
+
+#: What the pipeline of the quickstart and of monasca-transform adds to the name of a metric for its aggregates.
+AGGREGATES = "_agg"
+RAW = "raw"
+FUNCTIONS = ("avg", "min", "max", "sum", "count")
+HOURS = (1, 6, 24, 168)
+PERIODS = (60, 300, 900, 3600)
+MOST_SERIES = 8
+_MOST_NAMES = 2000
+_MOST_METRICS = 1000
+_MOST_VALUES = 200
+_MOST_ALARMS = 3
+_ROW_PAGES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ChartQuestion:
+    """``dimensions``: only series that have them. ``beside``: a second metric, drawn as it was measured.
+
+    ``function``: `RAW` or one of `FUNCTIONS`, over ``period`` seconds."""
+
+    name: str
+    dimensions: Mapping[str, str] = field(default_factory=dict)
+    hours: int = 1
+    function: str = RAW
+    period: int = 300
+    beside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSeries:
+    """``points``: times in milliseconds since 1970, and values; in the order of time."""
+
+    name: str
+    dimensions: Mapping[str, str]
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StateBand:
+    """An alarm was in this state from ``start_ms`` to ``end_ms``."""
+
+    alarm: str
+    state: str
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricChart:
+    """``names``: of all metrics. ``values``: those of each dimension that series of this name have. ``notes``: what
+    is not shown."""
+
+    question: ChartQuestion
+    start_ms: int
+    end_ms: int
+    names: tuple[str, ...] = ()
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    series: tuple[ChartSeries, ...] = ()
+    beside: tuple[ChartSeries, ...] = ()
+    bands: tuple[StateBand, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read_names(api: ApiReader) -> tuple[str, ...]:
+    """Raises `ApiUnavailable`, as the others here."""
+    found = api.find("/v2.0/metrics/names", {"limit": str(_MOST_NAMES)})
+    return tuple(str(each["name"]) for each in found.elements)
+
+
+def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], now_ms: int) -> MetricChart:
+    start_ms = now_ms - question.hours * 3_600_000
+    metrics = api.find("/v2.0/metrics", {"name": question.name, "limit": str(_MOST_METRICS)})
+    notes: list[str] = []
+    if not metrics.is_whole:
+        notes.append(f"There are more than {_MOST_METRICS:,} series; dimensions of the first are offered.")
+    series = _measured(api, question, question.name, question.function, start_ms, notes)
+    beside = _measured(api, question, question.beside, RAW, start_ms, notes) if question.beside else ()
+    return MetricChart(
+        question,
+        start_ms,
+        now_ms,
+        names,
+        _values(each["dimensions"] for each in metrics.elements),
+        series,
+        beside,
+        _bands(api, question, start_ms, now_ms),
+        tuple(notes),
+    )
+
+
+def _measured(
+    api: ApiReader, question: ChartQuestion, name: str, function: str, start_ms: int, notes: list[str]
+) -> tuple[ChartSeries, ...]:
+    asked = {"name": name, "start_time": iso(start_ms), "group_by": "*"}
+    if question.dimensions:
+        asked["dimensions"] = _dimensions(question)
+    if function == RAW:
+        found = api.find("/v2.0/metrics/measurements", asked, pages=_ROW_PAGES)
+    else:
+        asked |= {"statistics": function, "period": str(question.period)}
+        found = api.find("/v2.0/metrics/statistics", asked, pages=_ROW_PAGES)
+    series: dict[str, ChartSeries] = {}
+    for each in found.elements:  # one that did not end on its page goes on in the next
+        before = series[each["id"]].points if each["id"] in series else ()
+        rows = each["measurements" if function == RAW else "statistics"]
+        points = tuple((_time_ms(row[0]), float(row[1])) for row in rows)
+        series[each["id"]] = ChartSeries(name, each["dimensions"], before + points)
+    if not found.is_whole:
+        notes.append(f"{name} has more measurements than are shown: choose a shorter time, or averages.")
+    if len(series) > MOST_SERIES:
+        notes.append(f"{name} has {len(series)} series here, of which {MOST_SERIES} are shown: choose dimensions.")
+    return tuple(series.values())[:MOST_SERIES]
+
+
+def _bands(api: ApiReader, question: ChartQuestion, start_ms: int, now_ms: int) -> tuple[StateBand, ...]:
+    """The states of alarms on this metric, oldest first."""
+    asked = {"metric_name": question.name, "limit": str(_MOST_ALARMS)}
+    if question.dimensions:
+        asked["metric_dimensions"] = _dimensions(question)
+    bands: list[StateBand] = []
+    for alarm in api.find("/v2.0/alarms", asked).elements:
+        history = api.find(f"/v2.0/alarms/{alarm['id']}/state-history", {"start_time": iso(start_ms)}, pages=2)
+        bands += state_bands(alarm, history.elements, start_ms, now_ms)
+    return tuple(bands)
+
+
+def state_bands(
+    alarm: Mapping[str, Any], history: Sequence[Mapping[str, Any]], start_ms: int, now_ms: int
+) -> list[StateBand]:
+    """From the transitions since ``start_ms``; what was before the first is its old state."""
+    name = str(alarm["alarm_definition"]["name"])
+    changes = sorted((_time_ms(each["timestamp"]), str(each["old_state"]), str(each["new_state"])) for each in history)
+    if not changes:
+        since = max(start_ms, _time_ms(alarm["created_timestamp"]))
+        return [StateBand(name, str(alarm["state"]), since, now_ms)]
+    moments = [max(start_ms, min(now_ms, moment)) for moment, _, _ in changes]
+    since = min(moments[0], max(start_ms, _time_ms(alarm["created_timestamp"])))
+    bands = [StateBand(name, changes[0][1], since, moments[0])]
+    for (_, _, state), began, ended in zip(changes, moments, [*moments[1:], now_ms], strict=True):
+        bands.append(StateBand(name, state, began, ended))
+    return [band for band in bands if band.end_ms > band.start_ms]
+
+
+def _values(found: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    values: dict[str, set[str]] = {}
+    for dimensions in found:
+        for key, value in dimensions.items():
+            values.setdefault(key, set()).add(value)
+    return {key: tuple(sorted(values[key])[:_MOST_VALUES]) for key in sorted(values)}
+
+
+def _dimensions(question: ChartQuestion) -> str:
+    return ",".join(f"{key}:{value}" for key, value in sorted(question.dimensions.items()))
+
+
+def iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time_ms(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
