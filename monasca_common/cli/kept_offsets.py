@@ -84,6 +84,23 @@ class DatabaseOffsets:
             ) from error
 
 
+def differing_copies(counting: Mapping[TopicPartition, Kept], copies: Mapping[TopicPartition, int]) -> list[str]:
+    """Where Kafka's copy of a group's offsets is not what the database has, which one counts, and why."""
+    lines = [
+        f"  {partition.topic}/{partition.partition}: {kept.next_offset} in the database, "
+        f"{copies.get(partition, 'none')} in Kafka"
+        for partition, kept in sorted(counting.items())
+        if copies.get(partition) != kept.next_offset
+    ]
+    if not lines:
+        return []
+    why = (
+        "The database counts, because it has rows and offsets in one transaction, and the service goes on from there. "
+        "Kafka's copy, which is committed afterwards and which lag tools look at, differs:"
+    )
+    return [why, *lines]
+
+
 def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -> KeptOffsets:
     """``place``: ``database`` or ``kafka``; ``None``: the database if it has any of this group.
 

@@ -12,18 +12,24 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cliff.lister import Lister
+from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, positive
+from monasca_common.cli.kept_offsets import differing_copies
+from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
+from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import HISTORY_TOPIC
+from monasca_common.storage import load_storage
+from monasca_common.storage.errors import StorageError
+from monasca_common.storage.settings import has_database
 
 _FACTS = (
     "status",
@@ -43,7 +49,7 @@ _Lags = dict[str, dict[TopicPartition, LagVerdict]]
 
 
 class ClusterCommand(MonascaCommand):
-    """A command that asks the brokers of a configuration, and changes nothing there."""
+    """A command that asks the brokers of a configuration."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -66,10 +72,15 @@ class ClusterCommand(MonascaCommand):
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         """Raises `ConfigurationError`."""
+        conf = self.read(parsed_args)
+        return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
+
+    def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
+        """Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
         for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
             conf.register_opts(options, group=option_group)
-        return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
+        return conf
 
 
 class _LagCommand(ClusterCommand):
@@ -112,6 +123,35 @@ class _LagCommand(ClusterCommand):
                 "nothing is known of retention by size"
             )
         return found or LagHistory()
+
+    def tell_which_counts(self, parsed_args: argparse.Namespace, lags: _Lags) -> None:
+        """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, has other offsets.
+
+        The copy of a group that runs is always a little behind, which is worth no word while the verdict is good.
+        """
+        conf = self.read(parsed_args)
+        if not has_database(conf):
+            return
+        try:
+            stored = load_storage(conf).status().offsets
+        except (ConfigurationError, StorageError, ImportError) as error:
+            self.complain(
+                f"these verdicts are by Kafka's offsets; whether the database has others is not known: {error}"
+            )
+            return
+        admin, _ = self.cluster(parsed_args)
+        for group, partitions in lags.items():
+            kept = {
+                TopicPartition(each.topic, each.partition): Kept(each.next_offset, each.topic_id)
+                for each in stored
+                if each.group == group
+            }
+            copies = admin.group_offsets(group) if kept else {}
+            well = group_lag(partitions.values()).status is LagStatus.OK
+            worth = {each: at for each, at in kept.items() if not well or copies.get(each, 0) > at.next_offset}
+            lines = differing_copies(worth, copies)
+            if lines:
+                self.complain("\n".join([f"the verdict on {group} is by its copy in Kafka. {lines[0]}", *lines[1:]]))
 
 
 class Survey:
@@ -162,6 +202,7 @@ class LagList(_LagCommand, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         survey = self.survey(parsed_args)
         lags = survey.lags(survey.groups(parsed_args.group))
+        self.tell_which_counts(parsed_args, lags)
         groups = {group: group_lag(partitions.values()) for group, partitions in lags.items()}
         self._is_error = any(each.status.is_error for each in groups.values())
         rows = ((group, len(lags[group]), *_values(each)) for group, each in groups.items())
@@ -189,6 +230,7 @@ class LagShow(_LagCommand, Lister):
             raise ConfigurationError(
                 f"--group {group}: this group has no offset in any topic: `monasca-common lag list` shows which have"
             )
+        self.tell_which_counts(parsed_args, {group: partitions})
         self._is_error = any(each.status.is_error for each in partitions.values())
         rows = ((*partition, *_values(each)) for partition, each in partitions.items())
         return ("topic", "partition", *_FACTS), rows

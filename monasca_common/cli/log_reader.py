@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from monasca_common.kafka import KafkaConsumer, Message, RebalanceListener, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
@@ -13,6 +13,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 _NAME = "monasca-look"  # this group never gets an offset
 _POLL_SECONDS = 0.2
 _POLL_MESSAGES = 2000
+_FEW_MESSAGES = 100
 _PATIENCE_SECONDS = 30.0
 
 
@@ -43,11 +44,49 @@ class LogReader:
                 if batch.partitions:
                     heard = time.monotonic()
                 elif time.monotonic() - heard > self._patience_seconds:
-                    first = min(left)
-                    raise RetriableError(
-                        f"no message for {self._patience_seconds:g} s, and {first.topic}/{first.partition} has more: "
-                        "look at the brokers"
-                    )
+                    raise self._silence(min(left))
+
+    def at(
+        self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
+    ) -> Iterator[Message]:
+        """The first message at or behind each of these offsets, which ascend, each message once; none from its end on.
+        Raises `RetriableError` where nothing comes."""
+        left = {partition: list(wanted) for partition, wanted in offsets.items()}
+        heard = time.monotonic()
+        with self._open({partition: wanted[0] for partition, wanted in left.items()}) as consumer:
+            while left:
+                batch = consumer.poll(_FEW_MESSAGES, timeout=_POLL_SECONDS)
+                _check(batch.errors)
+                reached = consumer.take_ends()
+                for part in batch.partitions:
+                    wanted = left.get(part.topic_partition)
+                    for message in part if wanted else ():
+                        if wanted and wanted[0] <= message.offset < ends[part.topic_partition]:
+                            yield message
+                            wanted[:] = [offset for offset in wanted if offset > message.offset]
+                    if wanted and part.next_offset < wanted[0]:
+                        consumer.seek(part.topic_partition, wanted[0])
+                    if not wanted or part.next_offset >= ends[part.topic_partition]:
+                        self._finish(consumer, left, part.topic_partition)
+                for partition in reached.keys() & left.keys():
+                    if (consumer.position(partition) or 0) >= left[partition][0]:
+                        self._finish(consumer, left, partition)
+                if batch.partitions:
+                    heard = time.monotonic()
+                elif left and time.monotonic() - heard > self._patience_seconds:
+                    raise self._silence(min(left))
+
+    def _finish(
+        self, consumer: KafkaConsumer, left: dict[TopicPartition, list[int]], partition: TopicPartition
+    ) -> None:
+        left.pop(partition, None)
+        consumer.pause([partition])
+
+    def _silence(self, partition: TopicPartition) -> RetriableError:
+        return RetriableError(
+            f"no message for {self._patience_seconds:g} s, and {partition.topic}/{partition.partition} has more: look "
+            "at the brokers"
+        )
 
     def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
         """What is there and what comes, until ``done``, which is asked several times a second."""

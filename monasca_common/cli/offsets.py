@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, kept_offsets, offset_plan
-from monasca_common.cli.command import MonascaCommand, moment_ms
+from monasca_common.cli.command import MonascaCommand, duration_seconds, moment_ms, partitions_of_topic
 from monasca_common.cli.kept_offsets import KeptOffsets
 from monasca_common.cli.offset_plan import LogSpan, Move, Standing
 from monasca_common.kafka import Admin, plugins
@@ -26,6 +27,7 @@ from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.settings import has_database
 
+_MS = 1000
 _PERSISTER_GROUPS = frozenset(f"{KAFKA_GROUP}_{kind}" for kind in Kind)
 
 
@@ -45,7 +47,7 @@ class _OffsetsCommand(MonascaCommand):
         parser.add_argument(
             "--topic",
             action="append",
-            type=_topic,
+            type=partitions_of_topic,
             metavar="T[:P,P…]",
             help="a topic, or some of its partitions; may be given several times (default: the topics of the "
             "configuration's consumer with this group_id)",
@@ -81,19 +83,22 @@ class _OffsetsCommand(MonascaCommand):
 class OffsetsShow(_OffsetsCommand):
     """Tell where a consumer group reads on, and whether it can.
 
-    The exit status is 0 where every partition can be read on, else 1: then `offsets reset` is what helps.
+    The exit status is 0 where every partition can be read on, else 1: then `offsets reset` is what helps. For example:
+    monasca-common offsets show --group 1_metrics --topic metrics:0,3
     """
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
     ) -> int:
         members = _members(admin, parsed_args.group)
+        copies = admin.group_offsets(parsed_args.group)
+        differing = [] if kept.place == "kafka" else kept_offsets.differing_copies(kept.read(), copies)
         if parsed_args.json:
-            partitions = [offset_plan.describe(each) for each in standings]
+            partitions = [{**offset_plan.describe(each), "in_kafka": copies.get(each.partition)} for each in standings]
             facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
-            self.print(json.dumps(facts))
+            self.print(json.dumps({**facts, "copy_differs": bool(differing)}))
         else:
-            self.print(_head(parsed_args.group, kept, members), offset_plan.standings_table(standings))
+            self.print(_head(parsed_args.group, kept, members), *differing, offset_plan.standings_table(standings))
         return 1 if any(each.problem for each in standings) else 0
 
 
@@ -101,7 +106,9 @@ class OffsetsReset(_OffsetsCommand):
     """Move where a consumer group reads on; without --execute, only show what that would do.
 
     For a topic that was deleted and recreated, and for offsets that retention has passed. Refused while the group has
-    members: stop its services first. The exit status is 0 where it was done, or would be.
+    members: stop its services first. The exit status is 0 where it was done, or would be. For example, the last two
+    hours again:
+    monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -117,6 +124,18 @@ class OffsetsReset(_OffsetsCommand):
             "end where there is none",
         )
         target.add_argument("--to-offset", type=_offset, metavar="N", help="this offset, which the log must have")
+        target.add_argument(
+            "--by-duration",
+            type=duration_seconds,
+            metavar="D",
+            help="the first message that is not older than this, such as 90m (s, m, h or d); the end if there is none",
+        )
+        target.add_argument(
+            "--shift-by",
+            type=int,
+            metavar="N",
+            help="so many offsets forward, or back where it is negative (--shift-by=-100), within what the log has",
+        )
         how = parser.add_mutually_exclusive_group()
         how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
         how.add_argument("--execute", action="store_true", help="do it")
@@ -194,8 +213,13 @@ def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[
         return {partition: log.first for partition, log in logs.items()}
     if parsed_args.to_latest:
         return {partition: log.end for partition, log in logs.items()}
-    if parsed_args.to_datetime is not None:
-        found = admin.offsets_for_times(dict.fromkeys(logs, parsed_args.to_datetime))
+    if parsed_args.shift_by is not None:
+        return _shifted(standings, parsed_args.shift_by)
+    since_ms = parsed_args.to_datetime
+    if parsed_args.by_duration is not None:
+        since_ms = round(time.time() * _MS) - parsed_args.by_duration * _MS
+    if since_ms is not None:
+        found = admin.offsets_for_times(dict.fromkeys(logs, since_ms))
         return {
             partition: log.end if found[partition] is None else found[partition]  # type: ignore[misc]
             for partition, log in logs.items()
@@ -208,6 +232,21 @@ def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[
                 f"{partition.partition})"
             )
     return dict.fromkeys(logs, parsed_args.to_offset)
+
+
+def _shifted(standings: Iterable[Standing], by: int) -> dict[TopicPartition, int]:
+    """As far as the log goes."""
+    targets = {}
+    for each in standings:
+        if each.log is None:
+            continue
+        if each.kept is None or each.made_again:
+            raise _Refused(
+                f"{each.partition.topic}/{each.partition.partition} has no offset of this topic to shift: say "
+                "--to-earliest, --to-latest, --to-datetime, --by-duration or --to-offset"
+            )
+        targets[each.partition] = min(max(each.kept.next_offset + by, each.log.first), each.log.end)
+    return targets
 
 
 def _left_behind(kept: KeptOffsets, moves: Sequence[Move]) -> list[str]:
@@ -233,14 +272,6 @@ def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]
 
 def _storage(conf: cfg.ConfigOpts) -> Storage | None:
     return load_storage(conf) if has_database(conf) else None
-
-
-def _topic(text: str) -> tuple[str, tuple[int, ...]]:
-    topic, _, numbers = text.partition(":")
-    try:
-        return topic, tuple(sorted({_offset(number) for number in numbers.split(",")})) if numbers else ()
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: write a topic, or its partitions as topic:0,1") from error
 
 
 def _offset(text: str) -> int:

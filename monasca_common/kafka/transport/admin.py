@@ -13,7 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    ElectionType,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -154,10 +161,16 @@ class Admin:
                 time.sleep(_LOOK_AGAIN_SECONDS)
 
     def check_new_topic(
-        self, name: str, partitions: int = 1, *, replication_factor: int = 1, timeout: float = 30.0
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 1,
+        config: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
     ) -> None:
         """Raise what `create_topic` would raise; the brokers only check."""
-        topic = NewTopic(name, partitions, replication_factor)
+        topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self._all(self._client.create_topics([topic], operation_timeout=timeout, validate_only=True), timeout)
 
     def _is_served(self, name: str, partitions: int, admins: _OwnAdmins, earlier: set[str]) -> bool:
@@ -275,6 +288,25 @@ class Admin:
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in before.items()]
         answer = self._all(self._client.delete_records(wanted, request_timeout=timeout), timeout)
         return {TopicPartition(tp.topic, tp.partition): int(left.low_watermark) for tp, left in answer.items()}
+
+    def broker_ids(self, timeout: float = 10.0) -> set[int]:
+        """The brokers that are there now."""
+        return set(self._metadata(timeout=timeout).brokers)
+
+    def elect_preferred_leaders(
+        self, partitions: Iterable[TopicPartition], timeout: float = 30.0
+    ) -> dict[TopicPartition, TransportError | None]:
+        """Let the first copy of each partition lead it; what refused an election, or ``None``."""
+        wanted = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
+        future = self._client.elect_leaders(
+            ElectionType.PREFERRED, wanted, request_timeout=timeout, operation_timeout=timeout
+        )
+        outcomes = {}
+        for tp, refusal in self._result(future, timeout).items():
+            error = None if refusal is None else translate(refusal.args[0])
+            needed = error is None or error.name != "ELECTION_NOT_NEEDED"
+            outcomes[TopicPartition(tp.topic, tp.partition)] = error if needed else None
+        return outcomes
 
     def first_offsets(self, partitions: Iterable[TopicPartition], timeout: float = 10.0) -> dict[TopicPartition, int]:
         """The offset of the oldest record that is left, or of the next one where none is."""

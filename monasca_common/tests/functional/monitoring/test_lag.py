@@ -15,6 +15,8 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagStatus, LagWindow, partition_lag
 from monasca_common.monitoring.lag_survey import LagSurvey
+from monasca_common.storage.settings import StorageSettings
+from monasca_common.storage.testing import SqlDatabase
 from monasca_common.tests.functional.waiting import Waiting
 
 SECONDS = 30.0
@@ -158,6 +160,25 @@ class TestLagCommands(LagCase):
             status, text = self.run_command(command, "--group", self.group("stopped"), "--window-seconds", "1")
             self.assertEqual(1, status)
             self.assertIn("STOP", text)
+
+    def test_where_the_database_has_other_offsets_it_is_said_which_count(self):
+        url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/monasca.sqlite"
+        database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
+        database.prepare()
+        with open(self.config, "a") as file:
+            file.write(f"[database]\nconnection = {url}\n")
+        self.put(10)
+        with database.storage().open_writer() as writer:
+            writer.begin(self.group("copied"), {self.partition: 7}, {self.partition: "id"})
+        for copy, said in ((7, False), (6, False), (9, True)):
+            self.commit("copied", copy)
+            for command in ("list", "show"):
+                self.errors.seek(0)
+                self.errors.truncate()
+                self.run_command(command, "--group", self.group("copied"))
+                self.errors.seek(0)
+                told = self.errors.read()
+                self.assertEqual(said, f"{self.topic}/0: 7 in the database, {copy} in Kafka" in told, (copy, told))
 
     def test_show_has_a_row_for_each_partition(self):
         self.put(10)

@@ -61,6 +61,7 @@ _UNCONFIGURED = {
 _NEED_NONE = {
     "audit show",
     "audit watch",
+    "balance",
     "broker start",
     "config check",
     "dlq list",
@@ -73,6 +74,11 @@ _NEED_NONE = {
     "lag watch",
     "mirror verify",
     "pipeline specifications check",
+    "topic create",
+    "topic list",
+    "topic sample",
+    "topic show",
+    "topic tail",
 }
 
 _RUNNING = """

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import fixtures
 from oslotest import base
@@ -189,6 +190,36 @@ class TestReset(OffsetsCase):
             self.cluster.later = found
             self.assertEqual(target, self.run_json(*arguments)[1]["partitions"][0]["target"])
 
+    def targets(self, *arguments):
+        status, told = self.run_json("reset", *arguments)
+        self.assertEqual(0, status)
+        return {each["partition"]: each["target"] for each in told["partitions"]}
+
+    def test_a_duration_is_a_time_before_now(self):
+        self.store(_FIRST, _SECOND)
+        asked = []
+        self.cluster.offsets_for_times = lambda times_ms: asked.append(times_ms) or dict.fromkeys(times_ms, 70)
+        self.assertEqual({0: 70, 1: 70}, self.targets("--by-duration", "2h"))
+        self.assertAlmostEqual(time.time() - 7200, asked[0][_FIRST] / 1000, delta=60)
+
+    def test_a_shift_goes_as_far_as_the_log(self):
+        self.store(_FIRST, next_offset=50)
+        self.store(_SECOND, next_offset=90)
+        self.cluster.log[_SECOND] = (85, 95)
+        self.assertEqual({0: 60, 1: 95}, self.targets("--shift-by", "10"))
+        self.assertEqual({0: 40, 1: 85}, self.targets("--shift-by=-10"))
+
+    def test_what_has_no_offset_cannot_be_shifted(self):
+        self.store(_FIRST)
+        status, _, error = self.run_command("reset", "--shift-by", "1")
+        self.assertEqual((1, True), (status, "metrics/1 has no offset of this topic to shift" in error))
+        self.store(_SECOND, topic_id="former")
+        self.assertEqual(1, self.run_command("reset", "--shift-by", "1")[0])
+
+    def test_a_duration_has_a_unit(self):
+        for text in ("90", "m", "-5m", "1.5h", "2w"):
+            self.assertRaises(SystemExit, self.run_command, "reset", f"--by-duration={text}")
+
     def test_an_offset_that_the_log_has_not_is_refused_with_those_it_has(self):
         self.store(_FIRST, _SECOND)
         self.cluster.log[_SECOND] = (40, 60)
@@ -232,6 +263,23 @@ class TestReset(OffsetsCase):
             other.communicate(b"")
         self.assertEqual(1, status)
         self.assertIn(f"another process ({other.pid}) writes to", error)
+
+
+class TestCopies(OffsetsCase):
+    def test_a_copy_in_kafka_that_differs_is_shown_with_which_one_counts(self):
+        self.store(_FIRST, _SECOND)
+        self.cluster.committed = {_FIRST: 40, _SECOND: 50}
+        _, out, _ = self.run_command("show")
+        self.assertIn("The database counts", out)
+        self.assertIn("metrics/0: 50 in the database, 40 in Kafka", out)
+        self.assertNotIn("metrics/1:", out)
+        told = self.run_json("show")[1]
+        self.assertEqual((True, [40, 50]), (told["copy_differs"], [each["in_kafka"] for each in told["partitions"]]))
+
+    def test_a_copy_that_is_the_same_is_not_mentioned(self):
+        self.store(_FIRST)
+        self.cluster.committed = {_FIRST: 50}
+        self.assertNotIn("counts", self.run_command("show")[1])
 
 
 class TestGroupsInKafka(OffsetsCase):

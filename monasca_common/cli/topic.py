@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common topic list | show | create``: the topics of a cluster, each asked for in few requests."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from cliff.lister import Lister
+
+from monasca_common.cli.command import NOTHING_FOUND, positive
+from monasca_common.cli.lag import ClusterCommand
+from monasca_common.kafka import Admin, ConfigurationError, RetriableError, TopicPartition, TransportError
+from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
+
+_INTERNAL = "__"
+_AS_BROKERS_SAY = -1
+
+
+class TopicList(ClusterCommand, Lister):
+    """Show the topics of the cluster: partitions, copies, how many messages at most, and what is wrong with them.
+
+    The exit status is 1 where a partition has no leader, 3 where no topic has the name. For example:
+    monasca-common topic list --name "metrics*" --sort-column messages -f csv
+    """
+
+    _status = 0
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--name", default="*", metavar="N", help="only topics with this name; * and ? stand for other characters"
+        )
+        parser.add_argument("--internal", action="store_true", help="those of Kafka itself too, which begin with __")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        admin, _ = self.cluster(parsed_args)
+        names = fnmatch.filter(admin.partition_counts(), parsed_args.name)
+        wanted = [name for name in names if parsed_args.internal or not name.startswith(_INTERNAL)]
+        if not wanted and parsed_args.name != "*":
+            self.complain(f"--name {parsed_args.name}: there is no such topic")
+            self._status = NOTHING_FOUND
+        topics = _Topics(admin, wanted)
+        self._status = self._status or int(any(topics.is_without_leader(name) for name in wanted))
+        return ("topic", "partitions", "replicas", "messages", "state"), map(topics.row, sorted(wanted))
+
+
+class TopicShow(ClusterCommand, Lister):
+    """Show the partitions of a topic: leader, copies, first offset and end; or its settings.
+
+    The exit status is 1 where a partition has no leader. For example:
+    monasca-common topic show metrics --settings
+    """
+
+    _status = 0
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="TOPIC", help="a topic of the cluster")
+        parser.add_argument("--settings", action="store_true", help="show its settings in place of its partitions")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
+        admin, _ = self.cluster(parsed_args)
+        known_topic(admin, parsed_args.name)
+        if parsed_args.settings:
+            return ("setting", "value"), sorted(admin.topic_configs([parsed_args.name])[parsed_args.name].items())
+        topics = _Topics(admin, [parsed_args.name])
+        self._status = int(topics.is_without_leader(parsed_args.name))
+        columns = ("partition", "leader", "replicas", "in_sync", "first", "end", "messages")
+        return columns, topics.partition_rows(parsed_args.name)
+
+
+class TopicCreate(ClusterCommand):
+    """Create a topic, and wait until the leader of each partition serves it.
+
+    The exit status is 1 where it exists already, or brokers refuse it. For example:
+    monasca-common topic create metrics --partitions 12 --replication-factor 3 --setting retention.ms=86400000
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument("name", metavar="TOPIC", help="the name of the new topic")
+        parser.add_argument(
+            "--partitions",
+            type=positive,
+            required=True,
+            metavar="N",
+            help="how many; too few: fewer consumers can share the work; too many: a load on the brokers",
+        )
+        parser.add_argument(
+            "--replication-factor",
+            type=positive,
+            default=_AS_BROKERS_SAY,
+            metavar="N",
+            help="how many brokers have a copy; 1 loses messages with a disk (default: as the brokers are configured)",
+        )
+        parser.add_argument(
+            "--setting",
+            action="append",
+            default=[],
+            type=_setting,
+            metavar="NAME=VALUE",
+            help="a setting of the topic, such as retention.ms=86400000; may be given several times",
+        )
+        parser.add_argument("--dry-run", action="store_true", help="let the brokers check it, and create nothing")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        name = parsed_args.name
+        if not is_topic_name(name):
+            raise ConfigurationError(f"{name!r} is not the name of a topic: {TOPIC_NAME_RULE}")
+        admin, _ = self.cluster(parsed_args)
+        call = admin.check_new_topic if parsed_args.dry_run else admin.create_topic
+        try:
+            call(
+                name,
+                parsed_args.partitions,
+                replication_factor=parsed_args.replication_factor,
+                config=dict(parsed_args.setting),
+            )
+        except TransportError as error:
+            if isinstance(error, RetriableError):
+                raise
+            return self.complain(f"{name} was not created: {error}")
+        self.print(f"{name}: {'it would be created' if parsed_args.dry_run else 'created'}")
+        return 0
+
+
+def known_topic(admin: Admin, name: str) -> int:
+    """How many partitions it has. Raises `ConfigurationError` where there is no such topic."""
+    count = admin.partition_counts().get(name)
+    if count is None:
+        raise ConfigurationError(f"{name}: there is no such topic: `monasca-common topic list` shows those there are")
+    return count
+
+
+class _Topics:
+    """What is known of some topics, after three requests however many they are."""
+
+    def __init__(self, admin: Admin, names: Sequence[str]) -> None:
+        self._descriptions = admin.describe_topics(names) if names else {}
+        led = [
+            TopicPartition(name, number)
+            for name, topic in self._descriptions.items()
+            for number, leader in enumerate(topic.leaders)
+            if leader is not None
+        ]
+        self._firsts = admin.first_offsets(led)
+        self._ends = admin.end_offsets(led)
+
+    def is_without_leader(self, name: str) -> bool:
+        return None in self._descriptions[name].leaders
+
+    def row(self, name: str) -> tuple[str, int, int, int, str]:
+        topic = self._descriptions[name]
+        spans = [self._span(TopicPartition(name, number)) for number in range(topic.partitions)]
+        replicas = max(map(len, topic.replicas))
+        return name, topic.partitions, replicas, sum(each or 0 for each in spans), self._state(name)
+
+    def partition_rows(self, name: str) -> Iterator[tuple[Any, ...]]:
+        topic = self._descriptions[name]
+        for number in range(topic.partitions):
+            partition = TopicPartition(name, number)
+            copies, in_sync = (",".join(map(str, each[number])) for each in (topic.replicas, topic.in_sync))
+            span = self._firsts.get(partition), self._ends.get(partition), self._span(partition)
+            yield number, topic.leaders[number], copies, in_sync, *span
+
+    def _span(self, partition: TopicPartition) -> int | None:
+        first, end = self._firsts.get(partition), self._ends.get(partition)
+        return None if first is None or end is None else end - first
+
+    def _state(self, name: str) -> str:
+        topic = self._descriptions[name]
+        without = topic.leaders.count(None)
+        lacking = sum(len(now) < len(all_) for now, all_ in zip(topic.in_sync, topic.replicas, strict=True))
+        states = [f"{without} without a leader"] if without else []
+        return "; ".join([*states, *([f"{lacking} with a copy behind"] if lacking else [])]) or "fine"
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a setting: write name and value, as retention.ms=3600000")
+    return name, value

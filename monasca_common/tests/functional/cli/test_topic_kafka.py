@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common topic`` on a real Kafka, with one topic and with a thousand."""
+
+import json
+import signal
+import time
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from monasca_common.devbroker.fixtures import KafkaClusterFixture
+from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+
+TOPICS = 1000
+_JSON = ("-f", "json")
+
+
+class TopicCase(ClusterCommandCase):
+    command = ("topic",)
+
+    def setUp(self):
+        super().setUp()
+        self.topic = self.fixture.topic(2)
+
+    def fill(self, count=10, partition=0):
+        records = [
+            ((b"even", b"odd")[number % 2], json.dumps({"reading": {"n": number}}).encode(), [("room", b"hall")])
+            for number in range(count)
+        ]
+        self.put(self.topic, *records, partition=partition)
+
+    def lines(self, *arguments):
+        status, out, err = self.run_command(*arguments, "--json")
+        self.assertEqual(0, status, err)
+        return [json.loads(line) for line in out.splitlines()]
+
+    def offsets(self, *arguments):
+        return [(each["partition"], each["offset"]) for each in self.lines(*arguments)]
+
+
+class TestTopics(TopicCase):
+    def test_a_topic_is_created_listed_and_shown(self):
+        name = f"made-{self.own}"
+        arguments = ("create", name, "--partitions", "3", "--setting", "retention.ms=3600000")
+        self.assertEqual((0, f"{name}: it would be created\n", ""), self.run_command(*arguments, "--dry-run"))
+        self.assertEqual([], self.named(name))
+        self.assertEqual(0, self.run_command(*arguments)[0])
+        (row,) = self.named(name)
+        self.assertEqual({"topic": name, "partitions": 3, "replicas": 1, "messages": 0, "state": "fine"}, row)
+        self.assertEqual([0, 1, 2], [row["partition"] for row in self.run_json("show", name, as_json=_JSON)])
+        settings = self.run_json("show", name, "--settings", as_json=_JSON)
+        self.assertIn({"setting": "retention.ms", "value": "3600000"}, settings)
+        status, _, err = self.run_command(*arguments)
+        self.assertEqual((1, True), (status, "was not created: TOPIC_ALREADY_EXISTS" in err), err)
+
+    def named(self, name):
+        return [row for row in self.run_json("list", as_json=_JSON) if row["topic"] == name]
+
+    def test_wrong_input_is_named_with_its_status(self):
+        self.assertEqual(3, self.run_command("list", "--name", "nothing*")[0])
+        for words, status, said in (
+            (("show", "nothing"), 2, "nothing: there is no such topic"),
+            (("tail", f"{self.topic}:7"), 2, "has 2 partitions, and no 7"),
+            (("tail", f"{self.topic}:x"), 2, "or its partitions as topic:0,1"),
+            (("sample", self.topic, "--count", "5000"), 2, "1000 at most"),
+            (("sample", self.topic, "--field", "novalue"), 2, "is not a field"),
+            (("create", "a b", "--partitions", "1"), 2, "is not the name of a topic"),
+            (("create", "new", "--partitions", "1", "--replication-factor", "9"), 1, "INVALID_REPLICATION_FACTOR"),
+            (("create", "new", "--partitions", "1", "--setting", "nonsense=1"), 1, "INVALID_CONFIG"),
+            (("create", "new", "--partitions", "1", "--setting", "nonsense"), 2, "is not a setting"),
+        ):
+            found, _, err = self.run_command(*words)
+            self.assertEqual((status, True), (found, said in err), (words, err))
+
+
+class TestTail(TopicCase):
+    def test_what_is_there_is_selected_by_key_header_field_and_partition(self):
+        self.fill()
+        self.fill(2, partition=1)
+        ended = ("--from-beginning", "--no-follow")
+        self.assertEqual(12, len(self.offsets("tail", self.topic, *ended)))
+        self.assertEqual([(1, 0), (1, 1)], self.offsets("tail", f"{self.topic}:1", *ended))
+        self.assertEqual([(0, 7)], self.offsets("tail", f"{self.topic}:0", *ended, "--field", "reading.n=7"))
+        odd = self.offsets("tail", f"{self.topic}:0", *ended, "--key", "odd", "--header", "room=hall")
+        self.assertEqual([(0, number) for number in (1, 3, 5, 7, 9)], odd)
+        self.assertEqual([(0, 8), (0, 9)], self.offsets("tail", f"{self.topic}:0", "--last", "2", "--no-follow"))
+        self.assertEqual([(0, 0)], self.offsets("tail", f"{self.topic}:0", "--since", "2020-01-01", "--count", "1"))
+        for words in (("--key", "none"), ("--header", "floor"), ("--until", "2020-01-01"), ("--field", "reading.x=1")):
+            self.assertEqual(3, self.run_command("tail", self.topic, *ended, *words)[0], words)
+
+    def test_an_empty_topic_ends_at_its_bound_with_status_3(self):
+        self.assertEqual(3, self.run_command("tail", self.topic, "--seconds", "1")[0])
+        self.assertEqual(3, self.run_command("tail", self.topic, "--from-beginning", "--no-follow")[0])
+        self.assertEqual(3, self.run_command("sample", self.topic)[0])
+
+    def test_it_follows_until_it_is_interrupted_which_is_well(self):
+        process = self.start("tail", self.topic, "--from-beginning", "--json")
+        self.fill(1)
+        self.assertEqual(0, json.loads(process.stdout.readline())["offset"])
+        self.fill(1)
+        self.assertEqual(1, json.loads(process.stdout.readline())["offset"])
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual((0, ""), (process.returncode, err))
+
+    def test_what_is_in_a_message_is_shown_on_request_cut_and_without_secrets(self):
+        self.put(self.topic, (b"k", b"\x1b[31m" + b"x" * 500, [("X-Auth-Token", b"hidden"), ("room", b"hall")]))
+        arguments = ("tail", f"{self.topic}:0", "--from-beginning", "--no-follow")
+        _, out, _ = self.run_command(*arguments)
+        self.assertNotIn("xxx", out)
+        _, out, _ = self.run_command(*arguments, "--payload", "--payload-characters", "20")
+        self.assertIn("  header  X-Auth-Token: ***\n  header  room: hall\n", out)
+        self.assertIn("\\x1b[31mxxxxxxxxxxxx… (505 B)", out)
+        self.assertNotIn("hidden", out)
+
+
+class TestSample(TopicCase):
+    def test_even_ones_are_at_equal_distances_and_random_ones_repeat_by_their_seed(self):
+        self.fill(100)
+        self.fill(100, partition=1)
+        even = self.offsets("sample", self.topic, "--even", "--count", "4")
+        self.assertEqual([(0, 0), (0, 50), (1, 0), (1, 50)], even)
+        drawn = self.offsets("sample", self.topic, "--seed", "3", "--count", "20")
+        self.assertEqual(20, len(set(drawn)))
+        self.assertEqual(drawn, self.offsets("sample", self.topic, "--seed", "3", "--count", "20"))
+        odd = self.lines("sample", self.topic, "--key", "odd", "--count", "5", "--payload")
+        self.assertEqual(["odd"] * 5, [each["key"] for each in odd])
+        self.assertEqual(3, self.run_command("sample", self.topic, "--until", "2020-01-01")[0])
+
+
+class TestManyTopics(ClusterCommandCase):
+    command = ("topic",)
+
+    def test_a_thousand_topics_are_listed_in_seconds(self):
+        cluster = self.useFixture(KafkaClusterFixture()).cluster
+        options = cluster.direct_options()
+        client = AdminClient({**options, "log_level": 0})
+        wanted = [NewTopic(f"many-{number:04}", 1, 1) for number in range(TOPICS)]
+        for made in client.create_topics(wanted, operation_timeout=SECONDS, request_timeout=SECONDS).values():
+            made.result(SECONDS)
+        text = f"[kafka]\nbootstrap_servers = {options['bootstrap.servers']}\n"
+        self.config = self.create_tempfiles([("many", text)], ".conf")[0]
+        started = time.monotonic()
+        rows = self.run_json("list", "--name", "many-*", as_json=_JSON)
+        self.assertEqual((TOPICS, {"fine"}), (len(rows), {row["state"] for row in rows}))
+        self.assertLess(time.monotonic() - started, 30.0)
+        self.assertEqual(3, self.run_command("tail", "many-0500", "--no-follow", "--from-beginning")[0])
