@@ -69,7 +69,7 @@ class LeaderBalance:
         return not self.led_by_none and all(self.percent_away(broker) <= percent for broker in self.preferred)
 
 
-class Balance(ClusterCommand, Lister):
+class BrokerBalance(ClusterCommand, Lister):
     """Show how many partitions each broker leads and should lead; with --elect, let it lead what it should.
 
     The exit status is 0 where at most --percent of what a broker should lead is led by others and each partition has a

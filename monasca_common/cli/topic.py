@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 
 _INTERNAL = "__"
 _AS_BROKERS_SAY = -1
+_SETTLE_SECONDS = 10.0
+_LOOK_AGAIN_SECONDS = 0.2
 
 
 class TopicList(ClusterCommand, Lister):
@@ -148,6 +151,16 @@ class _Topics:
     """What is known of some topics, after three requests however many they are."""
 
     def __init__(self, admin: Admin, names: Sequence[str]) -> None:
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while True:
+            try:
+                return self._ask(admin, names)
+            except RetriableError:  # of so many partitions the leader of one may just move
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def _ask(self, admin: Admin, names: Sequence[str]) -> None:
         self._descriptions = admin.describe_topics(names) if names else {}
         led = [
             TopicPartition(name, number)

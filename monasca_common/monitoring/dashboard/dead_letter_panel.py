@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monasca_common.kafka import Admin, Letter, RebalanceListener, RetriableError, open_consumer
+from monasca_common.kafka import Admin, Letter, RebalanceListener, RetriableError, dead_letters, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
@@ -99,7 +99,7 @@ class DeadLetterGatherer:
                 if time.monotonic() > deadline:
                     raise RetriableError(f"{topic} could not be read within {self._timeout_seconds:g} s")
                 for part in consumer.poll(_LOOKED_AT, timeout=_POLL_SECONDS).partitions:
-                    found += [Letter.of(message) for message in part]
+                    found += [Letter.of(message) for message in part if not dead_letters.is_note(message)]
                     if part.next_offset >= missing.get(part.topic_partition, 0):
                         missing.pop(part.topic_partition, None)
                 for partition in consumer.take_ends():

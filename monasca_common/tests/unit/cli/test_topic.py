@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common topic`` and ``balance``: over a broker in memory, and an administrator of it."""
+
+import json
+
+from monasca_common.cli import topic as topic_commands
+from monasca_common.cli import topic_messages
+from monasca_common.kafka import Record, RetriableError, TransportError, plugins
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport.admin import TopicDescription
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+_CONFIGURATION = """\
+[kafka]
+driver = memory
+bootstrap_servers = memory:9092
+"""
+
+
+class MemoryAdmin:
+    """What an administrator of a memory broker would be told. ``leaders``: of each partition, 1 where it is not said;
+    copies are on the brokers 1 to 3."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.leaders = {}
+        self.in_sync = (1, 2, 3)
+        self.refusal = None
+        self.created = []
+        self.elected = []
+        self.requests = 0
+        self.moving = 0  # so many answers are that a leader is not known yet
+
+    def counts(self):
+        return {name: len(self.broker.find_topic(name).partitions) for name in self.broker.topics()}
+
+    def partition_counts(self):
+        self.requests += 1
+        return self.counts()
+
+    def describe_topics(self, names):
+        self.requests += 1
+        counts = self.counts()
+        return {
+            name: TopicDescription(
+                name,
+                f"id of {name}",
+                counts[name],
+                tuple(self.leaders.get(TopicPartition(name, number), 1) for number in range(counts[name])),
+                ((1, 2, 3),) * counts[name],
+                (self.in_sync,) * counts[name],
+            )
+            for name in names
+        }
+
+    def first_offsets(self, partitions):
+        self.requests += 1
+        if self.moving:
+            self.moving -= 1
+            raise RetriableError("Not leader for partition")
+        return {each: self.broker.watermarks(each)[0] for each in partitions}
+
+    def end_offsets(self, partitions):
+        self.requests += 1
+        return {each: self.broker.watermarks(each)[1] for each in partitions}
+
+    def offsets_for_times(self, times_ms):
+        found = {}
+        for partition, time_ms in times_ms.items():
+            later = [each.offset for each in self.broker.records(*partition) if each.timestamp_ms >= time_ms]
+            found[partition] = min(later, default=None)
+        return found
+
+    def topic_configs(self, names):
+        return {name: {"retention.ms": "1000", "cleanup.policy": "delete"} for name in names}
+
+    def check_new_topic(self, name, partitions, *, replication_factor, config):
+        if self.refusal is not None:
+            raise self.refusal
+
+    def create_topic(self, name, partitions, *, replication_factor, config):
+        self.check_new_topic(name, partitions, replication_factor=replication_factor, config=config)
+        self.created.append((name, partitions, replication_factor, config))
+
+    def broker_ids(self):
+        return {1, 2, 3}
+
+    def elect_preferred_leaders(self, partitions):
+        self.elected += partitions
+        for partition in partitions:
+            if self.refusal is None:
+                self.leaders[partition] = 1
+        return dict.fromkeys(partitions, self.refusal)
+
+
+class TopicCase(CommandCase):
+    command = ("topic",)
+    configuration = _CONFIGURATION
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.admin = MemoryAdmin(self.kafka.broker)
+        self.patch(plugins, "load_admin", lambda conf, section: self.admin)
+        self.kafka.broker.create_topic("metrics", 2)
+
+    def fill(self, count, partition=0):
+        records = [
+            Record(
+                json.dumps({"n": number}).encode(),
+                key=(b"even", b"odd")[number % 2],
+                headers=(("room", b"hall"),),
+                partition=partition,
+                timestamp_ms=(number + 1) * 1000,
+            )
+            for number in range(count)
+        ]
+        self.kafka.producer().publish("metrics", records).raise_for_undelivered()
+
+    def lines(self, *arguments):
+        status, out, err = self.run_command(*arguments, "--json")
+        self.assertEqual(0, status, err)
+        return [json.loads(line) for line in out.splitlines()]
+
+    def offsets(self, *arguments):
+        return [(each["partition"], each["offset"]) for each in self.lines(*arguments)]
+
+    def rows(self, *arguments):
+        """The exit status and the rows."""
+        status, out, _ = self.run_command(*arguments, "-f", "json")
+        return status, json.loads(out)
+
+
+class ListTest(TopicCase):
+    def test_a_thousand_topics_take_as_many_requests_as_one(self):
+        for number in range(1000):
+            self.kafka.broker.create_topic(f"many-{number}", 3)
+        status, rows = self.rows("list")
+        self.assertEqual((0, 1001, 4), (status, len(rows), self.admin.requests))
+
+    def test_leaders_that_move_are_asked_for_again(self):
+        self.patch(topic_commands, "_LOOK_AGAIN_SECONDS", 0.0)
+        self.admin.moving = 2
+        self.assertEqual(0, self.rows("list")[0])
+        self.patch(topic_commands, "_SETTLE_SECONDS", 0.0)
+        self.admin.moving = 1
+        status, _, err = self.run_command("list")
+        self.assertEqual((2, True), (status, "Not leader" in err))
+
+    def test_messages_are_counted_and_what_is_wrong_is_said(self):
+        self.fill(5)
+        self.kafka.broker.delete_records("metrics", 0, 2)
+        self.admin.in_sync = (1, 2)
+        self.admin.leaders[TopicPartition("metrics", 1)] = None
+        status, (row,) = self.rows("list")
+        self.assertEqual((1, 3, "1 without a leader; 2 with a copy behind"), (status, row["messages"], row["state"]))
+        status, rows = self.rows("show", "metrics")
+        self.assertEqual((1, None, None), (status, rows[1]["leader"], rows[1]["end"]))
+        self.assertEqual(("1,2,3", "1,2", 2, 5, 3), tuple(list(rows[0].values())[2:]))
+
+    def test_kafkas_own_topics_are_shown_on_request(self):
+        self.kafka.broker.create_topic("__consumer_offsets", 1)
+        self.assertEqual(1, len(self.rows("list")[1]))
+        self.assertEqual(2, len(self.rows("list", "--internal")[1]))
+
+    def test_a_name_that_no_topic_has_is_status_3_and_an_empty_cluster_is_not(self):
+        self.assertEqual(3, self.rows("list", "--name", "x*")[0])
+        self.kafka.broker.delete_topic("metrics")
+        self.assertEqual((0, []), self.rows("list"))
+
+    def test_a_topic_that_is_not_there_is_named(self):
+        for command in ("show", "tail", "sample"):
+            status, _, err = self.run_command(command, "nothing")
+            self.assertEqual((2, True), (status, "nothing: there is no such topic" in err))
+
+    def test_settings_are_sorted_by_name(self):
+        _, rows = self.rows("show", "metrics", "--settings")
+        self.assertEqual(["cleanup.policy", "retention.ms"], [row["setting"] for row in rows])
+
+
+class CreateTest(TopicCase):
+    def test_it_is_made_as_it_was_asked_for(self):
+        arguments = ("create", "new", "--partitions", "3", "--setting", "a=b=c")
+        self.assertEqual((0, "new: it would be created\n", ""), self.run_command(*arguments, "--dry-run"))
+        self.assertEqual([], self.admin.created)
+        self.assertEqual((0, "new: created\n", ""), self.run_command(*arguments))
+        self.assertEqual([("new", 3, -1, {"a": "b=c"})], self.admin.created)
+
+    def test_a_refusal_is_status_1_and_a_cluster_that_does_not_answer_2(self):
+        for refusal, status in ((TransportError("no"), 1), (RetriableError("late"), 2)):
+            self.admin.refusal = refusal
+            self.assertEqual(status, self.run_command("create", "new", "--partitions", "1")[0])
+
+    def test_wrong_input_is_wrong_usage(self):
+        for words in (("a b", "--partitions", "1"), ("new", "--partitions", "0"), ("new",)):
+            self.assertEqual(2, self.run_command("create", *words)[0], words)
+        self.assertEqual(2, self.run_command("create", "new", "--partitions", "1", "--setting", "nonsense")[0])
+
+
+class MessagesTest(TopicCase):
+    def setUp(self):
+        super().setUp()
+        self.fill(10)
+
+    def test_a_tail_begins_where_it_is_said(self):
+        self.assertEqual(10, len(self.offsets("tail", "metrics", "--from-beginning", "--no-follow")))
+        self.assertEqual([(0, 8), (0, 9)], self.offsets("tail", "metrics:0", "--last", "2", "--no-follow"))
+        since = ("--since", "1970-01-01T00:00:08Z")
+        self.assertEqual([(0, 7), (0, 8), (0, 9)], self.offsets("tail", "metrics", *since, "--no-follow"))
+        self.assertEqual([(0, 7)], self.offsets("tail", "metrics", *since, "--count", "1"))
+
+    def test_both_take_a_selection(self):
+        words = ("--key", "odd", "--header", "room=hall", "--field", "n=3")
+        self.assertEqual([(0, 3)], self.offsets("tail", "metrics", "--from-beginning", "--no-follow", *words))
+        self.assertEqual([(0, 3)], self.offsets("sample", "metrics", *words))
+        for command in (("tail", "metrics", "--from-beginning", "--no-follow"), ("sample", "metrics")):
+            status, _, err = self.run_command(*command, "--key", "none")
+            self.assertEqual((3, True), (status, "no message is selected" in err))
+
+    def test_an_interrupt_of_a_tail_is_its_end(self):
+        def interrupted(message, parsed_args):
+            raise KeyboardInterrupt
+
+        self.patch(topic_messages.message_selection, "is_meant", interrupted)
+        self.assertEqual(0, self.run_command("tail", "metrics", "--from-beginning")[0])
+
+    def test_a_sample_is_even_or_repeats_by_its_seed(self):
+        self.fill(10, partition=1)
+        self.assertEqual([(0, 0), (0, 5), (1, 0), (1, 5)], self.offsets("sample", "metrics", "--even", "--count", "4"))
+        first, again = (self.offsets("sample", "metrics", "--seed", "3", "--count", "7") for _ in "ab")
+        self.assertEqual((7, first), (len(set(first)), again))
+        self.assertEqual(20, len(self.offsets("sample", "metrics", "--count", "100")))
+
+    def test_offsets_without_a_message_are_passed_over(self):
+        self.kafka.broker.skip_offsets("metrics", 0, 90)
+        drawn = self.offsets("sample", "metrics:0", "--even", "--count", "10")
+        self.assertEqual([(0, 0)], drawn)
+        self.fill(1)
+        self.assertEqual((0, 100), self.offsets("sample", "metrics:0", "--even", "--count", "10")[-1])
+
+    def test_partitions_that_are_not_there_are_named(self):
+        status, _, err = self.run_command("tail", "metrics:0,7")
+        self.assertEqual((2, True), (status, "has 2 partitions, and no 7" in err))
+        self.assertEqual(2, self.run_command("sample", "metrics", "--count", "1001")[0])
+
+
+class BalanceTest(TopicCase):
+    command = ("balance",)
+
+    def test_who_leads_what_others_should_lead_is_status_1_until_an_election(self):
+        self.assertEqual(0, self.rows()[0])
+        self.admin.leaders[TopicPartition("metrics", 1)] = 2
+        status, rows = self.rows()
+        self.assertEqual((1, 50, [1, 1, 0]), (status, rows[0]["percent_away"], [row["leads"] for row in rows]))
+        self.assertEqual(0, self.rows("--percent", "50")[0])
+        status, rows = self.rows("--elect")
+        self.assertEqual((0, [2, 0, 0]), (status, [row["leads"] for row in rows]))
+        self.assertEqual([TopicPartition("metrics", 1)], self.admin.elected)
+
+    def test_a_copy_that_is_behind_is_not_elected(self):
+        self.admin.leaders[TopicPartition("metrics", 1)] = 2
+        self.admin.in_sync = (2, 3)
+        status, rows = self.rows("--elect")
+        self.assertEqual((1, [], 2), (status, self.admin.elected, rows[0]["copies_behind"]))
+
+    def test_a_refused_election_is_status_4(self):
+        self.admin.leaders[TopicPartition("metrics", 1)] = 2
+        self.admin.refusal = TransportError("not now")
+        status, _, err = self.run_command("--elect")
+        self.assertEqual((4, True), (status, "metrics/1: not now" in err))
+
+    def test_a_partition_without_a_leader_is_status_1(self):
+        self.admin.leaders[TopicPartition("metrics", 0)] = None
+        status, _, err = self.run_command("--percent", "100")
+        self.assertEqual((1, True), (status, "1 partitions have no leader" in err))
+
+    def test_a_topic_that_is_not_there_is_status_3(self):
+        self.assertEqual(3, self.rows("--topic", "nothing")[0])
