@@ -28,6 +28,7 @@ _ANY = "monasca-common[api] or monasca-common[notification] or monasca-common[pe
 # What each command is called with, and what it says to install.
 _CONFIGURED = {
     "api": ((), "monasca-common[api]"),
+    "dashboard": ((), "monasca-common[dashboard]"),
     "db prune": ((), _ANY),
     "db status": ((), _ANY),
     "db upgrade": ((), _ANY),
@@ -59,11 +60,13 @@ _UNCONFIGURED = {
     "quickstart": (("--once",), "monasca-common[quickstart]"),
 }
 _NEED_NONE = {
+    "audit count",
     "audit show",
     "audit watch",
     "balance",
     "broker start",
     "config check",
+    "dashboard password",
     "dlq list",
     "dlq purge",
     "dlq replay",
