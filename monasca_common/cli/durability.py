@@ -21,8 +21,10 @@ from monasca_common.monitoring.durability import (
     retention_findings,
     topic_durability,
 )
-from monasca_common.monitoring.lag import LagWindow, group_lag, partition_lag
+from monasca_common.monitoring.lag import LagWindow, group_lag
+from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
+from monasca_common.monitoring.settings import HISTORY_TOPIC
 
 _READ_SECONDS = 30.0
 
@@ -58,7 +60,8 @@ class DurabilityCheck(ClusterCommand, Lister):
         findings = [finding for topic in topics for finding in durability_findings(topic)]
         led = [topic for topic in topics if None not in topic.leaders]
         try:
-            findings += _late(survey, led)
+            history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
+            findings += _late(survey, led, history or LagHistory())
         except TransportError as error:
             self.complain(f"how late consumers are is not known: {error}")
             self._is_error = True
@@ -75,14 +78,15 @@ def _chosen(admin: Admin, wanted: Sequence[str] | None) -> list[str]:
     return sorted(wanted or there)
 
 
-def _late(survey: LagSurvey, topics: Sequence[TopicDurability]) -> Iterator[Finding]:
+def _late(survey: LagSurvey, topics: Sequence[TopicDurability], history: LagHistory) -> Iterator[Finding]:
     """Each group against each topic that it reads."""
     now_ms = round(time.time() * 1000)
     known = {topic.name: topic for topic in topics}
-    for group, states in survey.look(survey.groups(), now_ms, known.keys()).items():
+    states = survey.look(survey.groups(), now_ms, known.keys(), history)
+    for group, partitions in following(states, now_ms, LagWindow()).groups.items():
         lags = defaultdict(list)
-        for partition, state in states.items():
-            lags[partition.topic].append(partition_lag(state, now_ms, LagWindow()))
+        for partition, found in partitions.items():
+            lags[partition.topic].append(found.lag)
         for name in sorted(lags.keys() & known.keys()):
             yield from retention_findings(known[name], group, group_lag(lags[name]))
 

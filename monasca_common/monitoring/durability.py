@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from monasca_common.kafka import Admin
 from monasca_common.monitoring.lag import LagVerdict
-from monasca_common.monitoring.lag_survey import retention_ms
 
-_LEAST_HEADROOM = 0.25  # of the retention time
+_LEAST_HEADROOM = 0.25  # of the time that a message is kept
 
 
 class Severity(enum.Enum):
@@ -28,10 +27,7 @@ class Severity(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class TopicDurability:
     """What a topic is set to, and where its copies are. Position i of each tuple is partition i, and the numbers
-    in it are broker ids.
-
-    ``retention_ms``: how long it keeps messages; ``None`` where time removes nothing.
-    """
+    in it are broker ids."""
 
     name: str
     leaders: tuple[int | None, ...]
@@ -39,7 +35,6 @@ class TopicDurability:
     in_sync: tuple[tuple[int, ...], ...]
     min_in_sync: int
     unclean_election: bool
-    retention_ms: int | None = None
 
     @property
     def copies(self) -> int:
@@ -70,7 +65,6 @@ def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurabilit
             in_sync=described.in_sync,
             min_in_sync=int(configs[name]["min.insync.replicas"]),
             unclean_election=configs[name]["unclean.leader.election.enable"] == "true",
-            retention_ms=retention_ms(configs[name]),
         )
         for name, described in sorted(admin.describe_topics(names).items())
     ]
@@ -92,13 +86,19 @@ def retention_findings(topic: TopicDurability, group: str, lag: LagVerdict) -> I
         yield Finding(topic.name, Severity.ERROR, "truncated", (), text)
     if lag.deleted:
         text = f"{lag.deleted:,} messages were removed by retention before group {group} had read them: raise "
-        yield Finding(topic.name, Severity.ERROR, "deleted_unread", (), f"{text}retention.ms, and see `lag show`")
-    elif lag.headroom_seconds is not None and topic.retention_ms is not None:
-        share = lag.headroom_seconds * 1000 / topic.retention_ms if topic.retention_ms else 0.0
-        if share < _LEAST_HEADROOM:
+        yield Finding(
+            topic.name,
+            Severity.ERROR,
+            "deleted_unread",
+            (),
+            f"{text}retention.ms or retention.bytes, and see `lag show`",
+        )
+    elif lag.headroom_seconds is not None:
+        kept_seconds = lag.seconds + lag.headroom_seconds  # how long the oldest unread message is there in all
+        if lag.headroom_seconds < _LEAST_HEADROOM * kept_seconds or not kept_seconds:
             text = (
                 f"group {group} has not read messages that retention removes in {lag.headroom_seconds:,.0f} s: raise "
-                "retention.ms now, then make the group faster"
+                "retention.ms or retention.bytes now, then make the group faster"
             )
             yield Finding(topic.name, Severity.WARNING, "retention_near", (), text)
 

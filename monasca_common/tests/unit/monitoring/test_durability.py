@@ -55,9 +55,11 @@ class TestDurabilityFindings(base.BaseTestCase):
 
 
 class TestRetentionFindings(base.BaseTestCase):
-    def found(self, *, deleted=0, headroom_seconds=None, retention_ms=1_000_000):
-        lag = LagVerdict(LagStatus.OK, 5, 1.0, deleted, headroom_seconds, 1.0)
-        return [each.rule for each in retention_findings(replace(_SOUND, retention_ms=retention_ms), "slow", lag)]
+    def found(self, *, deleted=0, headroom_seconds=None, truncated=0):
+        """Of a topic that keeps messages for 1000 s, by its time or by its size."""
+        age_seconds = 1000.0 - (headroom_seconds or 0.0)
+        lag = LagVerdict(LagStatus.OK, 5, age_seconds, deleted, headroom_seconds, 1.0, truncated)
+        return [each.rule for each in retention_findings(_SOUND, "slow", lag)]
 
     def test_messages_that_were_removed_unread_are_an_error(self):
         self.assertEqual(["deleted_unread"], self.found(deleted=3, headroom_seconds=0.0))
@@ -68,4 +70,7 @@ class TestRetentionFindings(base.BaseTestCase):
 
     def test_a_group_that_has_read_everything_or_a_topic_that_keeps_everything_is_sound(self):
         self.assertEqual([], self.found())
-        self.assertEqual([], self.found(headroom_seconds=None, retention_ms=None))
+        self.assertEqual([], self.found(headroom_seconds=1000.0))
+
+    def test_offsets_that_the_log_no_longer_has_are_an_error(self):
+        self.assertEqual(["truncated"], self.found(truncated=4))
