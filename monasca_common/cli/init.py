@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, services
+from monasca_common.cli.audit_alarm import NeededAlarm, needed_alarms
 from monasca_common.cli.command import MonascaCommand, positive
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import connection_settings, joined, shown_url
@@ -108,6 +109,8 @@ class NeededTopic:
 class Init(MonascaCommand):
     """Make the databases and topics that the services of the configuration need; without --execute, only show them.
 
+    With tenant in [audit] also the alarm definition over what audits find missing.
+
     Topics are those that services read and write, and those of their dead letters. What is there is left as it is, so
     it may be run again at any time. Databases and brokers are asked about everything before anything is made.
     """
@@ -152,7 +155,8 @@ class Init(MonascaCommand):
 
     def _act(self, parsed_args: argparse.Namespace) -> None:
         confs = services.read_all(parsed_args)
-        needed: list[NeededDatabase | NeededTopic] = [*needed_databases(confs), *needed_topics(confs)]
+        needed: list[NeededDatabase | NeededTopic | NeededAlarm] = [*needed_databases(confs), *needed_topics(confs)]
+        needed += needed_alarms(confs)
         plans = [(each, each.plan(parsed_args)) for each in needed]
         for each, plan in plans:
             if parsed_args.execute and plan["missing"]:
@@ -162,6 +166,7 @@ class Init(MonascaCommand):
         if parsed_args.json:
             told = {"databases": [plan for _, plan in plans if "database" in plan]}
             told["topics"] = [plan for _, plan in plans if "topic" in plan]
+            told["alarms"] = [plan for _, plan in plans if "alarm" in plan]
             self.print(json.dumps({**told, "executed": parsed_args.execute}))
         elif not parsed_args.execute:
             more = " With --execute it would be." if any(plan["missing"] for _, plan in plans) else ""
@@ -211,6 +216,8 @@ def _line(plan: Mapping[str, Any], *, execute: bool) -> str:
         wanted = plan["wanted"] if plan["missing"] else plan["found"]
         schema = "" if wanted is None else f", schema {wanted}"
         return f"database {plan['database']}: {outcome}{schema} ({whose})"
+    if "alarm" in plan:
+        return f"alarm definition {plan['alarm']!r} of tenant {plan['tenant']}: {outcome} ({whose})"
     size = _counted(plan["partitions"], "partition")
     copies = "" if plan["copies"] is None else f", {_counted(plan['copies'], 'copy', 'copies')} of each"
     return f"topic {plan['topic']}: {outcome}, {size}{copies} ({whose})"

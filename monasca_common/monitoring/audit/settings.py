@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import GroupReader, OptionGroup, option, options_of
+from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.audit.balance import AuditRules
+from monasca_common.monitoring.settings import StatusSettings
 
 AUDIT_GROUP = "audit"
 
@@ -65,6 +66,23 @@ class AuditSettings:
         "reads, and keeps, much.",
     )
 
+    balance_seconds: float = option(
+        60.0,
+        minimum=0.1,
+        maximum=3600,
+        unit="seconds",
+        help="How often `monasca-common audit serve` balances. Too small: a load on its machine. Too large: what is "
+        "missing is told late.",
+    )
+    tenant: str | None = option(
+        None,
+        help="The tenant (project id) to whom `monasca-common audit serve` sends the metric "
+        "monasca.audit.missing_messages, and for whom `monasca-common init` defines an alarm over it. Unset: neither.",
+    )
+    region: str = option("RegionOne", help="The region of that metric.")
+    metrics_topic: str = option("metrics", help="The topic to which that metric is sent.")
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+
     @property
     def rules(self) -> AuditRules:
         return AuditRules(self.bucket_seconds, self.grace_seconds)
@@ -80,7 +98,8 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 
 def audit_settings(conf: cfg.ConfigOpts) -> AuditSettings:
     """What ``[audit]`` says; registers its options. Raises `ConfigurationError`, which names the option."""
-    settings = GroupReader(conf, _AUDIT).settings(AuditSettings)
+    read = GroupReader(conf, _AUDIT)
+    settings = read.settings(AuditSettings, status=read.settings(StatusSettings))
     if settings.enabled and settings.folder is None:
         raise ConfigurationError(
             f"folder in group [{AUDIT_GROUP}] is missing: reports that are not acknowledged yet outlive a crash there; "

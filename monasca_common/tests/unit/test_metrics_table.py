@@ -18,6 +18,7 @@ from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.monitoring.audit.metrics import AuditMetrics, TierTotal
 from monasca_common.monitoring.health import ServiceHealth
 from monasca_common.monitoring.lag import Commit, LagWindow, PartitionState
 from monasca_common.monitoring.lag_history import following
@@ -135,11 +136,17 @@ class MetricsTableTest(base.BaseTestCase):
         made.failed()
         self.assert_told("monasca_lag_", generate_latest(made.registry).decode())
 
+    def test_audit(self):
+        made = AuditMetrics()
+        made.balanced([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
+        made.failed()
+        self.assert_told("monasca_audit_", generate_latest(made.registry).decode())
+
     def test_every_service(self):
         registry = CollectorRegistry()
         registry.register(HealthCollector(ServiceHealth("s", *[lambda: (True, {})] * 3)))
         self.assert_told("monasca_service_", generate_latest(registry).decode())
 
     def test_no_other_is_told(self):
-        services = "api|lag|mirror|notification|persister|pipeline|service"
+        services = "api|audit|lag|mirror|notification|persister|pipeline|service"
         self.assertRegex(" ".join(self.told), rf"^(monasca_({services})_\w+ ?)+$")

@@ -3,9 +3,13 @@
 
 import json
 import os
+from contextlib import closing
 
 import fixtures
 
+from monasca_common.alarms.database import AlarmsDatabase, Slice
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import DefinitionFilter
 from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.transport.admin import TopicDescription
@@ -106,6 +110,18 @@ class DryRunTest(InitCase):
 
 
 class ExecuteTest(InitCase):
+    def test_the_alarm_of_audits_is_defined_once_for_the_tenant_that_gets_their_metric(self):
+        text = self.configuration + "[audit]\nenabled = true\nfolder = /tmp\ntenant = t1\n"
+        for missing in (True, False):
+            told = self.told("--execute", text=text)
+            self.assertEqual([("t1", missing)], [(each["tenant"], each["missing"]) for each in told["alarms"]])
+        database = AlarmsDatabase(StorageSettings("sqlite", f"sqlite:///{self.file}"))
+        self.addCleanup(database.close)
+        with closing(AlarmDefinitions(database).iter_found(DefinitionFilter("t1"), (), Slice(9))) as found:
+            (stored,) = found
+        self.assertEqual("max(monasca.audit.missing_messages) > 0", stored.expression)
+        self.assertIn("monasca-audit", self.cluster.topics)
+
     def test_databases_topics_and_dead_letters_are_made(self):
         status, out, err = self.run_command("--execute")
         self.assertEqual(0, status, err)

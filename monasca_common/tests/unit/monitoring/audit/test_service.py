@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service of audits tells what is missing: in its log, for Prometheus, and as a metric that alarms can be over."""
+
+import logging
+import threading
+from dataclasses import replace
+
+import fixtures
+from prometheus_client import generate_latest
+
+from monasca_common.alarms.expression import parse
+from monasca_common.cli.audit_alarm import AUDIT_ALARM
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.models.metric import MetricDecoder
+from monasca_common.monitoring.audit.balance import AuditBook
+from monasca_common.monitoring.audit.metrics import MISSING_METRIC
+from monasca_common.monitoring.audit.reports import AuditCount, AuditReport
+from monasca_common.monitoring.audit.service import AuditService
+from monasca_common.tests.unit.monitoring.audit.audit_case import START_MS, TOPIC, AuditCase
+
+METRICS = "metrics"
+
+
+class AuditServiceTest(AuditCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka.broker.create_topic(METRICS, 1)
+        self.log = self.useFixture(fixtures.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
+        self.clock.advance(3600)
+        self.book = AuditBook(self.settings.rules)
+        self.service = AuditService(
+            replace(self.settings, tenant="t1"), self.open_log, self.kafka.producer_settings(), clock=self.clock
+        )
+
+    def open_log(self, since_ms):
+        raise RetriableError("the brokers are away")
+
+    def lack(self, missing, report_id):
+        count = AuditCount(TOPIC, START_MS, 10)
+        found = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10 - missing),)})
+        for tier, each in (("api", count), ("broker", found)):
+            report = AuditReport(f"{report_id}-{tier}", tier, "a", "h", "i", START_MS, 60, (each,))
+            self.book.add(report)
+
+    def values(self):
+        decoded = MetricDecoder().decode_all([message.value for message in self.kafka.broker.records(METRICS)])
+        self.assertFalse(decoded.errors)
+        return [(row.series.dimensions["tier"], row.value) for row in decoded.rows]
+
+    def test_what_is_missing_is_logged_once_measured_and_sent(self):
+        self.lack(3, "one")
+        producer = self.kafka.producer()
+        for _ in range(2):
+            self.service.balance(self.book, producer)
+
+        self.assertEqual([("api", 0.0), ("broker", 3.0)] * 2, self.values())
+        self.assertEqual(1, self.log.output.count("ERROR"))
+        self.assertIn("3 of 10 messages are missing", self.log.output)
+
+    def test_prometheus_has_what_is_missing_and_health_that_it_works(self):
+        self.lack(3, "one")
+        self.assertFalse(self.service.health.ready()[0])
+        self.service.balance(self.book, None)
+        text = generate_latest(self.service.metrics.registry).decode()
+
+        self.assertIn('monasca_audit_missing_messages{application="broker",tier="broker",topic="t"} 3.0', text)
+        self.assertIn('monasca_audit_completeness{application="broker",tier="broker",topic="t"} 0.7', text)
+        self.assertTrue(self.service.health.ready()[0])
+
+    def test_what_comes_late_ends_it(self):
+        self.lack(3, "one")
+        self.service.balance(self.book, None)
+        self.lack(0, "one")
+        self.book.add(
+            AuditReport(
+                "late", "broker", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, offsets={0: ((7, 10),)}),)
+            )
+        )
+        self.service.balance(self.book, self.kafka.producer())
+
+        self.assertEqual([("api", 0.0), ("broker", 0.0)], self.values())
+        self.assertIn("are complete now", self.log.output)
+
+    def test_it_goes_on_while_the_brokers_are_away(self):
+        thread = threading.Thread(target=self.service.run)
+        thread.start()
+        while not self.service._trouble.startswith("the brokers"):
+            pass
+        self.service.stop()
+        thread.join(60)
+
+        self.assertFalse(thread.is_alive())
+        self.assertIn("read again: the brokers are away", self.log.output)
+
+    def test_the_alarm_of_init_is_over_the_metric_that_is_sent(self):
+        (part,) = parse(AUDIT_ALARM.expression).sub_expressions
+
+        self.assertEqual(MISSING_METRIC, part.metric_name)
