@@ -102,14 +102,13 @@ class MirrorCase(Waiting, base.BaseTestCase):
         finally:
             running.stop()
 
-    def program(self, *, mutant="none", kill_at=None, status_port=None):
+    def program(self, *, mutant="none", kill_at=None):
         """The command as a process."""
         text = (
             f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
             f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
             f"[mirror]\nname = {self.name}\ntopics = {self.topic}\nbatch_size = 10\n"
         )
-        text += "" if status_port is None else f"status_port = {status_port}\n"
         path = self.create_tempfiles([(uuid.uuid4().hex, text)], ".conf")[0]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at[0]}=kill@{kill_at[1]}"} if kill_at else {}
         module = "monasca_common.tests.functional.monitoring.mirror_program"
