@@ -22,6 +22,7 @@ from monasca_common.monitoring.lag_survey import LagSurvey
 
 # What changes seldom, and costs work for each topic, is looked at so many times less often.
 _SELDOM = 6
+_NO_SNAPSHOT: Snapshot[Any] = Snapshot()
 
 
 class Panels:
@@ -30,6 +31,7 @@ class Panels:
     def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
         self._sources = sources
         self._now_ms = now_ms
+        self._made: dict[Callable[..., PanelView], tuple[tuple[Any, ...], PanelView]] = {}
 
     def start(self) -> None:
         for source in self._sources.values():
@@ -44,15 +46,24 @@ class Panels:
         return self._now_ms()
 
     def views(self) -> list[PanelView]:
-        now_ms = self._now_ms()
+        """Each is made once for a look, however many pages show it."""
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
+        readers = lag.figures or ()
         return [
-            audit_panel(self._snapshot("audit"), now_ms),
-            lag_panel(lag, now_ms),
-            dead_letter_panel(self._snapshot("dead-letters"), now_ms),
-            durability_panel(self._snapshot("durability"), now_ms),
-            load_panel(self._snapshot("load"), lag.figures or (), now_ms),
+            self._view(audit_panel, self._snapshot("audit")),
+            self._view(lag_panel, lag),
+            self._view(dead_letter_panel, self._snapshot("dead-letters")),
+            self._view(durability_panel, self._snapshot("durability")),
+            self._view(load_panel, self._snapshot("load"), readers),
         ]
+
+    def _view(self, made: Callable[..., PanelView], *facts: Any) -> PanelView:
+        known = self._made.get(made)
+        if known is not None and all(one is other for one, other in zip(known[0], facts, strict=True)):
+            return known[1]
+        view = made(*facts, self._now_ms())
+        self._made[made] = (facts, view)
+        return view
 
     def group(self, name: str) -> GroupFigures | None:
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
@@ -60,7 +71,7 @@ class Panels:
 
     def _snapshot(self, name: str) -> Snapshot[Any]:
         source = self._sources.get(name)
-        return source.snapshot() if source is not None else Snapshot()
+        return source.snapshot() if source is not None else _NO_SNAPSHOT
 
 
 def kafka_panels(

@@ -91,6 +91,18 @@ class PagesTest(AppCase):
         self.assertEqual([], re.findall(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", text))
 
 
+class ViewsTest(base.BaseTestCase):
+    def test_a_view_is_made_once_for_a_look(self):
+        figures = [lag_of(3), lag_of(2)]
+        lag = PanelSource("lag", lambda _: figures.pop(), interval_seconds=1, timeout_seconds=1, now_ms=lambda: 0)
+        panels = Panels({"lag": lag}, lambda: 0)
+        lag.look()
+        first, again = panels.views(), panels.views()
+        self.assertTrue(all(one is other for one, other in zip(first, again, strict=True)))
+        lag.look()
+        self.assertEqual([2, 3], [len(views[1].rows) for views in (first, panels.views())])
+
+
 class HeadersTest(AppCase):
     def test_every_answer_tells_browsers_to_be_careful(self):
         client = self.client(Users())

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dashboard as it is started, without a Kafka that answers: TLS, logins, slow clients, its end."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlencode
+
+import fixtures
+from keystoneauth1.fixture import V3Token
+from oslotest import base
+
+from monasca_common.devbroker import certificates
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+
+PASSWORD = "correct horse battery"
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+class KeystoneWithUsers(fixtures.Fixture):
+    """Answers as Keystone does where a token is asked for: ada is an admin, bob only reads; ``asked`` is for what."""
+
+    def _setUp(self):
+        fixture = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                version = {"id": "v3.14", "status": "stable", "links": [{"rel": "self", "href": fixture.url}]}
+                self.answer(200, {"version": version})
+
+            def do_POST(self):
+                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                user = asked["auth"]["identity"]["password"]["user"]
+                fixture.asked.append((user["name"], asked["auth"]["scope"]["project"]["name"]))
+                if user["password"] != PASSWORD:
+                    self.answer(401, {"error": {"message": "no", "code": 401}})
+                    return
+                token = V3Token(user_name=user["name"])
+                token.set_project_scope()
+                token.add_role(name="admin" if user["name"] == "ada" else "monasca-read-only-user")
+                self.answer(201, token, {"X-Subject-Token": f"token-of-{user['name']}"})
+
+            def answer(self, status, body, headers=()):
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                for name, value in {"Content-Type": "application/json", **dict(headers)}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                """Log nothing."""
+
+        self.asked = []
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{server.server_port}/v3"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+
+
+class TestDashboardServer(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.tls = None
+        (self.port,) = free_ports(1)
+
+    def command(self, *words, given=""):
+        command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard", *words]
+        done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+        return done.returncode, done.stdout, done.stderr
+
+    def configuration(self, **options):
+        lines = "".join(f"{name} = {value}\n" for name, value in {"port": self.port, **options}.items())
+        path = self.folder / "dashboard.conf"
+        path.write_text(f"[kafka]\nbootstrap_servers = 127.0.0.1:1\n[dashboard]\ninterval_seconds = 1\n{lines}")
+        return str(path)
+
+    def start(self, **options):
+        log = self.folder / "log"
+        command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard"]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [*command, "--config-file", self.configuration(**options)], stdout=out, stderr=out
+            )
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+        def answers():
+            self.assertIsNone(process.poll(), log.read_text())
+            try:
+                return self.ask("GET", "/healthcheck")[0] == 200
+            except OSError:
+                return False
+
+        self.wait_until(answers, log.read_text)
+        return process, log
+
+    def ask(self, method, path, fields=None, cookies=""):
+        """The status, the headers and the text."""
+        kind = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
+        more = {"context": self.tls} if self.tls else {}
+        connection = kind("127.0.0.1", self.port, timeout=PATIENCE_SECONDS, **more)
+        try:
+            headers = {**(_FORM if fields is not None else {}), **({"Cookie": cookies} if cookies else {})}
+            connection.request(method, path, urlencode(fields) if fields is not None else None, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read().decode()
+        finally:
+            connection.close()
+
+    def log_in(self, user, password, **fields):
+        _, headers, text = self.ask("GET", "/login")
+        token = re.search(r'name="form_token" value="([^"]+)"', text)[1]
+        form = {"user": user, "password": password, "form_token": token, "then": "/", **fields}
+        return self.ask("POST", "/login", form, headers["Set-Cookie"].partition(";")[0])
+
+    def page_of(self, headers):
+        return self.ask("GET", "/", cookies=headers["Set-Cookie"].partition(";")[0])
+
+    def test_a_user_of_the_password_file_logs_in_over_tls_and_a_stop_is_0(self):
+        certificates.issue(self.folder, [])
+        users = self.folder / "users"
+        status, line, error = self.command("password", "--user", "ada", given=f"{PASSWORD}\n")
+        self.assertEqual((0, ""), (status, error))
+        users.write_text(line)
+        self.tls = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
+        pem = self.folder / "broker.pem"
+        process, log = self.start(login="file", password_file=users, tls_certificate=pem, tls_key=pem)
+        self.assertEqual(303, self.ask("GET", "/")[0])
+        self.assertEqual(401, self.log_in("ada", "wrong")[0])
+        status, headers, _ = self.log_in("ada", PASSWORD)
+        self.assertEqual(303, status)
+        cookie = headers["Set-Cookie"]
+        self.assertTrue(cookie.startswith("__Host-monasca-session="))
+        self.assertTrue({"Secure", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; ")), cookie)
+        self.wait_until(lambda: "not reachable since" in self.page_of(headers)[2])  # there is no Kafka
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text())
+        self.assertNotIn(PASSWORD, log.read_text())
+
+    def test_keystone_says_who_somebody_is_and_the_rules_whether_that_may_look(self):
+        keystone = self.useFixture(KeystoneWithUsers())
+        self.start(login="keystone", keystone_url=keystone.url)
+        self.assertEqual(401, self.log_in("ada", "wrong", project="p1")[0])
+        self.assertEqual(401, self.log_in("bob", PASSWORD, project="p1")[0])
+        status, headers, _ = self.log_in("ada", PASSWORD, project="p1")
+        self.assertEqual((303, ("ada", "p1")), (status, keystone.asked[-1]))
+        status, _, text = self.page_of(headers)
+        self.assertEqual((200, True), (status, "ada" in text))
+        self.assertNotIn("token-of-ada", text)
+
+    def test_clients_that_send_half_a_request_keep_nobody_waiting_for_long(self):
+        self.start(login="none")
+        slow = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(40)]
+        for each in slow:
+            self.addCleanup(each.close)
+            each.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+        began = time.monotonic()
+        self.assertEqual(200, self.ask("GET", "/")[0])
+        self.assertLess(time.monotonic() - began, 60)
+        slow[0].settimeout(PATIENCE_SECONDS)
+        self.assertNotIn(b"200", slow[0].recv(1000))  # it is cut off
+
+    def test_what_is_not_safe_does_not_start(self):
+        for options, named in (
+            ({"login": "none", "host": "0.0.0.0"}, "login"),
+            ({"login": "keystone"}, "keystone_url"),
+            ({"login": "file", "password_file": self.configuration()}, "line 1 of"),
+        ):
+            status, _, error = self.command("--config-file", self.configuration(**options))
+            self.assertEqual(1, status)
+            self.assertIn(named, error)
+
+    def test_a_password_that_is_too_short_is_refused(self):
+        status, out, error = self.command("password", "--user", "ada", given="short\n")
+        self.assertEqual((1, ""), (status, out))
+        self.assertIn("12 characters", error)
