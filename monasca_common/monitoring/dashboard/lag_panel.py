@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka.message import TopicPartition
@@ -20,7 +20,8 @@ from monasca_common.monitoring.dashboard.view import (
     rate,
     span,
 )
-from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag, partition_lag
+from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag
+from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following
 from monasca_common.monitoring.lag_survey import LagSurvey
 
 _POINTS = 60
@@ -55,29 +56,46 @@ class GroupFigures:
 
 
 class LagGatherer:
-    """Looks at every group, and remembers the last looks. ``left_out``: groups that wait for an operator."""
+    """Looks at every group, and remembers the last looks. ``read_history``: of those before the first, asked for once.
+    ``left_out``: groups that wait for an operator."""
 
-    def __init__(self, survey: LagSurvey, window: LagWindow, left_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        survey: LagSurvey,
+        window: LagWindow,
+        read_history: Callable[[], LagHistory | None],
+        left_out: Collection[str] = (),
+    ) -> None:
         self._left_out = left_out
+        self._read_history = read_history
+        self._history: LagHistory | None = None
         self._survey = survey
         self._window = window
         self._unread: dict[str, deque[int]] = {}
         self._read: dict[str, tuple[int, int]] = {}
 
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
-        looked = self._survey.look([group for group in self._survey.groups() if group not in self._left_out], now_ms)
+        if self._history is None:
+            self._history = self._read_history() or LagHistory()
+        groups = [group for group in self._survey.groups() if group not in self._left_out]
+        looked = self._survey.look(groups, now_ms, history=self._history)
+        self._history = following(looked, now_ms, self._window)
         self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}
-        return tuple(self._figures(group, states, now_ms, before.get(group)) for group, states in looked.items())
+        judged = self._history.groups
+        return tuple(
+            self._figures(group, states, judged[group], now_ms, before.get(group)) for group, states in looked.items()
+        )
 
     def _figures(
         self,
         group: str,
         states: Mapping[TopicPartition, PartitionState],
+        judged: Mapping[TopicPartition, PartitionHistory],
         now_ms: int,
         before: tuple[int, int] | None,
     ) -> GroupFigures:
-        partitions = {partition: partition_lag(state, now_ms, self._window) for partition, state in states.items()}
+        partitions = {partition: known.lag for partition, known in judged.items()}
         lag = group_lag(partitions.values())
         self._unread[group].append(lag.messages)
         per_second = None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from monasca_common.kafka import Admin
@@ -18,7 +19,9 @@ from monasca_common.monitoring.dashboard.panel_source import PanelSource, Snapsh
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.dashboard.view import PanelView
 from monasca_common.monitoring.lag import LagWindow
+from monasca_common.monitoring.lag_history import read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
+from monasca_common.monitoring.settings import HISTORY_TOPIC
 
 # What changes seldom, and costs work for each topic, is looked at so many times less often.
 _SELDOM = 6
@@ -95,9 +98,11 @@ def kafka_panels(
             now_ms=now_ms,
         )
 
-    survey = LagSurvey(load_admin(), connection, window, timeout_seconds=timeout)
+    admin = load_admin()
+    survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
+    history = partial(read_history, admin, connection, HISTORY_TOPIC, timeout_seconds=timeout)
     sources = [
-        source("lag", LagGatherer(survey, window, left_out={DLQ_GROUP})),
+        source("lag", LagGatherer(survey, window, history, left_out={DLQ_GROUP})),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the dashboard knows of consumer groups from its looks, and from those before its start."""
+
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.dashboard.lag_panel import LagGatherer
+from monasca_common.monitoring.lag import Commit, LagStatus, LagWindow, PartitionState
+from monasca_common.monitoring.lag_history import LagHistory
+
+TP = TopicPartition("metrics", 0)
+NOW = 1_000_000_000_000
+
+
+class GroupsSurvey:
+    """``offset``: that of the one group, which ``g`` has committed, and ``new`` has not."""
+
+    offset = 5
+
+    def __init__(self):
+        self.histories = []
+
+    def groups(self):
+        return ["g", "left out", "new"]
+
+    def look(self, groups, now_ms, *, history):
+        self.histories.append(history)
+        commits = {"g": (Commit(now_ms - 1000, self.offset, 9),), "new": ()}
+        looks = {group: history.looks(group, TP) for group in groups}
+        return {
+            group: {TP: PartitionState(0, 9, commits[group], NOW - 600_000, looks=looks[group])} for group in groups
+        }
+
+
+class LagGathererTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.survey, self.read = GroupsSurvey(), []
+
+    def gatherer(self, history=None):
+        def read():
+            self.read.append(history)
+            return history
+
+        return LagGatherer(self.survey, LagWindow(), read, left_out={"left out"})
+
+    def test_the_history_in_the_topic_is_read_once_and_then_each_look_knows_those_before(self):
+        kept = LagHistory(NOW - 9000)
+        gather = self.gatherer(kept)
+        for number in range(3):
+            gather(NOW + 10_000 * number)
+        self.assertEqual([kept], self.read)
+        self.assertIs(kept, self.survey.histories[0])
+        self.assertEqual([NOW, NOW + 10_000], [each.surveyed_ms for each in self.survey.histories[1:]])
+
+    def test_without_a_topic_it_begins_with_what_it_sees(self):
+        gather = self.gatherer()
+        first = {group.name: group for group in gather(NOW)}
+        self.assertEqual({"g", "new"}, set(first))
+        self.assertEqual((LagStatus.OK, 4), (first["g"].lag.status, first["g"].lag.messages))
+        self.assertEqual((LagStatus.OK, 0), (first["new"].lag.status, first["new"].lag.messages))
+
+    def test_what_a_group_reads_in_a_second_is_known_after_two_looks(self):
+        gather = self.gatherer()
+        self.assertEqual(None, next(iter(gather(NOW))).per_second)
+        self.survey.offset = 8
+        group = next(iter(gather(NOW + 10_000)))
+        self.assertEqual((0.3, (4, 1)), (group.per_second, group.unread))
