@@ -35,5 +35,5 @@ EOF
     esac
 done
 
-make_environment api,persister,devbroker,notification,quickstart,spark >&2
+make_environment api,persister,dashboard,devbroker,notification,quickstart,spark >&2
 exec monasca-common quickstart "$@"

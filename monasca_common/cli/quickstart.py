@@ -4,7 +4,7 @@
 import argparse
 import contextlib
 import datetime
-import importlib
+import importlib.util
 import json
 import shutil
 import signal
@@ -43,6 +43,7 @@ _SERVICES = {
     "api": "the API",
     "pipeline run evaluate": "the evaluator",
     "notification": "the notification service",
+    "dashboard": "the dashboard",
 }
 _SAY_EVERY_SECONDS = 5.0
 _NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.service")
@@ -110,8 +111,8 @@ class Quickstart(MonascaCommand):
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
         broker = stack.enter_context(self._broker())
-        port, evaluator_port = free_ports(2)
-        configuration, database = write_configuration(folder, broker, port, evaluator_port)
+        port, evaluator_port, dashboard_port = free_ports(3)
+        configuration, database = write_configuration(folder, broker, port, evaluator_port, dashboard_port)
         aggregates.write_specifications(folder)
         self._make_what_is_missing(broker, configuration)
         self._say("starting the persister and the API")
@@ -119,12 +120,16 @@ class Quickstart(MonascaCommand):
         stack.callback(supervisor.close)
         persister, api = (self._started(name, supervisor, configuration, stack) for name in ("persister", "api"))
         api.wait_until_answers(f"http://127.0.0.1:{port}/")
+        services, dashboard = [persister, api], f"http://127.0.0.1:{dashboard_port}/"
+        if self._has_dashboard(broker):
+            services.append(self._started("dashboard", supervisor, configuration, stack))
+            services[-1].wait_until_answers(f"{dashboard}healthcheck")
+            self._say(f"the dashboard shows what happens: {dashboard}")
         self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
         run = Run(broker, persister, database, port, seconds=wanted.seconds)
         with self._bar(wanted.seconds) as tell:
             outcome = run.go(tell)
         show(outcome, run.latencies_ms, self._console)
-        services = [persister, api]
         if self._has_spark(broker):
             # Started here, because it takes its time to start while the averages are made.
             evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
@@ -136,7 +141,7 @@ class Quickstart(MonascaCommand):
         if wanted.json:
             self.print(json.dumps(outcome.as_json()))
         if not wanted.once:
-            self._stay_up(port, configuration, outcome, wanted.keep_data, *services)
+            self._stay_up(port, dashboard, configuration, outcome, wanted.keep_data, *services)
         return 0 if outcome.good else 1
 
     def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
@@ -156,6 +161,15 @@ class Quickstart(MonascaCommand):
         service = ServiceProcess(supervisor, name, configuration, *more)
         stack.callback(service.stop)
         return service
+
+    def _has_dashboard(self, broker: Broker) -> bool:
+        installed = importlib.util.find_spec("jinja2") is not None
+        missing = "Jinja2 is not installed (monasca-common[dashboard])" if not installed else None
+        if broker.kind != "kafka":
+            missing = "it needs Java and a real Kafka"
+        if missing is not None:
+            self._say(f"no dashboard: {missing}")
+        return missing is None
 
     def _has_spark(self, broker: Broker) -> bool:
         missing = aggregates.why_not() if broker.kind == "kafka" else "Spark needs Java and a real Kafka"
@@ -258,11 +272,22 @@ class Quickstart(MonascaCommand):
             yield tell
 
     def _stay_up(
-        self, port: int, configuration: Path, outcome: RunSummary, keep: Path | None, *services: ServiceProcess
+        self,
+        port: int,
+        dashboard: str,
+        configuration: Path,
+        outcome: RunSummary,
+        keep: Path | None,
+        *services: ServiceProcess,
     ) -> None:
         base = f"http://127.0.0.1:{port}"
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT00:00:00Z")
         self._say("Everything stays up until Ctrl-C. Try:")
+        if "dashboard" in (service.name for service in services):
+            self._say(f"  {dashboard} in a browser: the dashboard")
+            if outcome.alarm:
+                chosen = f"name=process.cpu_perc&d.process_name={PROCESS_NAME}&minutes=15"
+                self._say(f"  {dashboard}charts?{chosen} in a browser: the load, and the states of the alarm")
         alarm_id = outcome.alarm and outcome.alarm.alarm_id
         history = f"/v2.0/alarms/{alarm_id}/state-history"
         of_alarm = ("/v2.0/alarms", history, "/v2.0/notifications") if alarm_id else ()

@@ -86,6 +86,13 @@ group_instance_id = quickstart
 
 [kafka_logs]
 enabled = false
+
+[dashboard]
+login = none
+port = {dashboard_port}
+api_url = http://127.0.0.1:{port}
+interval_seconds = 2
+lag_window_seconds = 20
 """
 
 # Of the notification service alone: none of the others may be told to trust this machine's addresses.
@@ -108,7 +115,9 @@ def make_folder(folder: Path) -> None:
         each.mkdir(mode=0o700, exist_ok=True)
 
 
-def write_configuration(folder: Path, broker: Broker, port: int, evaluator_port: int) -> tuple[Path, Path]:
+def write_configuration(
+    folder: Path, broker: Broker, port: int, evaluator_port: int, dashboard_port: int
+) -> tuple[Path, Path]:
     """The configuration file and the database that it names. ``port``: of the API."""
     path, database = folder / "quickstart.conf", folder / "monasca.sqlite"
     path.write_text(
@@ -118,6 +127,7 @@ def write_configuration(folder: Path, broker: Broker, port: int, evaluator_port:
             tenant=TENANT,
             port=port,
             evaluator_port=evaluator_port,
+            dashboard_port=dashboard_port,
             folder=folder,
             publish_seconds=PUBLISH_SECONDS,
             topic_check_seconds=broker.topic_check_seconds,

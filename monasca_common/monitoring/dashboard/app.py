@@ -21,7 +21,7 @@ from monasca_common.monitoring.dashboard import lag_panel
 from monasca_common.monitoring.dashboard.metric_charts import (
     AGGREGATES,
     FUNCTIONS,
-    HOURS,
+    MINUTES,
     PERIODS,
     RAW,
     ChartQuestion,
@@ -253,13 +253,13 @@ def _question(request: falcon.Request) -> ChartQuestion:
         for name, value in request.params.items()
         if name.startswith("d.") and isinstance(value, str) and value
     }
-    hours = request.get_param_as_int("hours", default=HOURS[0])
+    minutes = request.get_param_as_int("minutes", default=60)
     period = request.get_param_as_int("period", default=300)
     function = request.get_param("function", default=RAW)
-    if hours not in HOURS or period not in PERIODS or function not in (RAW, *FUNCTIONS):
+    if minutes not in MINUTES or period not in PERIODS or function not in (RAW, *FUNCTIONS):
         raise falcon.HTTPBadRequest(title="Nobody can choose that", description="Choose from the lists of the page.")
     name = (request.get_param("name") or "")[:_MAX_FIELD]
-    return ChartQuestion(name, dimensions, hours, function, period, (request.get_param("beside") or "")[:_MAX_FIELD])
+    return ChartQuestion(name, dimensions, minutes, function, period, (request.get_param("beside") or "")[:_MAX_FIELD])
 
 
 class _Static:

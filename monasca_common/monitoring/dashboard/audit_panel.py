@@ -133,6 +133,9 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         figures = snapshot.figures
         assert figures is not None, "it is called where there are figures"
+        if not figures.tiers:
+            told = "No report of an audit has come: nothing counts messages."
+            return replace(empty, summary=told, idle="whether all arrives is not counted")
         return replace(
             empty,
             summary=_summary(figures.tiers),
@@ -145,8 +148,6 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
 
 
 def _summary(tiers: Sequence[TierFigures]) -> str:
-    if not tiers:
-        return "No report of an audit has come: nothing counts messages."
     topics = len({tier.topic for tier in tiers})
     missing = sum(tier.missing for tier in tiers)
     return f"{count(topics, 'topic is', 'topics are')} counted; {count(missing, 'message', 'messages')} missing."

@@ -151,7 +151,7 @@ def _moments(chart: MetricChart) -> range:
 
 def _moment(time_ms: int, chart: MetricChart) -> str:
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.strftime("%d %b" if chart.question.hours > 48 else "%H:%M")
+    return moment.strftime("%d %b" if chart.question.minutes > 2880 else "%H:%M")
 
 
 def label_of(series: ChartSeries) -> str:

@@ -170,7 +170,7 @@ def _row(group: GroupFigures) -> TableRow:
         *_retention(group.lag),
         Cell("", trend=tuple(each / most for each in group.unread), note=f"at most {most:,} unread"),
     )
-    return TableRow(group.name, _tone(group.lag), group.lag.messages, cells)
+    return TableRow(group.name, _tone(group.lag), max(most, group.lag.messages), cells)
 
 
 def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:

@@ -14,7 +14,7 @@ from monasca_common.monitoring.dashboard.metrics_api import ApiReader
 AGGREGATES = "_agg"
 RAW = "raw"
 FUNCTIONS = ("avg", "min", "max", "sum", "count")
-HOURS = (1, 6, 24, 168)
+MINUTES = (5, 15, 60, 360, 1440, 10_080)
 PERIODS = (60, 300, 900, 3600)
 MOST_SERIES = 8
 _MOST_NAMES = 2000
@@ -32,7 +32,7 @@ class ChartQuestion:
 
     name: str
     dimensions: Mapping[str, str] = field(default_factory=dict)
-    hours: int = 1
+    minutes: int = 60
     function: str = RAW
     period: int = 300
     beside: str = ""
@@ -80,7 +80,7 @@ def read_names(api: ApiReader) -> tuple[str, ...]:
 
 
 def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], now_ms: int) -> MetricChart:
-    start_ms = now_ms - question.hours * 3_600_000
+    start_ms = now_ms - question.minutes * 60_000
     metrics = api.find("/v2.0/metrics", {"name": question.name, "limit": str(_MOST_METRICS)})
     notes: list[str] = []
     if not metrics.is_whole:

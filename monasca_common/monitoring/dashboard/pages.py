@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from monasca_common.monitoring.dashboard.drawing import drawn
-from monasca_common.monitoring.dashboard.metric_charts import HOURS, PERIODS, MetricChart
+from monasca_common.monitoring.dashboard.metric_charts import MINUTES, PERIODS, MetricChart
 from monasca_common.monitoring.dashboard.sessions import Session
 from monasca_common.monitoring.dashboard.view import Page, PanelView, clock, page_of, span, verdict
 
@@ -66,7 +66,7 @@ class Pages:
         return self._html("panel.html", visitor, now_ms, verdict=verdict(views), view=view, page=page)
 
     def charts(self, chart: MetricChart, visitor: Visitor, now_ms: int, error: str) -> str:
-        facts = {"functions": _FUNCTIONS, "periods": PERIODS, "all_hours": HOURS, "span": span}
+        facts = {"functions": _FUNCTIONS, "periods": PERIODS, "times": MINUTES, "span": span}
         return self._html("charts.html", visitor, now_ms, chart=chart, drawing=drawn(chart), error=error, **facts)
 
     def login(self, visitor: Visitor, *, form_token: str, error: str, has_project: bool, then: str) -> str:

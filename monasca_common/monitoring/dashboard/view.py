@@ -74,6 +74,7 @@ class Concern:
 class PanelView:
     """``summary``: one sentence. ``explanation``: what the columns mean. ``digest``: rows for the overview, where they
     differ. ``stale``: why its figures are old, or missing. ``header``: which cell names its row.
+    ``idle``: what nobody asked to be told.
     """
 
     name: str
@@ -86,9 +87,12 @@ class PanelView:
     concerns: tuple[Concern, ...] = ()
     stale: str = ""
     header: int = 1
+    idle: str = ""
 
     @property
     def tone(self) -> Tone:
+        if self.idle:
+            return Tone.UNKNOWN
         return worst([*(each.tone for each in self.concerns), *([Tone.UNKNOWN] if self.stale else [])])
 
     @property
@@ -155,7 +159,8 @@ def verdict(panels: Sequence[PanelView]) -> Verdict:
         f"{count(counts[Tone.UNKNOWN], 'panel has', 'panels have')} no news" if counts[Tone.UNKNOWN] else "",
     ]
     told = [part for part in parts if part]
-    headline = f"{'; '.join(told)}." if told else "Nothing is wrong."
+    idle = "".join(f"; {panel.idle}" for panel in panels if panel.idle)
+    headline = f"{'; '.join(told)}." if told else f"Nothing is wrong{idle}."
     return Verdict(worst(concern.tone for concern, _ in found), headline, tuple(found))
 
 

@@ -252,7 +252,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         page.locator(".headline", has_text="1 thing needs attention").wait_for()
         page.focus("text=the-only-reader")
         figures.dead_letters = ()
-        page.locator(".headline", has_text="Nothing is wrong.").wait_for()
+        page.locator(".headline", has_text="Nothing is wrong").wait_for()
         self.assertEqual("the-only-reader", page.evaluate("document.activeElement.innerText"))
         self.assertIn("Nothing is wrong", page.title())
         keep_picture(page, "nothing-wrong")
@@ -364,7 +364,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
 
     def test_averages_are_those_of_the_api_in_dark_as_well(self):
         page = self.browser.page("dark")
-        page.goto(f"{self.url}/charts?name=cpu.percent&d.hostname=db&function=avg&period=900&hours=1&beside=")
+        page.goto(f"{self.url}/charts?name=cpu.percent&d.hostname=db&function=avg&period=900&minutes=60&beside=")
         (element,) = self.elements(
             "/v2.0/metrics/statistics",
             name="cpu.percent",

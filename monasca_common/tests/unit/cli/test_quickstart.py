@@ -74,7 +74,7 @@ class InterruptTest(base.BaseTestCase):
         self.assertEqual(130, status)
         self.assertEqual(
             [
-                "stopping the API, the persister and Apache Kafka; the data is removed",
+                "stopping the dashboard, the API, the persister and Apache Kafka; the data is removed",
                 "(Kafka ends)",
                 "everything is stopped",
             ],
@@ -87,7 +87,10 @@ class InterruptTest(base.BaseTestCase):
             self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
         )
         self.assertEqual(0, status)
-        self.assertEqual(f"stopping the API, the persister and Apache Kafka; the data stays in {self.folder}", lines[0])
+        self.assertEqual(
+            f"stopping the dashboard, the API, the persister and Apache Kafka; the data stays in {self.folder}",
+            lines[0],
+        )
         self.assertEqual("everything is stopped", lines[-1])
 
     def test_what_was_not_started_is_not_named(self):
@@ -99,14 +102,17 @@ class InterruptTest(base.BaseTestCase):
         self.stand_ins["aggregates"].why_not.return_value = None
         status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
         self.assertEqual(130, status)
-        self.assertIn("stopping Spark, the notification service, the evaluator, the API, the persister and ", lines[0])
+        self.assertIn(
+            "Spark, the notification service, the evaluator, the dashboard, the API, the persister and ",
+            lines[0],
+        )
 
     def test_the_evaluator_is_named_while_the_alarm_is_awaited(self):
         self.stand_ins["aggregates"].why_not.return_value = None
         self.stand_ins["aggregates"].aggregate.return_value = []
         status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
         self.assertEqual(130, status)
-        self.assertIn("stopping the notification service, the evaluator, the API, the persister and ", lines[0])
+        self.assertIn("stopping the notification service, the evaluator, the dashboard, the API, ", lines[0])
 
     def test_without_the_extra_nobody_is_notified_and_the_alarm_is_shown_all_the_same(self):
         self.stand_ins["aggregates"].why_not.return_value = None

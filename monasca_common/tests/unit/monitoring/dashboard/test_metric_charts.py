@@ -64,7 +64,7 @@ class ReadChartTest(base.BaseTestCase):
             metrics=[{"dimensions": {"hostname": "web"}}, {"dimensions": {"hostname": "db", "disk": "sda"}}],
             measurements=[series("1", (NOW_MS - 60_000, 1.5), (NOW_MS, 2))],
         )
-        chart = self.read(ChartQuestion("cpu", {"hostname": "web"}, 6), api)
+        chart = self.read(ChartQuestion("cpu", {"hostname": "web"}, 360), api)
         self.assertEqual({"disk": ("sda",), "hostname": ("db", "web")}, chart.values)
         self.assertEqual(((NOW_MS - 60_000, 1.5), (NOW_MS, 2.0)), chart.series[0].points)
         asked = {path: (query, headers) for path, query, headers, _ in api.asked}

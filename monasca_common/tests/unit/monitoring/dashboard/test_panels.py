@@ -11,7 +11,7 @@ from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigur
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, group_panel, lag_panel
 from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, TopicLoad, load_panel
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
-from monasca_common.monitoring.dashboard.view import Tone
+from monasca_common.monitoring.dashboard.view import Tone, verdict
 from monasca_common.monitoring.durability import Finding, Severity
 from monasca_common.monitoring.lag import LagStatus, LagVerdict
 
@@ -106,7 +106,10 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual(Tone.ERROR, view.rows[0].tone)
 
     def test_without_an_audit_it_says_so(self):
-        self.assertIn("nothing counts messages", self.panel().summary)
+        view = self.panel()
+        self.assertIn("nothing counts messages", view.summary)
+        self.assertEqual(Tone.UNKNOWN, view.tone)
+        self.assertEqual("Nothing is wrong; whether all arrives is not counted.", verdict([view]).headline)
 
 
 class LagPanelTest(base.BaseTestCase):
