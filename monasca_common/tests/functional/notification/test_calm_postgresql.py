@@ -1,12 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calm in a real PostgreSQL."""
 
+import threading
+
+from monasca_common.notification.notice import notice_of
+from monasca_common.tests.functional.notification.test_ledger_postgresql import WAITING_FOR_A_LOCK
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.notification import calm_contract
 
 
-class SilencesInPostgresqlTest(calm_contract.SilencesContract, PostgresqlTestCase):
-    pass
+class SilencesInPostgresqlTest(calm_contract.SilencesContract, Waiting, PostgresqlTestCase):
+    def test_a_silence_whose_deletion_is_not_committed_yet_withholds_nothing_after_it(self):
+        method = self.method()
+        made = self.silence({}, calm_contract.HOUR_MS)
+        changed = self.alarm("a1")
+        arguments = notice_of(changed, method), self.methods.get("t1", method), self.planner.facts(changed)
+        planning = threading.Thread(target=self.planner.withholds, args=arguments, daemon=True)
+        deleting, seen = self.session(), self.session()
+        with deleting.transaction():
+            deleting.execute("DELETE FROM silence WHERE id = %s", (made.id,))
+            planning.start()
+            self.wait_until(lambda: seen.execute(WAITING_FOR_A_LOCK).fetchone() == (1,), "a plan that waits")
+        planning.join(PATIENCE_SECONDS)
+        self.wait()
+        self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
 
 class RepeatsInPostgresqlTest(calm_contract.RepeatsContract, PostgresqlTestCase):

@@ -12,7 +12,9 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.notification.notification_case import NotificationCase
 from monasca_common.tests.unit.notification.receivers import change
 
-_WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+WAITING_FOR_A_LOCK = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
 
 
 class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
@@ -42,7 +44,7 @@ class PostgresqlLedgerTest(NotificationCase, Waiting, PostgresqlTestCase):
         with attempt.transaction():
             attempt.execute("UPDATE notification SET updated = 9 WHERE alarm_id = 'a0'")
             pruning.start()
-            self.wait_until(lambda: seen.execute(_WAITING).fetchone() == (1,), "a removal that waits")
+            self.wait_until(lambda: seen.execute(WAITING_FOR_A_LOCK).fetchone() == (1,), "a removal that waits")
         pruning.join(PATIENCE_SECONDS)
         self.assertEqual([1], removed)
         self.assertEqual([("a0",), ("a2",)], self.ledger("alarm_id"))
