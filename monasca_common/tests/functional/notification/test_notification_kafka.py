@@ -77,6 +77,7 @@ _HANG_SECONDS = 2 * WEBHOOK_TIMEOUT_SECONDS
 class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
     mails = None
     more_configuration = ""
+    session_seconds = PATIENCE_SECONDS
     interval_seconds, max_interval_seconds = 0.1, 0.5
 
     def setUp(self):
@@ -109,7 +110,7 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         file.write_text(
             _CONFIGURATION.format(
                 servers=self.servers,
-                session=QUICK_SESSION_SECONDS if fail_points else PATIENCE_SECONDS,
+                session=QUICK_SESSION_SECONDS if fail_points else self.session_seconds,
                 driver=self.database.driver,
                 url=self.database.connection,
                 changes=self.changes,
@@ -250,6 +251,8 @@ class OutageCase(NotificationKafkaCase):
     """``seconds``: how long something is down."""
 
     seconds = 4.0
+    # A consumer that was opened anew waits for so long: a Kafka that is back does not know that the former is gone.
+    session_seconds = 30.0
     interval_seconds, max_interval_seconds = 2.0, 4.0  # each attempt is work, and what is measured is spinning
 
     def cpu(self, process):
