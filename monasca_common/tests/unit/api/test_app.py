@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import time
 
+import fixtures
 from falcon import testing
 
 from monasca_common.api.service import Service
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.monitoring.audit import reports
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
@@ -43,3 +46,23 @@ class TestLimits(ConfigurationTestCase):
 
     def test_the_limits_of_storage_in_its_file_count_without_a_database(self):
         self.assertEqual([204, 422], self.statuses("[storage]", "retention_days = 60", "max_dimensions = 2"))
+
+
+class TestAudit(ConfigurationTestCase):
+    def test_what_brokers_acknowledged_is_reported_when_the_api_stops_at_the_latest(self):
+        kafka = self.useFixture(MemoryKafka())
+        for topic in ("metrics", "monasca-audit"):
+            kafka.broker.create_topic(topic)
+        folder = self.useFixture(fixtures.TempDir()).path
+        lines = ["[kafka]", "driver = memory", f"bootstrap_servers = {kafka.bootstrap_servers}"]
+        lines += ["[api]", "auth_strategy = noauth", "[audit]", "enabled = true", f"folder = {folder}"]
+        service = Service(self.configured("\n".join(lines) + "\n"))
+        posted = [metric(timestamp=int(time.time() * 1000)) for _ in range(3)]
+        answer = testing.TestClient(service.app).simulate_post("/v2.0/metrics", json=posted)
+        service.close()
+
+        self.assertEqual(204, answer.status_code)
+        found = [reports.decode(message.value) for message in kafka.broker.records("monasca-audit")]
+        counts = [(report.tier, count.topic, count.messages) for report in found for count in report.counts]
+        written = len(kafka.broker.records("metrics"))
+        self.assertEqual([("api", "metrics", written)], counts)

@@ -6,11 +6,14 @@ import threading
 import time
 from dataclasses import replace
 
+import fixtures
 from oslotest import base
 
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.persister.member import Member
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.status import MemberState, Status
@@ -34,11 +37,12 @@ class MemberTest(base.BaseTestCase):
         self.storage = MemoryStorage()
         self.board = StatusBoard([Status(NAME, Kind.METRICS)])
 
-    def start(self, dead_letters=None):
+    def start(self, dead_letters=None, **changes):
         consumer = self.kafka.consumer_settings(
             "metrics", "g", max_wait_time_seconds=0.01, stop_timeout_seconds=1.0, batch_size=10
         )
         group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 2, 1000, consumer, self.kafka.producer_settings())
+        group = replace(group, **changes)
         status = Status(NAME, Kind.METRICS)
         self.member = Member(group, self.storage, dead_letters or DeadLetters(), self.board, status)
         self.thread = threading.Thread(target=self.member.run, daemon=True)
@@ -74,6 +78,20 @@ class MemberTest(base.BaseTestCase):
         told = self.board.read(NAME)
         self.assertEqual((MemberState.STOPPED, 2), (told.state, told.stored))
         self.assertEqual(self.storage.opened, self.storage.closed)
+
+    def test_what_is_stored_is_reported_to_the_audit_dead_letters_included(self):
+        self.kafka.broker.create_topic("monasca-audit", 1)
+        self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.start(audit=AuditSettings(enabled=True, report_seconds=0.05, folder=folder))
+        self.until(lambda: self.kafka.broker.records("monasca-audit"))
+        self.stop()
+
+        found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
+        ranges = [(each.topic, each.partition, each.first, each.next) for report in found for each in report.handled]
+        self.assertEqual({("database", "g")}, {(report.tier, report.application) for report in found})
+        self.assertEqual(3, max(following for topic, number, _, following in ranges if number == 0))
+        self.assertTrue(all(each.resumes for each in found[0].handled))
 
     def test_poison_alone_goes_to_the_dead_letters_and_is_counted(self):
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))
