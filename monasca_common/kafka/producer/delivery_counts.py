@@ -115,7 +115,7 @@ class DeliveryCounter:
         if first_kind != _CREATE_TIME or len(set(map(kind.topic, messages))) > 1:
             return False
         number = len(messages)
-        size = sum(map(len, filter(None, map(kind.value, messages))))
+        size = sum(map(len, messages))
         oldest_ms, youngest_ms = max(0, now_ms - first_ms), max(0, now_ms - last_ms)
         delay_ms = number * (oldest_ms + youngest_ms) // 2
         self._add(messages[0].topic(), self._bucket_ms, number, size, delay_ms, max(oldest_ms, youngest_ms))
@@ -126,7 +126,7 @@ class DeliveryCounter:
             _, at_ms = message.timestamp()
             delay_ms = max(0, now_ms - at_ms)
             bucket_ms = at_ms // self._length_ms * self._length_ms
-            self._add(message.topic(), bucket_ms, 1, len(message.value() or b""), delay_ms, delay_ms)
+            self._add(message.topic(), bucket_ms, 1, len(message), delay_ms, delay_ms)
 
     def _add(self, topic: str, bucket_ms: int, messages: int, size: int, delay_ms: int, max_delay_ms: int) -> None:
         counts = self._counts if self._held is None else self._held

@@ -39,6 +39,10 @@ class RawMessage(Protocol):
         """(kind, milliseconds); kind 0 means that there is none."""
         ...
 
+    def __len__(self) -> int:
+        """Of the value in bytes."""
+        ...
+
 
 # The raw error (None: delivered) and the message it is about; called from within `poll` and `flush`.
 DeliveryCallback = Callable[[Any, RawMessage], None]

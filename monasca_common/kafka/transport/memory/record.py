@@ -70,6 +70,13 @@ class MemoryMessage:
     def timestamp(self) -> tuple[int, int]:
         return self._timestamp
 
+    def __len__(self) -> int:
+        return len(self._value or b"")
+
+    def __bool__(self) -> bool:
+        """A message without a value is a message all the same."""
+        return True
+
     def size(self) -> int:
         """Bytes that the record takes in a batch of its own, uncompressed: what Kafka compares with a topic's limit."""
         headers = self._headers or ()
