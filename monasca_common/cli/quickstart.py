@@ -43,6 +43,7 @@ _SERVICES = {
     "api": "the API",
     "pipeline run evaluate": "the evaluator",
     "notification": "the notification service",
+    "audit count": "the audit",
     "dashboard": "the dashboard",
 }
 _SAY_EVERY_SECONDS = 5.0
@@ -122,6 +123,7 @@ class Quickstart(MonascaCommand):
         api.wait_until_answers(f"http://127.0.0.1:{port}/")
         services, dashboard = [persister, api], f"http://127.0.0.1:{dashboard_port}/"
         if self._has_dashboard(broker):
+            services.append(self._started("audit count", supervisor, configuration, stack))
             services.append(self._started("dashboard", supervisor, configuration, stack))
             services[-1].wait_until_answers(f"{dashboard}healthcheck")
             self._say(f"the dashboard shows what happens: {dashboard}")

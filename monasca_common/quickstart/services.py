@@ -87,12 +87,19 @@ group_instance_id = quickstart
 [kafka_logs]
 enabled = false
 
+[audit]
+enabled = {audited}
+folder = {folder}/audit
+bucket_seconds = 10
+grace_seconds = 30
+report_seconds = 1
+window_seconds = 3600
+
 [dashboard]
 login = none
 port = {dashboard_port}
 api_url = http://127.0.0.1:{port}
 interval_seconds = 2
-lag_window_seconds = 20
 """
 
 # Of the notification service alone: none of the others may be told to trust this machine's addresses.
@@ -128,6 +135,7 @@ def write_configuration(
             port=port,
             evaluator_port=evaluator_port,
             dashboard_port=dashboard_port,
+            audited=str(broker.kind == "kafka").lower(),
             folder=folder,
             publish_seconds=PUBLISH_SECONDS,
             topic_check_seconds=broker.topic_check_seconds,

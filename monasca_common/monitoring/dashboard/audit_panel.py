@@ -68,7 +68,8 @@ def audit_figures(balances: Iterable[Balance], now_ms: int, bucket_seconds: int)
     buckets = tuple(newest - back * bucket_seconds * 1000 for back in range(_BUCKETS))
     tiers: dict[tuple[str, str], list[Balance]] = defaultdict(list)
     for each in balances:
-        tiers[each.topic, f"{each.tier} {each.application}".strip()].append(each)
+        place = each.tier if each.application in ("", each.tier) else f"{each.tier} {each.application}"
+        tiers[each.topic, place].append(each)
     return AuditFigures(tuple(_tier(*names, found, buckets[-1]) for names, found in tiers.items()), buckets)
 
 
@@ -139,12 +140,20 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
         return replace(
             empty,
             summary=_summary(figures.tiers),
-            columns=(*_FIRST_COLUMNS, *(_clock(each) for each in figures.buckets)),
+            columns=(*_FIRST_COLUMNS, *_headings(figures.buckets)),
             rows=tuple(_row(tier, figures.buckets) for tier in figures.tiers),
             concerns=tuple(_concern(tier) for tier in figures.tiers if tier.wrong),
         )
 
     return panel_of(snapshot, EMPTY, shown, now_ms)
+
+
+def _headings(buckets: Sequence[int]) -> list[str]:
+    """Of buckets shorter than a minute with their seconds."""
+    headings = [_clock(each) for each in buckets]
+    if len(set(headings)) == len(buckets):
+        return headings
+    return [datetime.fromtimestamp(each / 1000, UTC).strftime("%H:%M:%S") for each in buckets]
 
 
 def _summary(tiers: Sequence[TierFigures]) -> str:

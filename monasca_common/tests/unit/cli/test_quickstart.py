@@ -74,7 +74,7 @@ class InterruptTest(base.BaseTestCase):
         self.assertEqual(130, status)
         self.assertEqual(
             [
-                "stopping the dashboard, the API, the persister and Apache Kafka; the data is removed",
+                "stopping the dashboard, the audit, the API, the persister and Apache Kafka; the data is removed",
                 "(Kafka ends)",
                 "everything is stopped",
             ],
@@ -87,10 +87,8 @@ class InterruptTest(base.BaseTestCase):
             self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
         )
         self.assertEqual(0, status)
-        self.assertEqual(
-            f"stopping the dashboard, the API, the persister and Apache Kafka; the data stays in {self.folder}",
-            lines[0],
-        )
+        what = "stopping the dashboard, the audit, the API, the persister and Apache Kafka"
+        self.assertEqual(f"{what}; the data stays in {self.folder}", lines[0])
         self.assertEqual("everything is stopped", lines[-1])
 
     def test_what_was_not_started_is_not_named(self):
@@ -103,7 +101,7 @@ class InterruptTest(base.BaseTestCase):
         status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
         self.assertEqual(130, status)
         self.assertIn(
-            "Spark, the notification service, the evaluator, the dashboard, the API, the persister and ",
+            "Spark, the notification service, the evaluator, the dashboard, the audit, the API, ",
             lines[0],
         )
 
@@ -112,7 +110,10 @@ class InterruptTest(base.BaseTestCase):
         self.stand_ins["aggregates"].aggregate.return_value = []
         status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
         self.assertEqual(130, status)
-        self.assertIn("stopping the notification service, the evaluator, the dashboard, the API, ", lines[0])
+        self.assertIn(
+            "stopping the notification service, the evaluator, the dashboard, the audit, the API, ",
+            lines[0],
+        )
 
     def test_without_the_extra_nobody_is_notified_and_the_alarm_is_shown_all_the_same(self):
         self.stand_ins["aggregates"].why_not.return_value = None

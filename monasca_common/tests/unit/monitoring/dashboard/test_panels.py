@@ -105,6 +105,10 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual(1, len(view.concerns))
         self.assertEqual(Tone.ERROR, view.rows[0].tone)
 
+    def test_buckets_shorter_than_a_minute_have_their_seconds(self):
+        view = audit_panel(Snapshot(audit_figures([self.balance(2)], self.NOW_MS, 10), 0), self.NOW_MS)
+        self.assertEqual(("00:03:20", "00:03:10"), view.columns[7:9])
+
     def test_without_an_audit_it_says_so(self):
         view = self.panel()
         self.assertIn("nothing counts messages", view.summary)
