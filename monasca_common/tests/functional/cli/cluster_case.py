@@ -74,13 +74,13 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         process.kill()
         process.communicate()
 
-    def put(self, topic, *records, partition=0, **options):
-        """``records``: (key, value, headers)."""
+    def put(self, topic, *records, partition=0, timestamp_ms=0, **options):
+        """``records``: (key, value, headers). ``timestamp_ms``: 0 for now."""
         producer = confluent_kafka.Producer({**self.cluster.direct_options(), **options, "log_level": 0})
         for key, value, headers in records:
             while True:
                 try:
-                    producer.produce(topic, value, key=key, partition=partition, headers=headers)
+                    producer.produce(topic, value, key, partition, headers=headers, timestamp=timestamp_ms)
                     break
                 except BufferError:
                     producer.poll(0.1)
