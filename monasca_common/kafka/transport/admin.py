@@ -298,9 +298,8 @@ class Admin:
     ) -> dict[TopicPartition, TransportError | None]:
         """Let the first copy of each partition lead it; what refused an election, or ``None``."""
         wanted = [ClientTopicPartition(tp.topic, tp.partition) for tp in partitions]
-        future = self._client.elect_leaders(
-            ElectionType.PREFERRED, wanted, request_timeout=timeout, operation_timeout=timeout
-        )
+        # Its own time-outs cannot be given: confluent-kafka 2.16 raises a SystemError at either. Ours holds.
+        future = self._client.elect_leaders(ElectionType.PREFERRED, wanted)
         outcomes = {}
         for tp, refusal in self._result(future, timeout).items():
             error = None if refusal is None else translate(refusal.args[0])
