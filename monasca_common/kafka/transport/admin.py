@@ -302,7 +302,8 @@ class Admin:
         future = self._client.elect_leaders(ElectionType.PREFERRED, wanted)
         outcomes = {}
         for tp, refusal in self._result(future, timeout).items():
-            error = None if refusal is None else translate(refusal.args[0])
+            raw = refusal.args[0] if isinstance(refusal, KafkaException) else refusal
+            error = None if raw is None else translate(raw)
             needed = error is None or error.name != "ELECTION_NOT_NEEDED"
             outcomes[TopicPartition(tp.topic, tp.partition)] = error if needed else None
         return outcomes

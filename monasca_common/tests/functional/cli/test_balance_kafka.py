@@ -3,6 +3,7 @@
 
 import json
 
+from monasca_common.kafka import RetriableError
 from monasca_common.tests.functional.cli.cluster_case import ClusterCommandCase
 
 
@@ -16,16 +17,23 @@ class TestBalance(ClusterCommandCase):
         self.assertEqual(0, status)
         node = self.cluster.nodes[0]
         node.kill()
-        self.wait_until(lambda: 1 not in self.admin.describe_topic(topic).leaders, "other leaders")
+        self.wait_until_it_is(topic, lambda found: 1 not in found.leaders, "other leaders")
         node.restart()
-        self.wait_until(
-            lambda: all(len(in_sync) == 3 for in_sync in self.admin.describe_topic(topic).in_sync), "complete copies"
-        )
+        self.wait_until_it_is(topic, lambda found: all(len(each) == 3 for each in found.in_sync), "complete copies")
         status, rows = self.balance(topic)
         self.assertEqual((1, 2, 100, 6), (status, rows[1]["should_lead"], rows[1]["percent_away"], rows[1]["copies"]))
         status, rows = self.balance(topic, "--elect")
         self.assertEqual((0, {2}), (status, {row["leads"] for row in rows.values()}))
         self.assertEqual({0}, {row["percent_away"] for row in rows.values()})
+
+    def wait_until_it_is(self, topic, condition, what):
+        def is_so():
+            try:
+                return condition(self.admin.describe_topic(topic))
+            except RetriableError:  # the node that died was the one that was asked
+                return False
+
+        self.wait_until(is_so, what)
 
     def balance(self, topic, *arguments):
         """The exit status, and the rows by broker."""
