@@ -90,7 +90,7 @@ enabled = false
 [audit]
 enabled = {audited}
 folder = {folder}/audit
-bucket_seconds = 10
+bucket_seconds = 30
 grace_seconds = 30
 report_seconds = 1
 window_seconds = 3600

@@ -19,6 +19,7 @@ from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, count, panel_of, span
 
 _BUCKETS = 12
+_MANY_DOUBLED = 1e12  # as bad as one that is missing
 _FEW, _MANY = 0.99, 0.9  # below them a cell stands out more
 
 EMPTY = PanelView(
@@ -182,7 +183,8 @@ def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:
         Cell(span(tier.delay_seconds), is_number=True),
         *(_bucket(tier.recent.get(bucket)) for bucket in buckets),
     )
-    return TableRow(f"{tier.topic} {tier.place}", _TONES[tier.verdict], tier.missing, cells)
+    weight = tier.missing + tier.doubled / _MANY_DOUBLED
+    return TableRow(f"{tier.topic} {tier.place}", _TONES[tier.verdict], weight, cells)
 
 
 def _bucket(balance: Balance | None) -> Cell:

@@ -11,7 +11,7 @@ from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigur
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, group_panel, lag_panel
 from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, TopicLoad, load_panel
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
-from monasca_common.monitoring.dashboard.view import Tone, verdict
+from monasca_common.monitoring.dashboard.view import Tone, page_of, verdict
 from monasca_common.monitoring.durability import Finding, Severity
 from monasca_common.monitoring.lag import LagStatus, LagVerdict
 
@@ -98,6 +98,12 @@ class AuditPanelTest(base.BaseTestCase):
     def test_records_that_are_there_twice_are_shown(self):
         view = self.panel(self.balance(2, tier="broker", duplicates=2, surplus=1))
         self.assertEqual((("100 +3", "more"), ()), (self.cells(view)[2], view.concerns))
+
+    def test_rows_with_something_missing_come_first_then_those_with_something_twice(self):
+        lacking = self.balance(2, tier="c", lost=1, verdict=AuditVerdict.OPEN)
+        rows = self.panel(self.balance(2, tier="a"), self.balance(2, tier="b", duplicates=900), lacking).rows
+        names = [row.cells[2].text for row in page_of(rows, 1, "", 10).rows]
+        self.assertEqual(["c", "b", "a"], names)
 
     def test_what_was_lost_before_the_shown_buckets_is_told_too(self):
         early = self.balance(-100, lost=3, verdict=AuditVerdict.INCOMPLETE)
