@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alarm definition that `monasca-common init` makes for audits: an ordinary one, to be changed or deleted."""
+"""The alarm definition that `monasca-common init` makes for audits: an ordinary one, to be changed or deleted.
+
+Alarms need an extra, which `init` without them does not: so they are imported where they are used.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,6 @@ from typing import Any
 
 from oslo_config import cfg
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice
-from monasca_common.alarms.definition_tables import AlarmDefinitions
-from monasca_common.alarms.definitions import AlarmDefinition, DefinitionFilter
-from monasca_common.alarms.errors import NameTaken
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings
 from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.storage import open_storage
@@ -22,13 +21,9 @@ from monasca_common.storage.settings import StorageSettings
 
 _METRIC = "monasca.audit.missing_messages"  # as `monitoring.audit.metrics` sends it, which needs an extra
 
-AUDIT_ALARM = AlarmDefinition(
-    name="monasca audit: messages are missing",
-    expression=f"max({_METRIC}) > 0",
-    description="Messages that a tier should have are missing: `monasca-common audit show --missing` says where.",
-    match_by=("topic", "tier", "application"),
-    severity="HIGH",
-)
+NAME = "monasca audit: messages are missing"
+EXPRESSION = f"max({_METRIC}) > 0"
+_DESCRIPTION = "Messages that a tier should have are missing: `monasca-common audit show --missing` says where."
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +38,24 @@ class NeededAlarm:
         """What ``--json`` prints of it. Raises `StorageError`."""
         status = open_storage(self.settings).status()
         missing = not status.usable or not self._is_there()
-        return {"alarm": AUDIT_ALARM.name, "tenant": self.tenant, "services": self.services, "missing": missing}
+        return {"alarm": NAME, "tenant": self.tenant, "services": self.services, "missing": missing}
 
     def make(self, _: object) -> None:
+        from monasca_common.alarms.database import AlarmsDatabase
+        from monasca_common.alarms.definition_tables import AlarmDefinitions
+        from monasca_common.alarms.definitions import AlarmDefinition
+        from monasca_common.alarms.errors import NameTaken
+
+        wanted = AlarmDefinition(NAME, EXPRESSION, _DESCRIPTION, ("topic", "tier", "application"), "HIGH")
         with contextlib.closing(AlarmsDatabase(self.settings)) as database, contextlib.suppress(NameTaken):
-            AlarmDefinitions(database).create(self.tenant, AUDIT_ALARM, round(time.time() * 1000))
+            AlarmDefinitions(database).create(self.tenant, wanted, round(time.time() * 1000))
 
     def _is_there(self) -> bool:
-        which = DefinitionFilter(self.tenant, name=AUDIT_ALARM.name)
+        from monasca_common.alarms.database import AlarmsDatabase, Slice
+        from monasca_common.alarms.definition_tables import AlarmDefinitions
+        from monasca_common.alarms.definitions import DefinitionFilter
+
+        which = DefinitionFilter(self.tenant, name=NAME)
         with contextlib.closing(AlarmsDatabase(self.settings)) as database:
             stored = AlarmDefinitions(database).iter_found(which, (), Slice(1))
             with contextlib.closing(stored) as found:

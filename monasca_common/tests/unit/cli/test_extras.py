@@ -48,6 +48,7 @@ _CONFIGURED = {
     "offsets reset": (("--group", "g", "--to-latest"), _ANY),
     "offsets show": (("--group", "g"), _ANY),
     "lag serve": ((), "monasca-common[monitoring]"),
+    "audit serve": ((), "monasca-common[monitoring]"),
     "persister": ((), "monasca-common[persister]"),
     "pipeline run": (("aggregate",), "monasca-common[spark]"),
     "pipeline specifications load": ((), "monasca-common[spark]"),

@@ -9,7 +9,7 @@ import fixtures
 from prometheus_client import generate_latest
 
 from monasca_common.alarms.expression import parse
-from monasca_common.cli.audit_alarm import AUDIT_ALARM
+from monasca_common.cli.audit_alarm import EXPRESSION
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.monitoring.audit.balance import AuditBook
@@ -93,6 +93,6 @@ class AuditServiceTest(AuditCase):
         self.assertIn("read again: the brokers are away", self.log.output)
 
     def test_the_alarm_of_init_is_over_the_metric_that_is_sent(self):
-        (part,) = parse(AUDIT_ALARM.expression).sub_expressions
+        (part,) = parse(EXPRESSION).sub_expressions
 
         self.assertEqual(MISSING_METRIC, part.metric_name)
