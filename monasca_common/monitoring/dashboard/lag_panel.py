@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from urllib.parse import urlencode
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
@@ -135,6 +136,7 @@ def group_panel(group: GroupFigures) -> PanelView:
         EMPTY.explanation,
         ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
         rows,
+        group=group.name,
     )
 
 
@@ -162,7 +164,7 @@ def _row(group: GroupFigures) -> TableRow:
     reads = ", ".join(topics[:2]) + (f" and {len(topics) - 2} more" if len(topics) > 2 else "")
     cells = (
         _status(group.lag),
-        Cell(group.name, href=f"/lag?group={group.name}"),
+        Cell(group.name, href=f"/lag?{urlencode({'group': group.name})}"),
         Cell(reads, note=", ".join(topics[:50])),
         Cell(f"{group.lag.messages:,}", is_number=True),
         _age(group.lag),

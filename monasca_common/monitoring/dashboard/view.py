@@ -74,7 +74,7 @@ class Concern:
 class PanelView:
     """``summary``: one sentence. ``explanation``: what the columns mean. ``digest``: rows for the overview, where they
     differ. ``stale``: why its figures are old, or missing. ``header``: which cell names its row.
-    ``idle``: what nobody asked to be told.
+    ``idle``: what nobody asked to be told. ``group``: the consumer group that it is of alone.
     """
 
     name: str
@@ -88,6 +88,7 @@ class PanelView:
     stale: str = ""
     header: int = 1
     idle: str = ""
+    group: str = ""
 
     @property
     def tone(self) -> Tone:

@@ -7,6 +7,7 @@ from falcon import testing
 from oslotest import base
 
 from monasca_common.kafka import RetriableError
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.dashboard.app import make_app
 from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures
@@ -71,6 +72,17 @@ class PagesTest(AppCase):
     def test_a_filter_stays_while_pages_are_turned(self):
         text = self.client(lag=lag_of(1000)).simulate_get("/lag?find=group-0").text
         self.assertIn('href="/lag?find=group-0&amp;page=2"', text)
+
+    def test_the_pages_of_a_group_stay_with_it_whatever_its_name(self):
+        verdict = LagVerdict(LagStatus.OK, 0, 0.0, 0, None, 1.0)
+        partitions = {TopicPartition("metrics", number): verdict for number in range(70)}
+        client = self.client(lag=(GroupFigures("a&b #1", verdict, partitions),))
+        self.assertIn('href="/lag?group=a%26b+%231"', client.simulate_get("/lag").text)
+        first = client.simulate_get("/lag", query_string="group=a%26b+%231").text
+        self.assertIn('href="/lag?group=a%26b+%231&amp;find=&amp;page=2"', first)
+        second = client.simulate_get("/lag", query_string="group=a%26b+%231&find=&page=2").text
+        self.assertIn("page 2 of 2", second)
+        self.assertIn("metrics/69", second)
 
     def test_a_group_has_a_page(self):
         client = self.client(lag=lag_of(2))
