@@ -271,7 +271,7 @@ class ProcessorSettings:
         "service was down is not told. Too large: people are told what is long over.",
     )
     number: int = option(
-        64,
+        128,
         minimum=1,
         maximum=1024,
         unit="threads",
