@@ -7,6 +7,7 @@ may so be sent twice; its id tells. It survives the death of a process, however 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -22,6 +23,7 @@ from monasca_common.monitoring.audit.reports import AuditReport
 LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".reports"
+_CLOSED = -1  # the number of a file that is closed soon is that of another one, a connection for example
 _MOST_PENDING = 10_000  # at one report a second, the brokers may be away for hours
 
 
@@ -44,7 +46,8 @@ class Journal:
     def add(self, report: AuditReport) -> None:
         """It is on the disk when this returns; a disk that is full is logged, and the report is in memory alone."""
         with self._lock:
-            self._add(report)
+            self._hold(report)
+            self._write(report)
 
     def pending(self) -> list[AuditReport]:
         """In the order in which they were added."""
@@ -56,7 +59,7 @@ class Journal:
         with self._lock:
             for report in ids:
                 self._pending.pop(report, None)
-            if not self._pending:
+            if not self._pending and self._file != _CLOSED:
                 os.ftruncate(self._file, 0)
 
     def adopt(self) -> None:
@@ -67,11 +70,8 @@ class Journal:
             try:
                 with path.open("rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    for line in file:
-                        report = reports.decode(line)  # the last line of a process that was killed may be cut off
-                        if report is not None:
-                            self.add(report)
-                    path.unlink()
+                    if self._take_over(file):
+                        path.unlink()
             except FileNotFoundError:
                 continue  # another process was faster
             except BlockingIOError:
@@ -85,6 +85,7 @@ class Journal:
             if not self._pending:
                 self._path.unlink(missing_ok=True)
             os.close(self._file)
+            self._file = _CLOSED
 
     def _own_file(self) -> tuple[Path, int]:
         while True:
@@ -95,14 +96,33 @@ class Journal:
                 return path, file
             os.close(file)  # one that adopts took it before it was locked
 
-    def _add(self, report: AuditReport) -> None:
+    def _take_over(self, lines: Iterable[bytes]) -> bool:
+        """Whether all of them are in the file of this process, so that the other one is needed no more."""
+        written = True
+        with self._lock:
+            for line in lines:
+                report = reports.decode(line)  # a line of a process that was killed may be cut off
+                if report is not None:
+                    self._hold(report)
+                    written &= self._write(report)
+        return written
+
+    def _hold(self, report: AuditReport) -> None:
         self._pending[report.id] = report
         if len(self._pending) > _MOST_PENDING:
             del self._pending[next(iter(self._pending))]
             self._dropped += 1
             if self._dropped % _MOST_PENDING == 1:
                 LOG.error("%d reports of the audit were dropped: the brokers do not take them", self._dropped)
+
+    def _write(self, report: AuditReport) -> bool:
+        """Whether it is on the disk. It begins a line of its own, whatever was cut off before."""
+        line = b"\n" + reports.encode(report) + b"\n"
         try:
-            os.write(self._file, reports.encode(report) + b"\n")
+            if os.write(self._file, line) == len(line):
+                return True
+            reason = os.strerror(errno.ENOSPC)
         except OSError as error:
-            LOG.error("a report of the audit is not on the disk, so a crash would lose it: %s", error)
+            reason = str(error)
+        LOG.error("a report of the audit is not on the disk, so a crash would lose it: %s", reason)
+        return False

@@ -5,10 +5,13 @@ import os
 import pathlib
 import subprocess
 import sys
+from unittest import mock
+
+import fixtures
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.audit.journal import Journal
-from monasca_common.monitoring.audit.reports import AuditCount, HandledRange
+from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.tests.unit.monitoring.audit.audit_case import START_MS, TOPIC, AuditCase
 
 _KILLED = """
@@ -35,6 +38,51 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(["r0", "r1"], [report.id for report in self.reports()])
         self.assertEqual([], self.files())
+
+    def test_a_report_that_is_cut_off_by_a_full_disk_spoils_none_after_it(self):
+        journal = Journal(self.folder)
+        write = os.write
+        with mock.patch("os.write", side_effect=lambda file, line: write(file, line[:10])):
+            journal.add(self.audit_report("cut off"))
+        journal.add(self.audit_report("whole"))
+        journal.close()
+        after = self.opened_journal()
+        after.adopt()
+
+        self.assertEqual(["whole"], [report.id for report in after.pending()])
+
+    def test_the_file_of_another_one_stays_while_its_reports_are_not_on_the_disk_again(self):
+        journal = Journal(self.folder)
+        journal.add(self.audit_report("one"))
+        journal.close()
+        after = self.opened_journal()
+        with mock.patch("os.write", side_effect=OSError("full")):
+            after.adopt()
+
+        self.assertEqual(["one"], [report.id for report in after.pending()])
+        self.assertEqual(2, len(self.files()))
+
+    def test_a_journal_that_is_closed_writes_to_no_file(self):
+        journal = Journal(self.folder)
+        number = journal._file
+        other = pathlib.Path(self.useFixture(fixtures.TempDir()).path, "other")
+        other.write_bytes(b"kept")
+        with other.open("r+b") as file:
+            journal.close()
+            os.dup2(file.fileno(), number)
+            self.addCleanup(os.close, number)
+        journal.add(self.audit_report("one"))
+        journal.done(["one"])
+
+        self.assertEqual(b"kept", other.read_bytes())
+
+    def audit_report(self, name):
+        return AuditReport(name, "api", "api", "h", "i", 0, 60)
+
+    def opened_journal(self):
+        journal = Journal(self.folder)
+        self.addCleanup(journal.close)
+        return journal
 
     def test_what_another_living_process_has_is_left_to_it(self):
         living = Journal(self.folder)
