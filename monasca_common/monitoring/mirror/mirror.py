@@ -28,6 +28,7 @@ from monasca_common.kafka import (
     OffsetOutOfRange,
     PartitionBatch,
     Record,
+    RetriableError,
     TopicPartition,
     failures_in_a_row,
     open_admin,
@@ -38,7 +39,7 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import MIB, ProducerSettings
 from monasca_common.monitoring.mirror import positions
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
-from monasca_common.monitoring.mirror.reading import open_reader, poll
+from monasca_common.monitoring.mirror.reading import open_reader
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.monitoring.mirror.topics import MirrorPlan, check_clusters, plan_topics
@@ -212,23 +213,29 @@ class Mirror:
                 at |= moved
                 self._pace(sum(map(_size, batch)), began, stopping)
 
-    def _poll(self, consumer: KafkaConsumer, at: dict[TopicPartition, MirrorPosition]) -> Batch:
-        try:
-            return poll(consumer, self._settings.batch_size, _POLL_SECONDS)
-        except OffsetOutOfRange as error:
-            partition = error.partition
-            first = self._source.first_offsets([partition])[partition]
-            deleted = first - at[partition].next_offset
-            if not self._settings.skip_deleted or deleted <= 0:
-                raise ConfigurationError(
-                    f"{partition.topic}/{partition.partition} was copied to offset {at[partition].next_offset}, and "
-                    f"the source has it from {first} on: retention deleted what was not copied. To go on without it, "
-                    "set skip_deleted in group [mirror]"
-                ) from error
-            LOG.error("%d offsets of %s/%d were deleted before they were copied", deleted, *partition)
-            self._status.skipped(partition.topic, deleted)
-            consumer.seek(partition, first)
-            return Batch()
+    def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
+        """What comes with an error is copied as well: the consumer does not hand it out again."""
+        batch = consumer.poll(self._settings.batch_size, _POLL_SECONDS)
+        for error in batch.errors:
+            if isinstance(error, OffsetOutOfRange):
+                self._skip_deleted(error, consumer, at[error.partition].next_offset)
+            elif not isinstance(error, RetriableError):
+                raise error
+        return batch
+
+    def _skip_deleted(self, error: OffsetOutOfRange, consumer: KafkaConsumer, copied: int) -> None:
+        partition = error.partition
+        first = self._source.first_offsets([partition])[partition]
+        deleted = first - copied
+        if not self._settings.skip_deleted or deleted <= 0:
+            raise ConfigurationError(
+                f"{partition.topic}/{partition.partition} was copied to offset {copied}, and the source has it from "
+                f"{first} on: retention deleted what was not copied. To go on without it, set skip_deleted in group "
+                "[mirror]"
+            ) from error
+        LOG.error("%d offsets of %s/%d were deleted before they were copied", deleted, *partition)
+        self._status.skipped(partition.topic, deleted)
+        consumer.seek(partition, first)
 
     def _copy_batch(
         self, producer: KafkaProducer, batch: Batch, moved: Mapping[TopicPartition, MirrorPosition]

@@ -241,7 +241,7 @@ class TestVerify(MirrorCase):
         self.assertEqual([("SAME", 12, 10, 10, 2)] * 2, [_facts(row) for row in rows])
 
     def test_messages_that_are_missing_doubled_or_altered_are_named(self):
-        poll, make = mirror.poll, mirror.copy_of
+        poll, make = mirror.Mirror._poll, mirror.copy_of
 
         def losing(*arguments):
             batch = poll(*arguments)
@@ -251,7 +251,7 @@ class TestVerify(MirrorCase):
             copy = make(message)
             return replace(copy, value=b"altered") if message.value in (b"8", b"9") else copy
 
-        with mock.patch.object(mirror, "poll", losing), mock.patch.object(mirror, "copy_of", altering):
+        with mock.patch.object(mirror.Mirror, "_poll", losing), mock.patch.object(mirror, "copy_of", altering):
             self.put(20)
             with self.mirror():
                 self.wait_until_copied(18)

@@ -9,8 +9,8 @@ from oslotest import base
 from prometheus_client import generate_latest
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.message import Message, Record, TopicPartition
+from monasca_common.kafka.errors import ConfigurationError, OffsetOutOfRange
+from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
@@ -136,6 +136,20 @@ class CopyTest(base.BaseTestCase):
 
     def test_a_time_that_no_producer_writes_is_left_to_the_client(self):
         self.assertEqual([None, None], [copy_of(message(1, timestamp_ms=time)).timestamp_ms for time in (0, -1)])
+
+
+class SkipTest(base.BaseTestCase):
+    def test_what_comes_with_the_news_of_a_gap_is_copied_as_well(self):
+        other = mock.Mock(topic_partition=TopicPartition("metrics", 1))
+        polled = Batch((other,), (OffsetOutOfRange(TP, 2),))
+        consumer = mock.Mock(poll=lambda *_: polled)
+        status = mock.Mock()
+        with mock.patch.object(mirror, "open_admin", lambda _: mock.Mock(first_offsets=lambda _: {TP: 4})):
+            skipping = Mirror(settings("metrics", skip_deleted=True), status, VirtualClock())
+        batch = skipping._poll(consumer, {TP: MirrorPosition("m", TP, 0, 2, "s", "t")})
+        self.assertEqual((other,), batch.partitions)
+        consumer.seek.assert_called_once_with(TP, 4)
+        status.skipped.assert_called_once_with("metrics", 2)
 
 
 class PaceTest(base.BaseTestCase):
