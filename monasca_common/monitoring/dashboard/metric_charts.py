@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -86,7 +86,7 @@ def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], 
     if not metrics.is_whole:
         notes.append(f"There are more than {_MOST_METRICS:,} series; dimensions of the first are offered.")
     series = _measured(api, question, question.name, question.function, start_ms, notes)
-    beside = _measured(api, question, question.beside, RAW, start_ms, notes) if question.beside else ()
+    beside = _beside(api, question, start_ms, notes) if question.beside else ()
     return MetricChart(
         question,
         start_ms,
@@ -98,6 +98,14 @@ def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], 
         _bands(api, question, start_ms, now_ms),
         tuple(notes),
     )
+
+
+def _beside(api: ApiReader, question: ChartQuestion, start_ms: int, notes: list[str]) -> tuple[ChartSeries, ...]:
+    """With the dimensions that were chosen; with any, where no series has those: aggregates may have others."""
+    found = _measured(api, question, question.beside, RAW, start_ms, notes)
+    if found or not question.dimensions:
+        return found
+    return _measured(api, replace(question, dimensions={}), question.beside, RAW, start_ms, notes)
 
 
 def _measured(

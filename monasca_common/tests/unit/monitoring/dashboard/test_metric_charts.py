@@ -81,6 +81,12 @@ class ReadChartTest(base.BaseTestCase):
         query = next(query for path, query, *_ in api.asked if path.endswith("statistics"))
         self.assertEqual(("avg", "900"), (query["statistics"], query["period"]))
 
+    def test_aggregates_with_other_dimensions_stand_beside_too(self):
+        api = AnsweringApi()
+        self.read(ChartQuestion("cpu", {"hostname": "web"}, beside="cpu_agg"), api)
+        asked = [query for path, query, *_ in api.asked if query.get("name") == "cpu_agg"]
+        self.assertEqual(["hostname:web", None], [query.get("dimensions") for query in asked])
+
     def test_a_series_that_goes_on_on_the_next_page_is_one(self):
         api = AnsweringApi(measurements=[[series("1", (NOW_MS - 2000, 1))], [series("1", (NOW_MS - 1000, 2))]])
         (one,) = self.read(ChartQuestion("cpu"), api).series
