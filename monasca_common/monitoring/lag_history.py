@@ -110,12 +110,15 @@ def kept_looks(looks: Sequence[LogLook], window: LagWindow) -> tuple[LogLook, ..
 
 
 def _spaced(looks: Sequence[LogLook], window: LagWindow) -> list[LogLook]:
-    least_ms = window.seconds * 1000 / max(1, window.commits - 1)
+    """From the oldest on, so that what was kept stays; the newest always."""
+    least_ms = window.seconds * 1000 / max(1, window.commits - 2)
     kept: list[LogLook] = []
-    for look in reversed(looks):
-        if not kept or kept[-1].time_ms - look.time_ms >= least_ms:
+    for look in looks:
+        if len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms:
+            kept[-1] = look
+        else:
             kept.append(look)
-    return kept[: window.commits]
+    return kept[-window.commits :]
 
 
 def end_at(looks: Sequence[LogLook], time_ms: int, window: LagWindow) -> int | None:

@@ -244,16 +244,19 @@ def is_size_limited(config: Mapping[str, str]) -> bool:
 def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRecord]:
     """The last of them, so far from each other that they span the window; the newest always.
 
-    A consumer that commits ten times a second would otherwise be judged by its last second.
+    A consumer that commits ten times a second would otherwise be judged by its last second. They are chosen from the
+    oldest on: so what was chosen stays, however often a look adds to it.
     """
-    least_ms = window.seconds * 1000 / max(1, window.commits - 1)
+    least_ms = window.seconds * 1000 / max(1, window.commits - 2)
     kept: list[CommitRecord] = []
-    for record in reversed(records):
+    for record in records:
         if record.offset is None:
-            break  # what was committed before is forgotten
-        if not kept or kept[-1].time_ms - record.time_ms >= least_ms:
+            kept = []  # what was committed before is forgotten
+        elif len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms:
+            kept[-1] = record
+        else:
             kept.append(record)
-    return kept[: window.commits][::-1]
+    return kept[-window.commits :]
 
 
 def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> list[CommitRecord]:

@@ -95,7 +95,14 @@ class TestLooks(base.BaseTestCase):
     def test_looks_of_a_window_are_kept_and_no_more(self):
         looks = tuple(LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True) for number in range(600))
         kept = kept_looks(looks, WINDOW)
-        self.assertEqual([539, 559, 579, 599], [look.end for look in kept])
+        self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
+
+    def test_looks_that_come_fast_are_kept_as_those_that_come_slowly(self):
+        kept = ()
+        for number in range(600):
+            kept = kept_looks((*kept, LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True)), WINDOW)
+
+        self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
 
     def test_the_last_look_with_nothing_unread_stays_however_old_it_is(self):
         looks = self.looks((0, 5, 5, False), *[(0, 9, 5, True)] * 600)

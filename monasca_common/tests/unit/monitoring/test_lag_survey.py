@@ -16,11 +16,19 @@ from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.transport.admin import TopicDescription
 from monasca_common.monitoring import log_reading
-from monasca_common.monitoring.commit_records import OFFSETS_TOPIC
+from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord
 from monasca_common.monitoring.durability import durability_findings, topic_durability
-from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, LogLook, partition_lag
+from monasca_common.monitoring.lag import (
+    Commit,
+    LagStatus,
+    LagVerdict,
+    LagWindow,
+    LogLook,
+    PartitionState,
+    partition_lag,
+)
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory
-from monasca_common.monitoring.lag_survey import LagSurvey
+from monasca_common.monitoring.lag_survey import LagSurvey, spaced
 
 NOW = 1_000_000_000_000
 TP = TopicPartition("metrics", 0)
@@ -185,6 +193,19 @@ class TestFutureTimestamp(base.BaseTestCase):
         self.assertEqual(LagStatus.STALL, status(times))
         times[50] = NOW + 86_400_000
         self.assertEqual(LagStatus.STALL, status(times))
+
+
+class TestFrequentSurveys(base.BaseTestCase):
+    def test_a_stall_is_found_however_often_one_looks(self):
+        window = LagWindow()
+        for interval in (1, 2, 5, 6, 10, 30):
+            known: list[CommitRecord] = []
+            for now in range(interval, 601, interval):
+                new = [CommitRecord("g", TopicPartition("t", 0), 7, at * 1000) for at in range(now - interval, now)]
+                known = spaced((*known, *new), window)
+            commits = tuple(Commit(each.time_ms, 7, each.time_ms) for each in known)
+            found = partition_lag(PartitionState(0, 700_000, commits, unread_since_ms=0), 600_000, window)
+            self.assertEqual((interval, LagStatus.STALL), (interval, found.status))
 
 
 class TestDurabilityOffline(base.BaseTestCase):
