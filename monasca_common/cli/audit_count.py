@@ -8,21 +8,19 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Admin, open_consumer, open_producer, plugins, run_with_restarts
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
     connection_settings,
     producer_settings,
-    register_logging,
-    start_logging,
     started,
     stopped,
 )
@@ -39,7 +37,7 @@ _CLOSE_SECONDS = 5.0
 _OWN = "__"  # topics of Kafka itself
 
 
-class AuditCounting(MonascaCommand):
+class AuditCounting(ServiceCommand):
     """Read topics for no other purpose than to count what is in them, and report it, until SIGTERM.
 
     It is the tier broker of audits, which its readers are balanced against. With --tier mirror it counts a copy in
@@ -48,9 +46,10 @@ class AuditCounting(MonascaCommand):
     and finds only the duplicates in its own.
     """
 
+    refusals = (MessagingError, cfg.Error)
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
         parser.add_argument(
             "--section",
             default=KAFKA_GROUP,
@@ -78,21 +77,12 @@ class AuditCounting(MonascaCommand):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serves until SIGTERM, which ends the process with 0. A start that is refused: 1, and a line that says why."""
-        try:
-            conf = cfg.ConfigOpts()
-            register_logging(conf)
-            configuration.read(parsed_args, conf)
-            for option_group, options in configuration.own_options():
-                conf.register_opts(options, group=option_group)
-            start_logging(conf)
-            self._count(conf, parsed_args)
-        except (MessagingError, cfg.Error) as error:
-            return self.complain(str(error))
-        return 0
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
+        return lambda conf: self._count(conf, parsed_args)
 
     def _count(self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
+        for option_group, options in configuration.own_options():
+            conf.register_opts(options, group=option_group)
         settings = audit_settings(conf)
         admin = plugins.load_admin(conf, parsed_args.section)
         topics = _topics(admin, parsed_args.topic, settings)

@@ -8,26 +8,25 @@ import contextlib
 import getpass
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, services
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
     check_listener,
     connection_settings,
-    register_logging,
-    start_logging,
 )
 from monasca_common.kafka.errors import ConfigurationError
 
 _LEAST_CHARACTERS = 12
 
 
-class Dashboard(MonascaCommand):
+class Dashboard(ServiceCommand):
     """Serve the dashboard over HTTP until SIGTERM or Ctrl-C: completeness, lag, dead letters, durability,
     load, and metrics.
 
@@ -37,23 +36,14 @@ class Dashboard(MonascaCommand):
 
     extra = "dashboard"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring.audit.settings import audit_settings
         from monasca_common.monitoring.dashboard.app import login_of
         from monasca_common.monitoring.dashboard.panels import kafka_panels
         from monasca_common.monitoring.dashboard.server import DashboardServer
         from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
 
-        try:
-            conf = cfg.ConfigOpts()
-            register_logging(conf)
-            configuration.read(parsed_args, conf)
-            start_logging(conf)
+        def run(conf: cfg.ConfigOpts) -> None:
             for option_group, options in configuration.own_options():
                 conf.register_opts(options, group=option_group)
             settings = dashboard_settings(conf)
@@ -62,14 +52,13 @@ class Dashboard(MonascaCommand):
             login = login_of(settings, conf)
             audit = audit_settings(conf)
             letters = dead_letter_topics(parsed_args.config_file)
-        except ConfigurationError as error:
-            return self.complain(str(error))
-        DashboardServer(
-            settings,
-            lambda: kafka_panels(settings, lambda: plugins.load_admin(conf), connection, audit, letters, _now_ms),
-            login,
-        ).run()
-        return 0
+            DashboardServer(
+                settings,
+                lambda: kafka_panels(settings, lambda: plugins.load_admin(conf), connection, audit, letters, _now_ms),
+                login,
+            ).run()
+
+        return run
 
 
 class DashboardPassword(MonascaCommand):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cliff.lister import Lister
@@ -14,9 +14,9 @@ from rich.progress import Progress
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand, moment_ms
+from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin
-from monasca_common.kafka.config import register_logging, start_logging
-from monasca_common.kafka.errors import ConfigurationError, FencedError, MessagingError
+from monasca_common.kafka.errors import FencedError, MessagingError
 from monasca_common.monitoring.mirror.comparison import (
     ComparedRange,
     MessageDifference,
@@ -33,7 +33,7 @@ _OF_PARTITIONS = (
 _SAME, _DIFFERENT, _NOT_COMPARED = "SAME", "DIFFERENT", "NOT COMPARED"
 
 
-class MirrorRun(MonascaCommand):
+class MirrorRun(ServiceCommand):
     """Copy topics from one cluster to another until SIGTERM, each message once.
 
     Keys, values, headers, ids, timestamps and partitions stay as they are. The options are in [mirror],
@@ -41,25 +41,12 @@ class MirrorRun(MonascaCommand):
     """
 
     extra = "mirror"
+    refusals = (*ServiceCommand.refusals, FencedError)
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: after SIGTERM. 1: it cannot begin or go on, and a line says why."""
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring.mirror import service
 
-        try:
-            conf = cfg.ConfigOpts()
-            register_logging(conf)
-            configuration.read(parsed_args, conf)
-            start_logging(conf)
-            service.run(conf)
-        except (ConfigurationError, FencedError, cfg.Error) as error:
-            return self.complain(str(error))
-        return 0
+        return service.run
 
 
 class MirrorVerify(MonascaCommand, Lister):

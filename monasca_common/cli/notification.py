@@ -6,15 +6,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
-from monasca_common.cli.start_check import check_at_start
-from monasca_common.kafka.config import register_logging, start_logging
+from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 _METHOD = "notification-test"
 
 
-class NotificationService(MonascaCommand):
+class NotificationService(ServiceCommand):
     """Tell people of changes of alarms until SIGTERM, as the definitions' actions say.
 
     The options are in [notification], [alarm_processor], [retry_engine], a group for each notifier, [alarms],
@@ -33,26 +32,12 @@ class NotificationService(MonascaCommand):
     """
 
     extra = "notification"
+    checked = "notification"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        return parser
-
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serves until SIGTERM, which ends the process with 0. A start that is refused: 1, and a line that says why."""
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.notification import service
 
-        try:
-            conf = cfg.ConfigOpts()
-            register_logging(conf)
-            configuration.read(parsed_args, conf)
-            start_logging(conf)
-            check_at_start("notification", conf)
-            service.run(conf)
-        except (ConfigurationError, cfg.Error) as error:
-            return self.complain(str(error))
-        return 0
+        return service.run
 
 
 class NotificationTest(MonascaCommand):

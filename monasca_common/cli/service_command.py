@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands have in common that are services: they start with a configuration, and run until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import ClassVar
+
+from oslo_config import cfg
+
+from monasca_common.cli import configuration
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.start_check import check_at_start
+from monasca_common.kafka.config import register_logging, start_logging
+from monasca_common.kafka.errors import ConfigurationError
+
+
+class ServiceCommand(MonascaCommand):
+    """``checked``: the service, as `services` names it, whose topics are looked at before it starts. ``refusals``: what
+    it raises when it cannot begin or go on."""
+
+    checked: ClassVar[str] = ""
+    refusals: ClassVar[tuple[type[Exception], ...]] = (ConfigurationError, cfg.Error)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serves until SIGTERM, which ends the process with 0. A start that is refused: 1, and a line that says why."""
+        run = self.runner(parsed_args)
+        try:
+            conf = cfg.ConfigOpts()
+            register_logging(conf)
+            configuration.read(parsed_args, conf)
+            start_logging(conf)
+            if self.checked:
+                check_at_start(self.checked, conf)
+            run(conf)
+        except self.refusals as error:
+            return self.complain(str(error))
+        return 0
+
+    def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
+        """What returns when the service has stopped. To find it imports what the extra installs: that something is not
+        installed is told before anything is asked of brokers."""
+        raise NotImplementedError
