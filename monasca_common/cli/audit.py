@@ -171,7 +171,11 @@ def _key(each: Balance) -> tuple[Any, ...]:
 
 
 def _time(time_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(time_ms / _MS, datetime.UTC).isoformat(timespec="seconds")
+    """In milliseconds where no calendar has it: a client may give its messages any time."""
+    try:
+        return datetime.datetime.fromtimestamp(time_ms / _MS, datetime.UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
 
 
 def _row(each: Balance) -> tuple[Any, ...]:

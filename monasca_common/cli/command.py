@@ -58,6 +58,8 @@ def moment_ms(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write one such as 2026-01-31T06:00:00Z") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)
+    if moment.timestamp() < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is before 1970: write a later time")
     return int(moment.timestamp() * 1000)
 
 

@@ -14,6 +14,7 @@ from oslo_config import cfg
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings, own_connection
 from monasca_common.cli import configuration
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.terminal import obeyed
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage import Storage, load_storage, open_storage
@@ -109,8 +110,9 @@ class DbPrune(_DatabaseCommand):
         for step in storage.prune(SystemClock().time_ms()):
             removed[step.table, step.unit] += step.removed
             if lively:
-                self.app.stdout.write(f"\r{removed[step.table, step.unit]:>15,} {step.unit} of {step.table}")
-                self.app.stdout.flush()
+                out = obeyed(self.app.stdout)
+                out.write(f"\r{removed[step.table, step.unit]:>15,} {step.unit} of {step.table}")
+                out.flush()
         if lively and removed:
             self.app.stdout.write("\n")
         if as_json:

@@ -5,9 +5,12 @@ import importlib.metadata
 import logging
 import sys
 from collections.abc import Sequence
+from typing import TextIO, cast
 
 from cliff.app import App
 from cliff.commandmanager import CommandManager
+
+from monasca_common.cli.terminal import PlainStream
 
 COMMANDS = "monasca_common.cli"
 
@@ -30,6 +33,8 @@ class MonascaCommon(App):
             version=importlib.metadata.version("monasca-common"),
             command_manager=_Commands(COMMANDS),
             deferred_help=True,
+            stdout=cast(TextIO, PlainStream(sys.stdout)),
+            stderr=cast(TextIO, PlainStream(sys.stderr)),
         )
 
     def configure_logging(self) -> None:

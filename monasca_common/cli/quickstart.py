@@ -19,6 +19,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.terminal import obeyed
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
@@ -84,7 +85,8 @@ class Quickstart(MonascaCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         for part in _NEEDED:
             importlib.import_module(part)  # what is not installed is reported before anything starts
-        self._console = Console(file=self.app.stderr if parsed_args.json else self.app.stdout, highlight=False)
+        out = self.app.stderr if parsed_args.json else self.app.stdout
+        self._console = Console(file=obeyed(out), highlight=False)
         self._running: list[str] = []
         self._interrupted = False
         status = 130

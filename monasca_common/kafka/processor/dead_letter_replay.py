@@ -40,6 +40,7 @@ _POLL_SECONDS = 0.2
 _AT_ONCE = 500  # letters of one transaction
 _REMEMBERED_IDS = 1_000_000
 _PREFIX = "dead-letter-"
+_DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
 _REPEATED = "its message goes back by another letter"
 
 
@@ -68,7 +69,7 @@ class Letter:
 
         def number(name: str) -> int:
             digits = text(name)
-            return int(digits) if digits.isascii() and digits.isdigit() else 0
+            return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
 
         place = (dead_letters.ORIGIN_TOPIC, dead_letters.ORIGIN_PARTITION, dead_letters.ORIGIN_OFFSET)
         topic, replays = text(dead_letters.ORIGIN_TOPIC), number(dead_letters.REPLAYS)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import falcon
 from oslo_config import cfg
@@ -152,7 +152,7 @@ class _Gate:
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:
         request.context.visitor = Visitor(None, self._charts)
         # A name that another site has pointed at this machine is not ours.
-        if self._is_local and not is_loopback(request.host.strip("[]")):
+        if self._is_local and not is_loopback(_host_of(request)):
             raise falcon.HTTPBadRequest(
                 title="This is another host's name", description="Use the address that the dashboard listens on."
             )
@@ -294,7 +294,7 @@ class _LoginPage:
             self._form(request, response, "This form is too old, or cookies are off. Try again.", then)
             return
         user = form.get("user", "")
-        keys = (f"user {user}", f"address {request.remote_addr}")
+        keys = (f"user {user.strip().casefold()}", f"address {request.remote_addr}")
         wait = self._gate.attempts.reserve(*keys)
         if wait:
             response.status = falcon.HTTP_429
@@ -344,6 +344,14 @@ class _Logout:
         response.set_header("Location", "/login")
 
 
+def _host_of(request: falcon.Request) -> str:
+    """The name by which it was asked for; empty where that is none."""
+    try:
+        return request.host.strip("[]")
+    except ValueError:  # what should be the port is no number
+        return ""
+
+
 def _form_of(request: falcon.Request) -> dict[str, str]:
     """The fields of a form. Raises falcon's errors for what is no form, or too long."""
     if (request.content_type or "").partition(";")[0] != _FORM:
@@ -357,9 +365,8 @@ def _form_of(request: falcon.Request) -> dict[str, str]:
 
 def _local_path(target: str) -> str:
     """A page of ours: never one of another site."""
-    parts = urlsplit(target)
-    is_ours = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.scheme and not parts.netloc
-    return target if is_ours and target.isprintable() and not target.startswith("/log") else "/"
+    is_ours = target.startswith("/") and not target.startswith(("//", "/\\", "/log"))
+    return target if is_ours and target.isascii() and target.isprintable() else "/"
 
 
 def _error_page(pages: Pages) -> Callable[[falcon.Request, falcon.Response, falcon.HTTPError], None]:

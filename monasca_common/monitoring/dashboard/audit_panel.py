@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 
 from monasca_common.kafka import Admin
 from monasca_common.kafka.settings import ConnectionSettings
@@ -16,7 +15,17 @@ from monasca_common.monitoring.audit.report_log import ReportLog, open_report_lo
 from monasca_common.monitoring.audit.reports import AuditReport, bucket_of
 from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
-from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, count, panel_of, span
+from monasca_common.monitoring.dashboard.view import (
+    Cell,
+    Concern,
+    PanelView,
+    TableRow,
+    Tone,
+    clock,
+    count,
+    panel_of,
+    span,
+)
 
 _BUCKETS = 12
 _MANY_DOUBLED = 1e12  # as bad as one that is missing
@@ -154,7 +163,7 @@ def _headings(buckets: Sequence[int]) -> list[str]:
     headings = [_clock(each) for each in buckets]
     if len(set(headings)) == len(buckets):
         return headings
-    return [datetime.fromtimestamp(each / 1000, UTC).strftime("%H:%M:%S") for each in buckets]
+    return [clock(each, "%H:%M:%S") for each in buckets]
 
 
 def _summary(tiers: Sequence[TierFigures]) -> str:
@@ -212,4 +221,4 @@ def _percent(share: float) -> str:
 
 
 def _clock(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%H:%M")
+    return clock(time_ms, "%H:%M")

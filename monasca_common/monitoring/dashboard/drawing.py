@@ -14,6 +14,7 @@ WIDTH, HEIGHT = 1000, 320
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 10, 10, 28
 _TICKS = 5
 _MOST_POINTS = 1000
+_LEAST, _MOST = 1e-300, 1e300  # an axis cannot tell nearer values apart, nor reach farther
 _DOTS = 60  # lines of so few points have dots
 _BAND_HEIGHT = 14
 _LISTED = 200
@@ -86,7 +87,7 @@ def drawn(chart: MetricChart) -> DrawnChart:
     """``chart`` on its way to a template."""
     everything = (*chart.series, *chart.beside)
     alarms = list(dict.fromkeys(band.alarm for band in chart.bands))
-    values = [value for series in everything for _, value in series.points if math.isfinite(value)]
+    values = [value for series in everything for _, value in series.points if _can_be_drawn(value)]
     ticks = nice_ticks(min(values, default=0.0), max(values, default=1.0))
     floor = HEIGHT - _BOTTOM
     across = _Scale(chart.start_ms, chart.end_ms, _LEFT, WIDTH - _RIGHT)
@@ -115,7 +116,7 @@ def _line(series: ChartSeries, number: int, across: _Scale, up: _Scale) -> Drawn
 
 def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """The lowest and the highest of neighbours, so that no peak is lost where there are more points than pixels."""
-    found = [point for point in points if math.isfinite(point[1])]
+    found = [point for point in points if _can_be_drawn(point[1])]
     if len(found) <= _MOST_POINTS:
         return found
     size = -(-len(found) * 2 // _MOST_POINTS)
@@ -126,6 +127,11 @@ def thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     return kept
 
 
+def _can_be_drawn(value: float) -> bool:
+    """Whether it is a number, and differences to others are too."""
+    return abs(value) <= _MOST
+
+
 def _band(band: StateBand, row: int, across: _Scale) -> DrawnBand:
     start, end = across(band.start_ms), across(band.end_ms)
     label = f"{band.alarm}: {band.state} from {_clock(band.start_ms)} to {_clock(band.end_ms)}"
@@ -134,8 +140,9 @@ def _band(band: StateBand, row: int, across: _Scale) -> DrawnBand:
 
 def nice_ticks(low: float, high: float) -> list[float]:
     """Round numbers from below ``low`` to above ``high``."""
-    if low == high:
-        low, high = (low - 1, high + 1) if low else (0.0, 1.0)
+    if high - low <= _LEAST:
+        room = max(1.0, 1000 * math.ulp(low))  # so that the ends of the axis differ, also where 1 is nothing beside it
+        low, high = (low - room, high + room) if abs(low) > _LEAST else (0.0, 1.0)
     rough = (high - low) / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * (1 - 1e-9))

@@ -96,10 +96,13 @@ class LoginAttempts:
                 self._failed.popitem(last=False)
         return 0.0
 
-    def succeeded(self, *keys: str) -> None:
+    def succeeded(self, user: str, address: str) -> None:
+        """The user begins anew. Of the address only this attempt is taken back: who has one password and tries those
+        of others from there is counted on."""
         with self._lock:
-            for key in keys:
-                self._failed.pop(key, None)
+            self._failed.pop(user, None)
+            if times := self._failed.get(address):
+                times.pop()
 
     def _wait(self, key: str, now: float) -> float:
         times = self._failed.get(key)

@@ -184,8 +184,12 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def clock(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def clock(time_ms: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """In milliseconds where no calendar has it: a client may give its messages any time."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
 
 
 def rate(per_second: float | None) -> str:

@@ -51,6 +51,24 @@ class DlqCase(CommandCase):
         return len(self.kafka.broker.records(topic))
 
 
+class HostileLetterTest(DlqCase):
+    def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(self):
+        self.bury(
+            1, **{dead_letters.ERROR_TEXT: "no \x1b]0;owned\x07\x1b[2J\u202enumber", dead_letters.GROUP: "\x1b[1mg"}
+        )
+        for arguments in (("list",), ("list", "--by-reason"), ("show", "metrics.dlq/0/0")):
+            _, out, err = self.run_command(*arguments)
+            self.assertIn("ValueError", out)
+            self.assertNotRegex(out + err, "[\x00-\x08\x0b-\x1f\u202e]")
+        self.assertIn("\\x1b[2J\\u202enumber", out)
+
+    def test_a_number_that_no_program_reads_does_not_stop_the_others(self):
+        self.bury(1, **{dead_letters.REPLAYS: "9" * 5000, dead_letters.ATTEMPTS: "9" * 5000})
+        self.bury(1)
+        (topic,) = self.told("list")["topics"]
+        self.assertEqual([0, 0], [letter["attempts"] for letter in topic["letters"]])
+
+
 class ListTest(DlqCase):
     def test_each_letter_is_shown_with_where_it_came_from_and_why(self):
         self.bury(1, **{dead_letters.ORIGIN_PARTITION: "0", dead_letters.ORIGIN_OFFSET: "17"})

@@ -2,6 +2,7 @@
 """The pages as a browser asks for them, without one: who may see what, forms, headers, errors."""
 
 import re
+import urllib.parse
 
 from falcon import testing
 from oslotest import base
@@ -127,6 +128,8 @@ class HeadersTest(AppCase):
     def test_a_name_that_somebody_pointed_at_this_machine_is_refused(self):
         client = self.client()
         self.assertEqual(400, client.simulate_get("/", headers={"Host": "evil.example.org"}).status_code)
+        for host in ("localhost:http", "[::1]:x", "[::1", "a:b:c", ""):
+            self.assertEqual(400, client.simulate_get("/", headers={"Host": host}).status_code, host)
         for host in ("localhost:8075", "127.0.0.1", "[::1]:8075"):
             self.assertEqual(200, client.simulate_get("/", headers={"Host": host}).status_code, host)
 
@@ -143,12 +146,13 @@ class LoginTest(AppCase):
     def setUp(self):
         super().setUp()
         self.users = Users()
+        self.address = "127.0.0.1"
         self.browser = self.client(self.users, lag=lag_of(1))
 
     def post(self, path, fields, cookies=None, headers=None):
         body = "&".join(f"{name}={value}" for name, value in fields.items())
         headers = {"Content-Type": "application/x-www-form-urlencoded", **(headers or {})}
-        return self.browser.simulate_post(path, body=body, cookies=cookies, headers=headers)
+        return self.browser.simulate_post(path, body=body, cookies=cookies, headers=headers, remote_addr=self.address)
 
     def submit(self, password="correct+horse+battery", user="ada", then="%2F", token=None, headers=None):
         form = self.browser.simulate_get("/login")
@@ -198,6 +202,27 @@ class LoginTest(AppCase):
     def test_nobody_is_sent_to_another_site(self):
         for then in ("%2F%2Fevil.example.org", "https%3A%2F%2Fevil.example.org", "%2F%5Cevil.example.org", "%2Flogout"):
             self.assertEqual("/", self.submit(then=then).headers["location"])
+
+    def test_a_page_that_cannot_be_is_no_fault_of_the_login(self):
+        for then in ("//[", "http://[x", "/\N{EURO SIGN}", "/a\nb"):
+            quoted = urllib.parse.quote(then, safe="")
+            self.assertEqual(200, self.browser.simulate_get("/login", query_string=f"then={quoted}").status_code, then)
+            answer = self.submit(then=quoted)
+            self.assertEqual((303, "/"), (answer.status_code, answer.headers["location"]), then)
+
+    def test_one_right_password_does_not_make_up_for_those_that_were_guessed(self):
+        for _ in range(2):
+            self.submit("wrong", user="grace")
+        self.assertEqual(303, self.submit().status_code)
+        self.submit("wrong", user="joan")
+        self.assertEqual(429, self.submit("wrong", user="mary").status_code)
+
+    def test_a_user_is_one_user_in_capitals_and_with_spaces(self):
+        for number, user in enumerate(("Ada", "ADA", "ada+")):
+            self.address = f"10.0.0.{number}"
+            self.submit("wrong", user=user)
+        self.address = "10.0.0.9"
+        self.assertEqual(429, self.submit().status_code)
 
     def test_a_keystone_that_does_not_answer_is_503_and_no_wrong_password(self):
         self.users.error = RetriableError("Keystone does not answer")

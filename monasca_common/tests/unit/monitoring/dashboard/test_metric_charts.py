@@ -162,6 +162,14 @@ class DrawingTest(base.BaseTestCase):
             self.assertGreaterEqual(ticks[-1], high)
             self.assertLess(len(ticks), 12)
 
+    def test_values_of_any_size_have_an_axis(self):
+        unlimited = 9223372036854771712.0  # as a control group says it
+        for values in ((unlimited,), (unlimited, unlimited), (0.0, 5e-324), (-1e308, 1e308), (1e17, -5e-324), (1e300,)):
+            points = tuple((NOW_MS - number, value) for number, value in enumerate(values))
+            chart = drawn(self.chart(ChartSeries("limit", {}, points)))
+            self.assertGreater(len({tick.at for tick in chart.rows}), 1, values)
+            self.assertNotRegex(chart.lines[0].points, "nan|inf")
+
     def test_of_many_points_the_peaks_stay(self):
         points = [(number, float(number == 7777)) for number in range(20_000)]
         kept = thinned(points)

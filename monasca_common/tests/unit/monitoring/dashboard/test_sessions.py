@@ -59,11 +59,17 @@ class LoginAttemptsTest(base.BaseTestCase):
         self.assertEqual(300, self.attempts.reserve("d", "10.0.0.1"))
         self.assertEqual(0, self.attempts.reserve("d", "10.0.0.2"))
 
-    def test_a_success_forgets_the_failures(self):
-        for _ in range(3):
-            self.attempts.reserve("ada")
-        self.attempts.succeeded("ada")
-        self.assertEqual(0, self.attempts.reserve("ada"))
+    def test_a_success_forgets_the_failures_of_the_user(self):
+        for number in range(3):
+            self.attempts.reserve("ada", f"10.0.0.{number}")
+        self.attempts.succeeded("ada", "10.0.0.2")
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.9"))
+
+    def test_a_success_is_no_failure_of_the_address_and_forgets_none(self):
+        for user in ("grace", "joan", "ada"):
+            self.attempts.reserve(user, "10.0.0.1")
+        self.attempts.succeeded("ada", "10.0.0.1")
+        self.assertEqual([0, 300], [self.attempts.reserve("mary", "10.0.0.1") for _ in range(2)])
 
     def test_many_names_do_not_fill_the_memory(self):
         for number in range(sessions._MAX_KEYS + 10):

@@ -10,6 +10,7 @@ from monasca_common.monitoring.dashboard.view import (
     PanelView,
     TableRow,
     Tone,
+    clock,
     page_of,
     panel_of,
     span,
@@ -25,6 +26,13 @@ def row(name, tone=Tone.GOOD, weight=0.0):
 
 def names(page):
     return [each.name for each in page.rows]
+
+
+class ClockTest(base.BaseTestCase):
+    def test_a_time_that_no_calendar_has_is_shown_as_it_is(self):
+        self.assertEqual("1970-01-01 00:00:00 UTC", clock(0))
+        for time_ms in (2**62, -(2**62), 2**63 - 1):
+            self.assertEqual(f"{time_ms} ms", clock(time_ms))
 
 
 class VerdictTest(base.BaseTestCase):
