@@ -133,11 +133,12 @@ class _Notes:
         self._offsets: dict[TopicPartition, set[int]] = {}
 
     def read(self, part: PartitionBatch) -> None:
-        for key, value in zip(part.keys, part.values, strict=True):
-            if key is not None and key.startswith(self._prefix):
-                offsets = self._offsets.setdefault(part.topic_partition, set())
-                for first, last in _ranges(value):
-                    offsets.update(range(first, last + 1))
+        for index, key in enumerate(part.keys):
+            if key is None or not key.startswith(self._prefix) or not dead_letters.is_note(part.message(index)):
+                continue
+            offsets = self._offsets.setdefault(part.topic_partition, set())
+            for first, last in _ranges(part.values[index]):
+                offsets.update(range(first, last + 1))
 
     def has(self, partition: TopicPartition, offset: int) -> bool:
         return offset in self._offsets.get(partition, ())
@@ -159,7 +160,7 @@ def _ranges(value: bytes | None) -> Iterator[tuple[int, int]]:
     try:
         for first, last in json.loads(value or b"[]"):
             yield int(first), min(int(last), int(first) + _AT_ONCE)
-    except (ValueError, TypeError, OverflowError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         LOG.warning("a note of letters that were sent back cannot be read, and is ignored")
 
 

@@ -91,8 +91,11 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
 
 
 def is_note(message: Message) -> bool:
-    """Whether this names letters that were dealt with, and is not a letter itself."""
-    return message.key is not None and message.key.startswith(NOTE_KEY)
+    """Whether this names letters that were dealt with, and is not a letter itself: that has the key of its message,
+    which may be anything, but tells its origin."""
+    if message.key is None or not message.key.startswith(NOTE_KEY):
+        return False
+    return all(name != ORIGIN_TOPIC for name, _ in message.headers)
 
 
 # A header's two lengths as varints, with room for how differently clients count a record's size.

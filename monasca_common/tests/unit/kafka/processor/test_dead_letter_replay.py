@@ -164,9 +164,18 @@ class ChoiceTest(ReplayCase):
             self.assertEqual(4, len(list(DeadLetterReplay(consumer).letters())))
 
     def test_what_somebody_else_wrote_under_the_key_of_a_note_is_ignored(self):
-        for value in (b"x", b"7", b"[[1]]", b"[[0, 1e999]]", None):
+        for value in (b"x", b"7", b"[[1]]", b"[[0, 1e999]]", b"[" * 100_000, None):
             self.write(LETTERS, Record(value, key=b"dead-letter-note/replay/0/0"))
         self.assertEqual((4, 0), self.replay())
+
+    def test_a_letter_whose_message_has_the_key_of_a_note_is_a_letter_and_hides_none(self):
+        self.write(OTHER, Record(b"[[0, 400]]", key=b"dead-letter-note/replay/0/0"))
+        with self.kafka.consumer(OTHER, "dies") as consumer:
+            self.write(
+                LETTERS, *(dead_letter(each, Failure(ValueError("bad"), 1, 0), "dies") for each in consumer.poll())
+            )
+        self.assertEqual((5, 0), self.replay())
+        self.assertEqual((8, 2), (len(self.values(TOPIC)), len(self.values(OTHER))))
 
     def test_a_letter_that_was_not_delivered_is_in_no_note(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=2)
