@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import socket
 import struct
+import threading
+from functools import partial
 from typing import Any
 
 from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.gthread import ThreadWorker
 
 from monasca_common.kafka.config import joined, started, stopped
 from monasca_common.monitoring.dashboard.app import DashboardLogin, make_app
@@ -21,6 +26,8 @@ LOG = logging.getLogger(__name__)
 _THREADS = 16
 _CONNECTIONS = 200
 _SILENT_SECONDS = 10  # a client that sends nothing, or takes nothing, for so long is dropped
+_REQUEST_SECONDS = 10.0  # within which a request has to come, however many pieces it comes in
+_MOST_BODY_BYTES = 8193  # one more than a form may have
 _STOP_SECONDS = 3
 _WORKER_SILENT_SECONDS = 60
 _MAX_LINE, _MAX_HEADERS, _MAX_HEADER_BYTES = 8190, 50, 8190
@@ -32,6 +39,35 @@ class DashboardLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
     def setup(self, cfg: Any) -> None:
         super().setup(cfg)
         self.error_log.propagate = True
+
+
+class DashboardWorker(ThreadWorker):  # type: ignore[misc]  # it has no annotations
+    """Drops a client whose request does not come in time: drop by drop, a few would have all threads for days."""
+
+    request_seconds = _REQUEST_SECONDS
+    _here = threading.local()
+
+    def handle(self, conn: Any) -> Any:
+        """Called in a thread, for each request."""
+        limit = self._here.limit = threading.Timer(self.request_seconds, _cut, (conn,))
+        limit.daemon = True
+        limit.start()
+        try:
+            return super().handle(conn)
+        finally:
+            limit.cancel()
+
+    @classmethod
+    def read_first(cls, app: Any, environ: dict[str, Any], start_response: Any) -> Any:
+        """The application ``app`` of WSGI, once its request is here: what it does then may take longer."""
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(_MOST_BODY_BYTES))
+        cls._here.limit.cancel()
+        return app(environ, start_response)
+
+
+def _cut(conn: Any) -> None:
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(conn.sock, socket.SHUT_RDWR)
 
 
 class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annotations
@@ -52,7 +88,7 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
             "bind": f"{host}:{settings.port}",
             "workers": 1,
             "threads": _THREADS,
-            "worker_class": "gthread",
+            "worker_class": DashboardWorker,
             "worker_connections": _CONNECTIONS,
             "keepalive": _SILENT_SECONDS,
             "graceful_timeout": _STOP_SECONDS,
@@ -78,7 +114,7 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
         """Called by the worker, after the fork."""
         self._panels = self._make_panels()
         self._panels.start()
-        return make_app(self._settings, self._panels, self._login)
+        return partial(DashboardWorker.read_first, make_app(self._settings, self._panels, self._login))
 
     def _when_ready(self, arbiter: Any) -> None:
         for listener in arbiter.LISTENERS:

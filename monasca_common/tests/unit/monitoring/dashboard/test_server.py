@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request has to come in time, and what is done with it may take its time."""
+
+import os
+import socket
+import threading
+from functools import partial
+
+from gunicorn.config import Config
+from gunicorn.workers.gthread import TConn
+from oslotest import base
+
+from monasca_common.monitoring.dashboard.server import DashboardLog, DashboardWorker
+
+_HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n"
+_PATIENCE_SECONDS = 60
+
+
+class Worker(DashboardWorker):
+    request_seconds = 0.2
+
+
+class RequestTimeTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.bodies = []
+        self.client, self.server = socket.socketpair()
+        for each in (self.client, self.server):
+            self.addCleanup(each.close)
+            each.settimeout(_PATIENCE_SECONDS)
+        cfg = Config()
+        cfg.set("errorlog", None)
+        self.worker = Worker(0, os.getppid(), [], None, 30, cfg, DashboardLog(cfg))
+        self.addCleanup(self.worker.tmp.close)
+        self.worker.alive = True
+        self.worker.wsgi = partial(Worker.read_first, self.answer)
+        self.conn = TConn(cfg, self.server, ("127.0.0.1", 1), ("127.0.0.1", 2))
+
+    def answer(self, environ, start_response):
+        self.bodies.append(environ["wsgi.input"].read())
+        self.is_limited = not Worker._here.limit.finished.is_set()
+        start_response("200 OK", [("Content-Length", "0")])
+        return []
+
+    def drip(self, *pieces):
+        """Sends the last piece again and again, until somebody ends it; that has to be the server."""
+
+        def send():
+            try:
+                for piece in pieces:
+                    self.client.sendall(piece)
+                while not self.over.wait(0.01):
+                    self.client.sendall(pieces[-1])
+            except OSError:
+                self.over.set()
+
+        self.over = threading.Event()
+        sending = threading.Thread(target=send)
+        sending.start()
+        self.addCleanup(sending.join)
+        self.addCleanup(self.over.set)
+        self.assertFalse(self.worker.handle(self.conn))
+        self.assertTrue(self.over.wait(_PATIENCE_SECONDS), "the server did not end it")
+
+    def test_a_head_that_comes_drop_by_drop_is_cut_off(self):
+        self.drip(_HEAD % 5 + b"X-Much: ", b"a")
+        self.assertEqual([], self.bodies)
+
+    def test_a_form_that_comes_drop_by_drop_is_cut_off(self):
+        self.drip(_HEAD % 8000 + b"\r\n", b"a")
+
+    def test_a_request_that_is_here_may_be_answered_later(self):
+        self.worker.request_seconds = _PATIENCE_SECONDS
+        self.client.sendall(_HEAD % 5 + b"\r\na=b&c")
+        self.worker.handle(self.conn)
+        self.assertIn(b"200 OK", self.client.recv(1000))
+        self.assertEqual(([b"a=b&c"], False), (self.bodies, self.is_limited))
