@@ -76,7 +76,7 @@ class DashboardPassword(MonascaCommand):
         from monasca_common.monitoring.dashboard.passwords import password_line
 
         is_terminal = sys.stdin.isatty()
-        password = getpass.getpass() if is_terminal else sys.stdin.readline().rstrip("\n")
+        password = getpass.getpass() if is_terminal else sys.stdin.readline().rstrip("\r\n")
         if len(password) < _LEAST_CHARACTERS:
             return self.complain(f"the password is too short: take {_LEAST_CHARACTERS} characters or more")
         if is_terminal and password != getpass.getpass("Again: "):

@@ -127,7 +127,7 @@ class DlqShow(DeadLetterCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         name, _, numbers = parsed_args.place.partition("/")
         partition, _, offset = numbers.partition("/")
-        if not name or not partition.isdigit() or not offset.isdigit():
+        if not name or not all(each.isascii() and each.isdigit() for each in (partition, offset)):
             self.complain(f"{parsed_args.place!r} is not a letter: write topic/partition/offset, as `dlq list` does")
             return 2
         parsed_args.topic = [name]

@@ -217,7 +217,7 @@ def _targets(parsed_args: argparse.Namespace, admin: Admin, standings: Iterable[
         return _shifted(standings, parsed_args.shift_by)
     since_ms = parsed_args.to_datetime
     if parsed_args.by_duration is not None:
-        since_ms = round(time.time() * _MS) - parsed_args.by_duration * _MS
+        since_ms = max(0, round(time.time() * _MS) - parsed_args.by_duration * _MS)
     if since_ms is not None:
         found = admin.offsets_for_times(dict.fromkeys(logs, since_ms))
         return {

@@ -52,7 +52,7 @@ class KeystoneLogin:
         )
         try:
             access = plugin.get_access(session.Session(verify=self._verify, timeout=_TIMEOUT_SECONDS))
-        except (exceptions.Unauthorized, exceptions.NotFound, exceptions.BadRequest):
+        except (exceptions.Unauthorized, exceptions.BadRequest):
             return None
         except exceptions.ClientException as error:
             LOG.warning("Keystone at %s cannot be asked: %s", self._url, type(error).__name__)

@@ -3,18 +3,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from monasca_common.kafka import Admin
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.audit.settings import AuditSettings
-from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer, audit_panel
-from monasca_common.monitoring.dashboard.dead_letter_panel import DLQ_GROUP, DeadLetterGatherer, dead_letter_panel
-from monasca_common.monitoring.dashboard.durability_panel import DurabilityGatherer, durability_panel
-from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer, lag_panel
-from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, load_panel
+from monasca_common.monitoring.dashboard import (
+    audit_panel,
+    dead_letter_panel,
+    durability_panel,
+    lag_panel,
+    load_panel,
+)
+from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer
+from monasca_common.monitoring.dashboard.dead_letter_panel import DLQ_GROUP, DeadLetterGatherer
+from monasca_common.monitoring.dashboard.durability_panel import DurabilityGatherer
+from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer
+from monasca_common.monitoring.dashboard.load_panel import LoadGatherer
 from monasca_common.monitoring.dashboard.panel_source import PanelSource, Snapshot
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.dashboard.view import PanelView
@@ -22,6 +31,8 @@ from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_history import read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import HISTORY_TOPIC
+
+LOG = logging.getLogger(__name__)
 
 # What changes seldom, and costs work for each topic, is looked at so many times less often.
 _SELDOM = 6
@@ -34,7 +45,7 @@ class Panels:
     def __init__(self, sources: dict[str, PanelSource[Any]], now_ms: Callable[[], int]) -> None:
         self._sources = sources
         self._now_ms = now_ms
-        self._made: dict[Callable[..., PanelView], tuple[tuple[Any, ...], PanelView]] = {}
+        self._made: dict[str, tuple[tuple[Any, ...], PanelView]] = {}
 
     def start(self) -> None:
         for source in self._sources.values():
@@ -53,19 +64,25 @@ class Panels:
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
         readers = lag.figures or ()
         return [
-            self._view(audit_panel, self._snapshot("audit")),
-            self._view(lag_panel, lag),
-            self._view(dead_letter_panel, self._snapshot("dead-letters")),
-            self._view(durability_panel, self._snapshot("durability")),
-            self._view(load_panel, self._snapshot("load"), readers),
+            self._view(audit_panel.EMPTY, audit_panel.audit_panel, self._snapshot("audit")),
+            self._view(lag_panel.EMPTY, lag_panel.lag_panel, lag),
+            self._view(dead_letter_panel.EMPTY, dead_letter_panel.dead_letter_panel, self._snapshot("dead-letters")),
+            self._view(durability_panel.EMPTY, durability_panel.durability_panel, self._snapshot("durability")),
+            self._view(load_panel.EMPTY, load_panel.load_panel, self._snapshot("load"), readers),
         ]
 
-    def _view(self, made: Callable[..., PanelView], *facts: Any) -> PanelView:
-        known = self._made.get(made)
+    def _view(self, empty: PanelView, made: Callable[..., PanelView], *facts: Any) -> PanelView:
+        """Figures that cannot be shown take their own panel away, and none of the others."""
+        known = self._made.get(empty.name)
         if known is not None and all(one is other for one, other in zip(known[0], facts, strict=True)):
             return known[1]
-        view = made(*facts, self._now_ms())
-        self._made[made] = (facts, view)
+        try:
+            view = made(*facts, self._now_ms())
+        except Exception:
+            LOG.exception("the figures of the panel %s cannot be shown", empty.name)
+            stale = "its figures cannot be shown: the log of the dashboard says why"
+            view = replace(empty, stale=stale, summary="Nothing is known.")
+        self._made[empty.name] = (facts, view)
         return view
 
     def group(self, name: str) -> GroupFigures | None:

@@ -68,6 +68,9 @@ class HostileLetterTest(DlqCase):
         (topic,) = self.told("list")["topics"]
         self.assertEqual([0, 0], [letter["attempts"] for letter in topic["letters"]])
 
+    def test_what_only_looks_like_a_number_is_no_place(self):
+        self.assertEqual(2, self.run_command("show", "metrics.dlq/\N{SUPERSCRIPT TWO}/0")[0])
+
 
 class ListTest(DlqCase):
     def test_each_letter_is_shown_with_where_it_came_from_and_why(self):

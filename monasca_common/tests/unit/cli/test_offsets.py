@@ -200,6 +200,8 @@ class TestReset(OffsetsCase):
         asked = []
         self.cluster.offsets_for_times = lambda times_ms: asked.append(times_ms) or dict.fromkeys(times_ms, 70)
         self.assertEqual({0: 70, 1: 70}, self.targets("--by-duration", "2h"))
+        self.targets("--by-duration", "99999d")
+        self.assertEqual({0}, set(asked.pop().values()))
         self.assertAlmostEqual(time.time() - 7200, asked[0][_FIRST] / 1000, delta=60)
 
     def test_a_shift_goes_as_far_as_the_log(self):
@@ -352,6 +354,7 @@ class TestUsage(OffsetsCase):
             ["reset", "--to-latest", "--dry-run", "--execute"],
             ["reset", "--to-offset", "-1"],
             ["reset", "--to-datetime", "yesterday"],
+            ["reset", "--to-datetime", "1969-12-31T23:59:59.999Z"],
             ["reset", "--to-latest", "--topic", "metrics:a"],
         ):
             self.assertEqual(2, self.assertRaises(SystemExit, self.run_command, *arguments).code)

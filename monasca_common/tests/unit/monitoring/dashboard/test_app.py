@@ -115,6 +115,13 @@ class ViewsTest(base.BaseTestCase):
         lag.look()
         self.assertEqual([2, 3], [len(views[1].rows) for views in (first, panels.views())])
 
+    def test_figures_that_cannot_be_shown_leave_the_other_panels(self):
+        sources = {"lag": source("lag", lag_of(3)), "durability": source("durability", "no figures")}
+        panels = Panels(sources, lambda: 0)
+        views = {view.name: view for view in panels.views()}
+        self.assertEqual((3, ""), (len(views["lag"].rows), views["lag"].stale))
+        self.assertIn("cannot be shown", views["durability"].stale)
+
 
 class HeadersTest(AppCase):
     def test_every_answer_tells_browsers_to_be_careful(self):

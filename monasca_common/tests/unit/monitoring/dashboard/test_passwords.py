@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
+import io
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
 
+from monasca_common.cli.main import main
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.dashboard import passwords
 from monasca_common.monitoring.dashboard.passwords import PasswordFile, password_line
@@ -59,3 +62,13 @@ class PasswordFileTest(base.BaseTestCase):
 class CostTest(base.BaseTestCase):
     def test_a_password_costs_at_least_32_mib(self):
         self.assertGreaterEqual(128 * passwords._N * passwords._R, 32 * 2**20)
+
+
+class PasswordCommandTest(base.BaseTestCase):
+    def test_the_end_of_a_line_is_no_part_of_the_password_on_any_system(self):
+        out = io.StringIO()
+        with mock.patch("sys.stdin", io.StringIO(f"{PASSWORD}\r\n")), mock.patch("sys.stdout", out):
+            self.assertEqual(0, main(["dashboard", "password", "--user", "ada"]))
+        path = Path(self.useFixture(fixtures.TempDir()).path, "users")
+        path.write_text(out.getvalue())
+        self.assertTrue(PasswordFile(path).fits("ada", PASSWORD))
