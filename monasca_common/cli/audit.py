@@ -103,6 +103,11 @@ class AuditShow(_AuditCommand, Lister):
                 f"{book.foreign} reports have buckets of another length and are left out: give all services the same "
                 "bucket_seconds in group [audit]"
             )
+        if book.early:
+            self.complain(
+                f"{book.early} messages have times more than a day ahead and are left out: correct the clocks of those "
+                "who send them"
+            )
         found = _chosen(book.balances(_now_ms()), parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
         self._is_incomplete = any(each.verdict is AuditVerdict.INCOMPLETE for each in found)
         return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)

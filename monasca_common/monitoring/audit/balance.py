@@ -21,7 +21,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from monasca_common.monitoring.audit.reports import COPIES, LOG, SOURCES, AuditCount, AuditReport, HandledRange
+from monasca_common.monitoring.audit.reports import (
+    AHEAD_MS,
+    COPIES,
+    LOG,
+    SOURCES,
+    AuditCount,
+    AuditReport,
+    HandledRange,
+)
 from monasca_common.monitoring.audit.runs import Runs, difference, intersection, size, union
 
 _END = 2**63
@@ -154,7 +162,7 @@ class _TierBooks:
         return self.since_ms is not None and bucket_ms < self.since_ms
 
     def is_beyond(self, bucket_ms: int) -> bool:
-        return max(self.buckets, default=bucket_ms) > bucket_ms
+        return any(each > bucket_ms for each in reversed(self.buckets))  # the newest came last, mostly
 
 
 class AuditBook:
@@ -165,6 +173,7 @@ class AuditBook:
         self._topics: dict[str, dict[tuple[str, str], _TierBooks]] = defaultdict(lambda: defaultdict(_TierBooks))
         self._seen: dict[str, int] = {}
         self.foreign = 0  # reports with buckets of another length, which cannot be balanced with ours
+        self.early = 0  # messages whose time has not come, by more than a day
 
     def add(self, report: AuditReport) -> None:
         """Add a report, unless it is there already."""
@@ -175,7 +184,11 @@ class AuditBook:
             self.foreign += 1
             return
         application = "" if report.tier == LOG else report.application
+        latest_ms = report.sent_ms + AHEAD_MS
         for count in report.counts:
+            if count.bucket_ms > latest_ms:
+                self.early += count.messages
+                continue
             stage = self._topics[count.topic][report.tier, application]
             stage.note(report)
             stage.buckets[count.bucket_ms].add(count)
@@ -183,7 +196,8 @@ class AuditBook:
         for handled in report.handled:
             stage = self._topics[handled.topic][report.tier, application]
             stage.note(report)
-            bucket_ms = None if handled.first_ms is None else handled.first_ms // length_ms * length_ms
+            first_ms = handled.first_ms
+            bucket_ms = None if first_ms is None or first_ms > latest_ms else first_ms // length_ms * length_ms
             stage.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:

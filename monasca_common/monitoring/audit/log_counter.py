@@ -23,7 +23,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.monitoring.audit import reports
-from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, bucket_of
+from monasca_common.monitoring.audit.reports import AHEAD_MS, AuditCount, AuditReport, bucket_of
 from monasca_common.monitoring.audit.runs import Runs, runs_of
 from monasca_common.monitoring.audit.settings import AuditSettings
 
@@ -72,7 +72,7 @@ class LogCounts:
             found.max_delay_ms = max(found.max_delay_ms, delay_ms)
             found.offsets[partition].append(offset)
             message_id = next((each for name, each in headers if name == MESSAGE_ID_HEADER and each), None)
-            if message_id is not None:
+            if message_id is not None and bucket_ms <= now_ms + AHEAD_MS:
                 self._look_for(message_id, bucket_ms, topic, (partition, offset), found)
 
     def take(self, now_ms: int) -> Iterator[AuditCount]:

@@ -26,6 +26,10 @@ COPIES = frozenset({"mirror"})
 READERS = ("database", "spark")
 
 
+#: A clock may be wrong by so much. Messages of later times are left out: they would never be old enough to forget.
+AHEAD_MS = 86_400_000
+
+
 class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a source, or a counter of a log, had of one topic in one bucket.
 

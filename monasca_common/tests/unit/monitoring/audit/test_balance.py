@@ -189,6 +189,16 @@ class BalanceTest(base.BaseTestCase):
 
         self.assertEqual(([], 1), (book.balances(LATER), book.foreign))
 
+    def test_times_that_have_not_come_are_counted_and_left_out(self):
+        book = AuditBook(RULES)
+        for number in range(3):
+            book.add(logged([number], bucket=BUCKET * 10_000 * (number + 1)))
+        book.add(sent(10))
+        book.add(logged(range(10, 19)))
+        late = [(each.tier, each.lost, each.late) for each in book.balances(BUCKET)]
+
+        self.assertEqual((3, [("producer", 0, 0), ("broker", 0, 1)]), (book.early, late))
+
     def test_old_buckets_are_forgotten_and_their_topics_too(self):
         book = AuditBook(RULES)
         for each in (sent(5), logged(range(5)), handled(0, 5)):

@@ -3,6 +3,8 @@
 
 import random
 
+import fixtures
+
 from monasca_common.kafka import Processor
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
@@ -139,6 +141,14 @@ class CounterTest(AuditCase):
 
         self.assertEqual((13, 3), (found[0, "broker"].messages, found[0, "broker"].duplicates))
         self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
+
+    def test_ids_of_times_that_have_not_come_leave_room_for_the_others(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.audit.log_counter._MOST_IDS", 2))
+        ahead = [self.record(b"%d" % number, bucket=2000 + number) for number in range(5)]
+        self.fill(self.record(b"a"), *ahead, self.record(b"a"))
+        self.count()
+
+        self.assertEqual(1, self.balances()[0, "broker"].duplicates)
 
     def test_a_log_that_is_counted_twice_has_the_same_messages_and_duplicates(self):
         self.fill(*[self.record(b"%d" % (number % 5), partition=number % 2) for number in range(12)])
