@@ -161,8 +161,9 @@ class _TierBooks:
         """Whether it began after this bucket, so that it cannot have it."""
         return self.since_ms is not None and bucket_ms < self.since_ms
 
-    def is_beyond(self, bucket_ms: int) -> bool:
-        return any(each > bucket_ms for each in reversed(self.buckets))  # the newest came last, mostly
+    def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
+        """A timestamp from the future says nothing of what comes behind."""
+        return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest came last, mostly
 
 
 class AuditBook:
@@ -171,7 +172,7 @@ class AuditBook:
     def __init__(self, rules: AuditRules) -> None:
         self._rules = rules
         self._topics: dict[str, dict[tuple[str, str], _TierBooks]] = defaultdict(lambda: defaultdict(_TierBooks))
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, int] = {}  # id: when it was sent, or its newest bucket, whichever is later
         self.foreign = 0  # reports with buckets of another length, which cannot be balanced with ours
         self.early = 0  # messages whose time has not come, by more than a day
 
@@ -179,7 +180,7 @@ class AuditBook:
         """Add a report, unless it is there already."""
         if report.id in self._seen:
             return
-        self._seen[report.id] = report.sent_ms
+        self._seen[report.id] = max([report.sent_ms, *(count.bucket_ms for count in report.counts)])
         if report.bucket_seconds != self._rules.bucket_seconds:
             self.foreign += 1
             return
@@ -201,7 +202,7 @@ class AuditBook:
             stage.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:
-        """Drop buckets that began before, and ids of reports that were sent before."""
+        """Drop buckets that began before, and ids of reports that were sent before and have no bucket that is kept."""
         for stages in self._topics.values():
             for stage in stages.values():
                 for bucket_ms in [each for each in stage.buckets if each < before_ms]:
@@ -210,7 +211,7 @@ class AuditBook:
             lambda: defaultdict(_TierBooks),
             {topic: stages for topic, stages in self._topics.items() if any(each.buckets for each in stages.values())},
         )
-        self._seen = {report: sent_ms for report, sent_ms in self._seen.items() if sent_ms >= before_ms}
+        self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def balances(self, now_ms: int) -> list[Balance]:
         """In the order of topics, buckets and tiers."""
@@ -271,7 +272,7 @@ class _Balancing:
         bucket = stage.buckets.get(bucket_ms, _Bucket())
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
-        lost = missing if stage.is_beyond(bucket_ms) else 0
+        lost = missing if stage.is_beyond(bucket_ms, self._now_ms) else 0
         surplus = max(0, records - repeated - expected)
         return self._balance(
             key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus

@@ -163,6 +163,12 @@ class BalanceTest(base.BaseTestCase):
 
         self.assertEqual((10, 0, 0, 10), figures(found[LOG]))
 
+    def test_a_timestamp_from_the_future_makes_nothing_lost_that_is_merely_late(self):
+        future = logged([100], 100 * LATER)
+
+        self.assertEqual((10, 0, 0, 10), figures(books(sent(10), future)[LOG]))
+        self.assertEqual((10, 0, 10, 0), figures(books(sent(10), future, logged([101], NEXT))[LOG]))
+
     def test_each_application_of_a_tier_is_balanced_by_itself(self):
         other = handled(0, 90, application="2_metrics")
         found = books(logged(range(100)), handled(0, 100), other)
@@ -206,6 +212,16 @@ class BalanceTest(base.BaseTestCase):
         book.forget(NEXT)
 
         self.assertEqual([], book.balances(LATER))
+
+    def test_an_old_report_that_comes_again_counts_once_while_its_bucket_is_kept(self):
+        book = AuditBook(RULES)
+        early = sent(10, NEXT, sent_ms=BUCKET)
+        book.add(early)
+        book.forget(NEXT)
+        for each in (early, logged(range(10), NEXT)):
+            book.add(each)
+
+        self.assertEqual([(10, 10, 0, 0)] * 2, [figures(each) for each in book.balances(LATER)])
 
     def test_a_report_is_what_was_written(self):
         written = report(
