@@ -103,7 +103,7 @@ class Member:
             writers = WriterPool(self._storage)
             stack.callback(writers.close)
             starts = StartOffsets(writers, self._status)
-            hooks = [_StatusHook(self._status), *_audit_hooks(self._group, self._storage, stack)]
+            hooks = [_StatusHook(self._status), *_audit_hooks(self._group, starts, stack)]
             producer = stack.enter_context(_opened_producer(self._group))
             consumer = stack.enter_context(_opened_consumer(self._group, starts, self._storage))
             handler = RowsHandler(
@@ -213,11 +213,10 @@ class _MetricDecoders(threading.local):
         return self._decoder.decode_all(values)
 
 
-def _audit_hooks(group: GroupSettings, storage: Storage, stack: contextlib.ExitStack) -> Iterator[Hook]:
+def _audit_hooks(group: GroupSettings, starts: StartOffsets, stack: contextlib.ExitStack) -> Iterator[Hook]:
     if group.audit is not None:
         reporter = AuditReporter(group.audit, group.producer, "database", group.consumer.group_id)
-        keeps_positions = Capability.TRANSACTIONAL_OFFSETS in storage.capabilities
-        yield ReaderAudit(stack.enter_context(reporter), keeps_positions=keeps_positions)
+        yield ReaderAudit(stack.enter_context(reporter), positions=starts.positions)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ class StartOffsets(RebalanceListener):
         self._status = status
         self._consumer: KafkaConsumer | None = None
         self.topic_ids: Mapping[str, str] = {}
+        self.positions: dict[TopicPartition, int] = {}  # where the database had the end of what this group handled
 
     def attach(self, consumer: KafkaConsumer) -> None:
         """Set the consumer, before its first poll."""
@@ -59,6 +60,9 @@ class StartOffsets(RebalanceListener):
     ) -> dict[TopicPartition, int]:
         group = consumer.settings.group_id
         starts = writer.next_offsets(group, self._with_ids(partitions))
+        for partition in partitions:
+            self.positions.pop(partition, None)
+        self.positions.update(starts)
         for topic in sorted({partition.topic for partition in partitions if partition not in starts}):
             everything = [TopicPartition(topic, number) for number in range(consumer.partition_count(topic))]
             begun = writer.next_offsets(group, self._with_ids(everything))

@@ -125,7 +125,7 @@ class _TierBooks:
 
     buckets: dict[int, _Bucket] = field(default_factory=lambda: defaultdict(_Bucket))
     handled: dict[int, Runs] = field(default_factory=dict)
-    resumed: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    positions: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     first_sent_ms: int = _END
     since_ms: int | None = None
 
@@ -137,8 +137,8 @@ class _TierBooks:
     def has_handled(self, handled: HandledRange, bucket_ms: int | None) -> None:
         runs = self.handled.get(handled.partition, ())
         self.handled[handled.partition] = union(runs, ((handled.first, handled.next),))
-        if handled.resumes:
-            self.resumed[handled.partition].add(handled.first)
+        if handled.position is not None:
+            self.positions[handled.partition].add(handled.position)
         if bucket_ms is not None:
             bucket = self.buckets[bucket_ms]
             bucket.delayed += 1
@@ -151,9 +151,9 @@ class _TierBooks:
         found = {}
         for partition, runs in self.handled.items():
             filled = runs
-            for start in self.resumed.get(partition, ()):
-                end = max((following for _, following in runs if following <= start), default=start)
-                filled = union(filled, ((end, start),))
+            for position in self.positions.get(partition, ()):
+                end = max((following for _, following in runs if following <= position), default=position)
+                filled = union(filled, ((end, position),))
             found[partition] = filled
         return found
 
@@ -289,7 +289,8 @@ class _Balancing:
                 expected += awaited
                 late += awaited
                 continue
-            wanted = intersection(runs, ((handled[0][0], _END),))
+            begin = min((handled[0][0], *stage.positions.get(partition, ())))
+            wanted = intersection(runs, ((begin, _END),))
             missing = difference(wanted, handled)
             behind = size(intersection(missing, ((handled[-1][1], _END),)))
             expected += size(wanted)

@@ -25,12 +25,13 @@ class _Polled(NamedTuple):
 
 
 class ReaderAudit(Hook):
-    """``keeps_positions``: the reader starts where a database says, with which it stores what it handled: what lies
-    between its last report and that start was handled, by a process that was killed before it reported."""
+    """``positions``: of a reader that stores them together with what it handled: where its database said that it
+    starts, kept up to date by its owner. What lies between its last report and there was handled, by a process that was
+    killed before it reported; what lies between there and the first message that it got was not."""
 
-    def __init__(self, reporter: AuditReporter, *, keeps_positions: bool = False) -> None:
+    def __init__(self, reporter: AuditReporter, *, positions: Mapping[TopicPartition, int] | None = None) -> None:
         self._reporter = reporter
-        self._keeps_positions = keeps_positions
+        self._positions = {} if positions is None else positions
         self._polled: dict[TopicPartition, deque[_Polled]] = defaultdict(deque)
         self._known: set[TopicPartition] = set()  # those that were reported since they were assigned
 
@@ -56,7 +57,7 @@ class ReaderAudit(Hook):
     def _ranges(self, partition: TopicPartition, end: int, now_ms: int) -> list[HandledRange]:
         """What was polled below ``end``; neighbours are one."""
         polled = self._polled[partition]
-        resumes = self._keeps_positions and partition not in self._known
+        position = None if partition in self._known else self._positions.get(partition)
         self._known.add(partition)
         found: list[HandledRange] = []
         while polled and polled[0].first < end:
@@ -69,7 +70,7 @@ class ReaderAudit(Hook):
                 first, first_ms, delay_ms = before.first, before.first_ms, before.delay_ms
             else:
                 delay_ms = 0 if first_ms is None else max(0, now_ms - first_ms)
-            found.append(HandledRange(*partition, first, following, first_ms, delay_ms, resumes and len(found) == 0))
-        if resumes and not found:
-            found.append(HandledRange(*partition, end, end, resumes=True))
+            found.append(HandledRange(*partition, first, following, first_ms, delay_ms, None if found else position))
+        if position is not None and not found:
+            found.append(HandledRange(*partition, position, position, position=position))
         return found

@@ -52,7 +52,7 @@ class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
     """Offsets of one partition that a reader has handled: from ``first`` to just before ``next``.
 
     ``first_ms``: the timestamp of the first message among them. ``delay_ms``: its age when it was handled.
-    ``resumes``: the reader started at ``first`` because a position of its own says that all before is handled.
+    ``position``: where the reader's own database said that it starts: all before is handled, whether reported or not.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):
     next: int
     first_ms: int | None = None
     delay_ms: int = 0
-    resumes: bool = False
+    position: int | None = None
 
 
 class AuditReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -91,7 +91,20 @@ class MemberTest(base.BaseTestCase):
         ranges = [(each.topic, each.partition, each.first, each.next) for report in found for each in report.handled]
         self.assertEqual({("database", "g")}, {(report.tier, report.application) for report in found})
         self.assertEqual(3, max(following for topic, number, _, following in ranges if number == 0))
-        self.assertTrue(all(each.resumes for each in found[0].handled))
+        self.assertEqual({None}, {each.position for report in found for each in report.handled})
+
+    def test_the_audit_has_the_position_of_the_database_at_which_a_member_starts(self):
+        self.kafka.broker.create_topic("monasca-audit", 1)
+        settings = AuditSettings(enabled=True, report_seconds=0.05, folder=self.useFixture(fixtures.TempDir()).path)
+        for value in (1, 2):
+            self.fill(envelopes.metric(value))
+            self.start(audit=settings)
+            self.until(lambda value=value: len(self.values()) == value)
+            self.stop()
+
+        found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
+        ranges = [each for report in found for each in report.handled if each.first == 1]
+        self.assertEqual([1], [each.position for each in ranges])
 
     def test_poison_alone_goes_to_the_dead_letters_and_is_counted(self):
         self.fill(envelopes.metric(1), b"{", envelopes.metric(2))

@@ -45,8 +45,8 @@ def logged(offsets, bucket=BUCKET, tier="broker", repeated=(), application="othe
     return report(tier, count, application=application, **changes)
 
 
-def handled(first, following, partition=0, resumes=False, **changes):
-    return report("database", handled=[HandledRange("t", partition, first, following, resumes=resumes)], **changes)
+def handled(first, following, partition=0, position=None, **changes):
+    return report("database", handled=[HandledRange("t", partition, first, following, position=position)], **changes)
 
 
 def books(*all_reports, now_ms=LATER):
@@ -137,11 +137,22 @@ class BalanceTest(base.BaseTestCase):
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
 
     def test_a_position_of_the_readers_own_accounts_for_what_it_stored_before_it_was_killed(self):
-        found = books(logged(range(100)), handled(0, 60), handled(80, 100, resumes=True))
+        found = books(logged(range(100)), handled(0, 60), handled(80, 100, position=80))
         self.assertEqual((100, 100, 0, 0), figures(found[READER]))
 
         found = books(logged(range(100)), handled(0, 60), handled(80, 100))
         self.assertEqual(20, found[READER].lost)
+
+    def test_what_lies_between_the_readers_own_position_and_its_start_is_lost(self):
+        """Retention deleted it, or somebody moved the offset."""
+        found = books(logged(range(100)), handled(0, 40), handled(80, 100, position=60))
+
+        self.assertEqual((100, 80, 20, 0), figures(found[READER]))
+
+    def test_a_reader_that_starts_behind_its_own_position_lacks_what_is_between(self):
+        found = books(logged(range(100)), handled(40, 100, position=30))
+
+        self.assertEqual((70, 60, 10, 0), figures(found[READER]))
 
     def test_a_reader_lacks_nothing_that_was_there_before_it_began(self):
         found = books(logged(range(100)), handled(70, 100))

@@ -94,13 +94,25 @@ class ReadersTest(AuditCase):
         self.count()
         self.read(lambda part: None, group="readers")
         with self.reporter("database", "readers") as reporter:
-            hook = ReaderAudit(reporter, keeps_positions=True)
+            hook = ReaderAudit(reporter, positions={ONE: 10})
             hook.before_commit({ONE: 10})
             hook.before_commit({ONE: 10})
             reporter.report()
 
-        resumed = [each for report in self.reports() for each in report.handled if each.resumes]
-        self.assertEqual([(10, 10)], [(each.first, each.next) for each in resumed])
+        resumed = [each for report in self.reports() for each in report.handled if each.position is not None]
+        self.assertEqual([(10, 10, 10)], [(each.first, each.next, each.position) for each in resumed])
+
+    def test_a_reader_that_starts_behind_the_position_that_it_keeps_has_lost_what_is_between(self):
+        self.fill(10)
+        self.count()
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter, positions={ONE: 2})
+            batch = self.poll()
+            hook.after_poll(type(batch)((batch.partitions[0].slice(6, 10),)))
+            hook.before_commit({ONE: 10})
+            reporter.report()
+
+        self.assertEqual((8, 4, 4, 0), self.figures()[0, "database"])
 
     def test_delays_are_those_of_the_oldest_message_of_a_range(self):
         self.fill(3, bucket=0)
