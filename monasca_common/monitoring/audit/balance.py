@@ -127,10 +127,12 @@ class _TierBooks:
     handled: dict[int, Runs] = field(default_factory=dict)
     positions: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     first_sent_ms: int = _END
+    last_sent_ms: int = 0
     since_ms: int | None = None
 
     def note(self, report: AuditReport) -> None:
         self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
+        self.last_sent_ms = max(self.last_sent_ms, report.sent_ms)
         if report.since_ms is not None:
             self.since_ms = report.since_ms if self.since_ms is None else min(self.since_ms, report.since_ms)
 
@@ -156,6 +158,12 @@ class _TierBooks:
                 filled = union(filled, ((end, position),))
             found[partition] = filled
         return found
+
+    def rest(self) -> None:
+        """Keep no more than where this reader is: what comes next is expected of it."""
+        ends = {partition: runs[-1][1] for partition, runs in self.covered().items() if runs}
+        self.handled = {partition: ((end - 1, end),) for partition, end in ends.items()}
+        self.positions.clear()
 
     def misses(self, bucket_ms: int) -> bool:
         """Whether it began after this bucket, so that it cannot have it."""
@@ -202,16 +210,28 @@ class AuditBook:
             stage.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:
-        """Drop buckets that began before, and ids of reports that were sent before and have no bucket that is kept."""
-        for stages in self._topics.values():
+        """Drop buckets that began before, ids of reports that were sent before and have no bucket that is kept, and
+        readers that have reported nothing since a bucket began that is dropped: they are out of service."""
+        for topic in list(self._topics):
+            stages = self._topics[topic]
+            log = stages.get((LOG, ""))
+            dropped_ms = max((each for each in (log.buckets if log else ()) if each < before_ms), default=0)
             for stage in stages.values():
                 for bucket_ms in [each for each in stage.buckets if each < before_ms]:
                     del stage.buckets[bucket_ms]
-        self._topics = defaultdict(
-            lambda: defaultdict(_TierBooks),
-            {topic: stages for topic, stages in self._topics.items() if any(each.buckets for each in stages.values())},
-        )
+            for key in [key for key, stage in stages.items() if _reads(key) and stage.last_sent_ms < dropped_ms]:
+                del stages[key]
+            if not any(stage.buckets for stage in stages.values()):
+                self._rest(topic)
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
+
+    def _rest(self, topic: str) -> None:
+        """There was nothing in it for a while: only where its readers are is kept."""
+        readers = {key: stage for key, stage in self._topics.pop(topic).items() if _reads(key)}
+        for stage in readers.values():
+            stage.rest()
+        if readers:
+            self._topics[topic].update(readers)
 
     def balances(self, now_ms: int) -> list[Balance]:
         """In the order of topics, buckets and tiers."""
@@ -221,6 +241,10 @@ class AuditBook:
             for bucket_ms in balancing.buckets():
                 found += balancing.balances(bucket_ms)
         return found
+
+
+def _reads(key: tuple[str, str]) -> bool:
+    return key[0] not in {LOG, *SOURCES, *COPIES}
 
 
 class _Balancing:
@@ -236,8 +260,7 @@ class _Balancing:
         self._sources = {key: stage for key, stage in stages.items() if key[0] in SOURCES}
         self._log = stages.get((LOG, ""))
         self._copies = {key: stage for key, stage in stages.items() if key[0] in COPIES}
-        others = {LOG, *SOURCES, *COPIES}
-        self._readers = {key: stage for key, stage in sorted(stages.items()) if key[0] not in others}
+        self._readers = {key: stage for key, stage in sorted(stages.items()) if _reads(key)}
         self._covered = {key: stage.covered() for key, stage in self._readers.items()}
 
     def buckets(self) -> list[int]:

@@ -224,6 +224,25 @@ class BalanceTest(base.BaseTestCase):
 
         self.assertEqual([], book.balances(LATER))
 
+    def test_a_reader_of_a_topic_that_was_idle_for_a_window_lacks_what_it_passed_over(self):
+        book = AuditBook(RULES)
+        for each in (logged(range(100)), handled(0, 100)):
+            book.add(each)
+        book.forget(AFTER)
+        for each in (logged(range(100, 150), AFTER), handled(130, 150)):
+            book.add(each)
+
+        self.assertEqual([(50, 20, 30, 0)], [figures(each) for each in book.balances(LATER) if each.tier == "database"])
+
+    def test_a_reader_out_of_service_is_forgotten_with_the_first_bucket_that_it_never_reported(self):
+        book = AuditBook(RULES)
+        for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
+            book.add(each)
+        book.forget(NEXT)
+        self.assertIn("database", {each.tier for each in book.balances(LATER)})
+        book.forget(AFTER)
+        self.assertEqual({"broker"}, {each.tier for each in book.balances(LATER)})
+
     def test_an_old_report_that_comes_again_counts_once_while_its_bucket_is_kept(self):
         book = AuditBook(RULES)
         early = sent(10, NEXT, sent_ms=BUCKET)
