@@ -18,7 +18,7 @@ from monasca_common.cli.command import positive
 from monasca_common.cli.lag import ClusterCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import connection_settings
-from monasca_common.monitoring.audit.balance import AuditBook, AuditVerdict, Balance
+from monasca_common.monitoring.audit.balance import AuditBook, Balance
 from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log
 from monasca_common.monitoring.audit.reports import bucket_of
 from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
@@ -78,8 +78,9 @@ class _AuditCommand(ClusterCommand):
 class AuditShow(_AuditCommand, Lister):
     """Show, for each topic, span of event time and tier, what arrived, what is lost, late or doubled.
 
-    Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over. The
-    exit status is 1 where something is INCOMPLETE, 2 where the brokers cannot be asked.
+    Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
+    UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. The exit status is 1
+    where something is INCOMPLETE or UNCOUNTED, 2 where the brokers cannot be asked.
     """
 
     _is_incomplete = False
@@ -109,14 +110,15 @@ class AuditShow(_AuditCommand, Lister):
                 "who send them"
             )
         found = _chosen(book.balances(_now_ms()), parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
-        self._is_incomplete = any(each.verdict is AuditVerdict.INCOMPLETE for each in found)
+        self._is_incomplete = any(each.verdict.is_final for each in found)
         return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
 
 
 class AuditWatch(_AuditCommand):
-    """Balance again and again; print a line when a topic, span and tier becomes INCOMPLETE, and when it is OK again.
+    """Balance again and again; print a line when a topic, span and tier becomes INCOMPLETE or UNCOUNTED, and when it is
+    OK again.
 
-    Ends with Ctrl-C, or after --looks. The exit status is 1 where the last look found something INCOMPLETE.
+    Ends with Ctrl-C, or after --looks. The exit status is 1 where the last look found something of the kind.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -145,7 +147,7 @@ class AuditWatch(_AuditCommand):
                 since_ms = _since_ms(settings, parsed_args.last_seconds)
                 book.forget(since_ms)
                 found = _chosen(book.balances(_now_ms()), parsed_args.topic, since_ms)
-                now = {_key(each) for each in found if each.verdict is AuditVerdict.INCOMPLETE}
+                now = {_key(each) for each in found if each.verdict.is_final}
                 for each in found:
                     if (_key(each) in now) != (_key(each) in incomplete):
                         self.print(_line(each, as_json=parsed_args.json))

@@ -40,7 +40,13 @@ class AuditVerdict(enum.Enum):
 
     OK = "all arrived"
     OPEN = "something is missing, and the grace period is not over"
+    UNCOUNTED = "nothing counts the log, so it is not known what arrived, and the grace period is over"
     INCOMPLETE = "something is missing, and the grace period is over"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the grace period is over, and not all is known to have arrived."""
+        return self in (AuditVerdict.UNCOUNTED, AuditVerdict.INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +282,8 @@ class _Balancing:
                 acknowledged += bucket.messages
                 yield self._balance(key, bucket_ms, bucket, bucket.messages, bucket.messages)
         if self._log is None:
+            if acknowledged:
+                yield self._balance((LOG, ""), bucket_ms, _Bucket(), acknowledged, 0, late=acknowledged)
             return
         bucket = self._log.buckets.get(bucket_ms, _Bucket())
         if self._log.misses(bucket_ms):
@@ -336,7 +344,8 @@ class _Balancing:
         surplus: int = 0,
     ) -> Balance:
         closes_ms = bucket_ms + (self._rules.bucket_seconds + self._rules.grace_seconds) * 1000
-        missing = AuditVerdict.INCOMPLETE if self._now_ms >= closes_ms else AuditVerdict.OPEN
+        over = AuditVerdict.UNCOUNTED if self._log is None else AuditVerdict.INCOMPLETE
+        missing = over if self._now_ms >= closes_ms else AuditVerdict.OPEN
         return Balance(
             topic=self._topic,
             bucket_ms=bucket_ms,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from monasca_common.models import json_text
 from monasca_common.models.metric import envelope
-from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
+from monasca_common.monitoring.audit.balance import Balance
 
 #: The metric of Monasca: how many messages are missing in spans that should be complete; 0 where all is well.
 MISSING_METRIC = "monasca.audit.missing_messages"
@@ -42,7 +42,7 @@ def tier_totals(found: Iterable[Balance]) -> list[TierTotal]:
     for each in found:
         total = sums.setdefault((each.topic, each.tier, each.application), [0, 0, 0])
         total[0] += each.expected
-        total[1] += each.lost + each.late if each.verdict is AuditVerdict.INCOMPLETE else 0
+        total[1] += each.lost + each.late if each.verdict.is_final else 0
         total[2] += each.duplicates
     return [TierTotal(*key, *total) for key, total in sorted(sums.items())]
 

@@ -109,12 +109,12 @@ class AuditService:
     def _report(self, found: Sequence[Balance]) -> None:
         """Log what has become incomplete, or is so no longer."""
         now = {(each.topic, each.bucket_ms, each.tier, each.application): each for each in found}
-        incomplete = {key for key, each in now.items() if each.verdict is AuditVerdict.INCOMPLETE}
+        incomplete = {key for key, each in now.items() if each.verdict.is_final}
         new = sorted(incomplete - self._incomplete)
         for key in new[:_MOST_LINES]:
             each = now[key]
             LOG.error(
-                "topic %s, tier %s %s, event time %d: %d of %d messages are missing: %d lost, %d late",
+                "topic %s, tier %s %s, event time %d: %d of %d messages are missing: %d lost, %d late%s",
                 each.topic,
                 each.tier,
                 each.application,
@@ -123,6 +123,7 @@ class AuditService:
                 each.expected,
                 each.lost,
                 each.late,
+                "; nothing counts the log" if each.verdict is AuditVerdict.UNCOUNTED else "",
             )
         if len(new) > _MOST_LINES:
             LOG.error("%d more are incomplete: `monasca-common audit show --missing` has them", len(new) - _MOST_LINES)

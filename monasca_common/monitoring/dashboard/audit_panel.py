@@ -37,20 +37,21 @@ EMPTY = PanelView(
     "",
     "How much of what was sent arrived at each tier, in percent, by the time at which it was made. "
     "\N{MULTIPLICATION X}: some is missing for good, or for longer than the grace period; "
-    "\N{HORIZONTAL ELLIPSIS}: some is missing still; +: records more than were acknowledged, or with an id that is "
-    "there already. The same as monasca-common audit show.",
+    "\N{HORIZONTAL ELLIPSIS}: some is missing still; ?: nothing counts what arrived; +: records more than were "
+    "acknowledged, or with an id that is there already. The same as monasca-common audit show.",
 )
 _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Doubled", "Delay")
 _TONES = {
     AuditVerdict.OK: Tone.GOOD,
     AuditVerdict.OPEN: Tone.GOOD,  # it may be on its way
+    AuditVerdict.UNCOUNTED: Tone.WARNING,
     AuditVerdict.INCOMPLETE: Tone.ERROR,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class TierFigures:
-    """One topic at one tier. ``recent``: the newest buckets, by their beginning. ``wrong``: those that are INCOMPLETE,
+    """One topic at one tier. ``recent``: the newest buckets, by their beginning. ``wrong``: those that are final,
     of the whole window, as everything else is."""
 
     topic: str
@@ -94,7 +95,7 @@ def _tier(topic: str, place: str, balances: Sequence[Balance], since_ms: int) ->
         sum(each.duplicates + each.surplus for each in balances),
         max(each.max_delay_seconds for each in balances),
         {each.bucket_ms: each for each in balances if each.bucket_ms >= since_ms},
-        tuple(each for each in balances if each.verdict is AuditVerdict.INCOMPLETE),
+        tuple(each for each in balances if each.verdict.is_final),
     )
 
 
@@ -178,6 +179,9 @@ def _concern(tier: TierFigures) -> Concern:
     expected = sum(each.expected for each in tier.wrong)
     first = _clock(min(each.bucket_ms for each in tier.wrong))
     when = f"{'from' if len(tier.wrong) == 1 else 'since'} {first} UTC"
+    if tier.verdict is AuditVerdict.UNCOUNTED:
+        what = f"nothing counts its log, so what arrived is not known {when}"
+        return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}")
     return Concern(Tone.ERROR, f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}")
 
 
@@ -210,6 +214,8 @@ def _bucket(balance: Balance | None) -> Cell:
     percent = f"{_percent(balance.completeness)}{more}"
     if balance.verdict is AuditVerdict.OPEN:
         return Cell(f"\N{HORIZONTAL ELLIPSIS} {percent}", shade="open", note=note)
+    if balance.verdict is AuditVerdict.UNCOUNTED:
+        return Cell("?", shade="open", note=f"{note}; {balance.verdict.value}")
     shade = "some" if balance.completeness >= _FEW else "much" if balance.completeness >= _MANY else "most"
     return Cell(f"\N{MULTIPLICATION X} {percent}", shade=shade, note=note)
 

@@ -180,6 +180,12 @@ class BalanceTest(base.BaseTestCase):
         self.assertEqual((10, 0, 0, 10), figures(books(sent(10), future)[LOG]))
         self.assertEqual((10, 0, 10, 0), figures(books(sent(10), future, logged([101], NEXT))[LOG]))
 
+    def test_what_was_sent_to_a_topic_that_nothing_counts_is_not_known_to_have_arrived(self):
+        uncounted = [sent(10), handled(0, 5)]
+        self.assertEqual((10, 0, 0, 10), figures(books(*uncounted)[LOG]))
+        self.assertIs(AuditVerdict.UNCOUNTED, books(*uncounted)[LOG].verdict)
+        self.assertIs(AuditVerdict.OPEN, books(*uncounted, now_ms=BUCKET)[LOG].verdict)
+
     def test_each_application_of_a_tier_is_balanced_by_itself(self):
         other = handled(0, 90, application="2_metrics")
         found = books(logged(range(100)), handled(0, 100), other)

@@ -57,6 +57,13 @@ class AuditServiceTest(AuditCase):
         self.assertEqual(1, self.log.output.count("ERROR"))
         self.assertIn("3 of 10 messages are missing", self.log.output)
 
+    def test_a_topic_that_nothing_counts_is_logged_and_sent(self):
+        self.book.add(AuditReport("one", "api", "a", "h", "i", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
+        self.service.balance(self.book, self.kafka.producer())
+
+        self.assertEqual([("api", 0.0), ("broker", 10.0)], self.values())
+        self.assertIn("nothing counts the log", self.log.output)
+
     def test_prometheus_has_what_is_missing_and_health_that_it_works(self):
         self.lack(3, "one")
         self.assertFalse(self.service.health.ready()[0])

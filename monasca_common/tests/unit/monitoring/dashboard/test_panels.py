@@ -76,6 +76,14 @@ class AuditPanelTest(base.BaseTestCase):
         self.assertEqual(("\N{MULTIPLICATION X} 99.3", "some"), self.cells(view)[2])
         self.assertIn("993 of 1,000 messages, 3 lost, 4 late", view.rows[0].cells[8].note)
 
+    def test_a_topic_that_nothing_counts_is_a_concern(self):
+        view = self.panel(self.balance(2, tier="broker", late=1000, verdict=AuditVerdict.UNCOUNTED))
+        self.assertEqual(
+            [(Tone.WARNING, "metrics at broker: nothing counts its log, so what arrived is not known from 00:02 UTC")],
+            [(each.tone, each.text) for each in view.concerns],
+        )
+        self.assertEqual(("?", "open"), self.cells(view)[2])
+
     def test_the_more_is_missing_the_more_it_stands_out(self):
         view = self.panel(
             *(
