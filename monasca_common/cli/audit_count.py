@@ -8,7 +8,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from oslo_config import cfg
@@ -16,7 +16,7 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Admin, open_consumer, open_producer, plugins, run_with_restarts
-from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import (
     KAFKA_GROUP,
     connection_settings,
@@ -35,6 +35,7 @@ LOGGER = logging.getLogger(__name__)
 _GROUP = "monasca-audit"
 _CLOSE_SECONDS = 5.0
 _OWN = "__"  # topics of Kafka itself
+_LOOK_SECONDS = 60.0
 
 
 class AuditCounting(ServiceCommand):
@@ -60,8 +61,8 @@ class AuditCounting(ServiceCommand):
             "--topic",
             action="append",
             metavar="T",
-            help="a topic; may be given several times (default: those that are there at the start, without that of "
-            "the reports and those of Kafka itself)",
+            help="a topic; may be given several times (default: all, those included that are made later, "
+            "without that of the reports and those of Kafka itself)",
         )
         parser.add_argument(
             "--tier",
@@ -85,10 +86,9 @@ class AuditCounting(ServiceCommand):
             conf.register_opts(options, group=option_group)
         settings = audit_settings(conf)
         admin = plugins.load_admin(conf, parsed_args.section)
-        topics = _topics(admin, parsed_args.topic, settings)
-        consumer_settings = ConsumerSettings(
-            connection_settings(conf, parsed_args.section), topics, parsed_args.group, topic_check_seconds=0.0
-        )
+        choice = TopicChoice(admin, parsed_args.topic or (), settings)
+        topics = choice.choose()
+        connection = connection_settings(conf, parsed_args.section)
         producer = open_producer(producer_settings(conf))
         stopping = threading.Event()
 
@@ -96,11 +96,15 @@ class AuditCounting(ServiceCommand):
             stopping.set()
 
         def serve() -> None:
-            """After a failure it begins again where the group's offsets are: what was not reported is read again."""
+            """After a failure, or with other topics, it begins again where the group's offsets are: what was not
+            reported is read again."""
+            consumer_settings = ConsumerSettings(
+                connection, choice.choose(), parsed_args.group, topic_check_seconds=0.0
+            )
             starts = CounterStarts(admin, parsed_args.group, settings, round(time.time() * 1000))
             with open_consumer(consumer_settings, listener=starts) as consumer:
                 counter = LogCounter(settings, consumer, producer, parsed_args.tier, since_ms=starts.since_ms)
-                counter.run(stopping)
+                counter.run(lambda: stopping.is_set() or choice.has_changed())
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
@@ -112,12 +116,37 @@ class AuditCounting(ServiceCommand):
         LOGGER.info("%s", stopped("audit counter"))
 
 
-def _topics(admin: Admin, wanted: Sequence[str] | None, settings: AuditSettings) -> tuple[str, ...]:
-    there = admin.partition_counts()
-    missing = sorted(set(wanted or ()) - there.keys())
-    if missing:
-        raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
-    found = wanted or [name for name in there if not name.startswith(_OWN) and name != settings.topic]
-    if not found:
-        raise ConfigurationError("there are no topics to count: `monasca-common init` makes those of the services")
-    return tuple(sorted(found))
+class TopicChoice:
+    """Which topics are counted: ``wanted``, or else all that there are."""
+
+    def __init__(
+        self, admin: Admin, wanted: Sequence[str], settings: AuditSettings, clock: Clock | None = None
+    ) -> None:
+        self._admin = admin
+        self._wanted = wanted
+        self._reports = settings.topic
+        self._clock = clock or SystemClock()
+        self._chosen: tuple[str, ...] = ()
+        self._look_at = 0.0
+
+    def choose(self) -> tuple[str, ...]:
+        """Raises `ConfigurationError` if one of them, or any, is missing, and `TransportError`."""
+        there = self._admin.partition_counts()
+        missing = sorted(set(self._wanted) - there.keys())
+        if missing:
+            raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
+        self._chosen = tuple(sorted(self._wanted)) or self._countable(there)
+        if not self._chosen:
+            raise ConfigurationError("there are no topics to count: `monasca-common init` makes those of the services")
+        self._look_at = self._clock.monotonic() + _LOOK_SECONDS
+        return self._chosen
+
+    def has_changed(self) -> bool:
+        """Whether others are to be counted than were chosen; it asks once a minute. Raises `TransportError`."""
+        if self._wanted or self._clock.monotonic() < self._look_at:
+            return False
+        self._look_at = self._clock.monotonic() + _LOOK_SECONDS
+        return self._countable(self._admin.partition_counts()) != self._chosen
+
+    def _countable(self, there: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(name for name in there if not name.startswith(_OWN) and name != self._reports))

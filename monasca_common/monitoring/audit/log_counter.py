@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 import time
 import uuid
 from collections import defaultdict
@@ -132,10 +131,10 @@ class LogCounter:
         self._positions: dict[TopicPartition, int] = {}
         self._starts: dict[TopicPartition, int] | None = {} if since_ms is not None else None
 
-    def run(self, stopping: threading.Event) -> None:
-        """Count until this is set. Raises `MessagingError`: then what was not reported is to be read again."""
+    def run(self, has_ended: Callable[[], bool]) -> None:
+        """Count until it has. Raises `MessagingError`: then what was not reported is to be read again."""
         due = time.monotonic() + self._settings.report_seconds
-        while not stopping.is_set():
+        while not has_ended():
             self.poll()
             if time.monotonic() >= due:
                 self.report()
