@@ -24,7 +24,8 @@ LOG = logging.getLogger(__name__)
 
 _SUFFIX = ".reports"
 _CLOSED = -1  # the number of a file that is closed soon is that of another one, a connection for example
-_MOST_PENDING = 10_000  # at one report a second, the brokers may be away for hours
+_MOST_PENDING = 10_000  # at one report a second, the brokers may be unavailable for hours
+_MOST_BYTES = 32 * 2**20  # of what is pending; the file may have twice as many
 
 
 class Journal:
@@ -34,6 +35,9 @@ class Journal:
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._pending: dict[str, AuditReport] = {}
+        self._sizes: dict[str, int] = {}  # in bytes, of what is pending
+        self._pending_bytes = 0
+        self._file_bytes = 0
         self._dropped = 0
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -46,8 +50,7 @@ class Journal:
     def add(self, report: AuditReport) -> None:
         """It is on the disk when this returns; a disk that is full is logged, and the report is in memory alone."""
         with self._lock:
-            self._hold(report)
-            self._write(report)
+            self._keep(report)
 
     def pending(self) -> list[AuditReport]:
         """In the order in which they were added."""
@@ -58,9 +61,10 @@ class Journal:
         """Forget reports that are acknowledged."""
         with self._lock:
             for report in ids:
-                self._pending.pop(report, None)
+                self._drop(report)
             if not self._pending and self._file != _CLOSED:
                 os.ftruncate(self._file, 0)
+                self._file_bytes = 0
 
     def adopt(self) -> None:
         """Take over what processes that are gone have left."""
@@ -103,26 +107,55 @@ class Journal:
             for line in lines:
                 report = reports.decode(line)  # a line of a process that was killed may be cut off
                 if report is not None:
-                    self._hold(report)
-                    written &= self._write(report)
+                    written &= self._keep(report)
         return written
 
-    def _hold(self, report: AuditReport) -> None:
+    def _keep(self, report: AuditReport) -> bool:
+        """Whether it is on the disk. It begins a line of its own, whatever was cut off before."""
+        line = _line(report)
+        self._drop(report.id)
         self._pending[report.id] = report
-        if len(self._pending) > _MOST_PENDING:
-            del self._pending[next(iter(self._pending))]
+        self._sizes[report.id] = len(line)
+        self._pending_bytes += len(line)
+        while len(self._pending) > 1 and (len(self._pending) > _MOST_PENDING or self._pending_bytes > _MOST_BYTES):
+            self._drop(next(iter(self._pending)))
             self._dropped += 1
             if self._dropped % _MOST_PENDING == 1:
                 LOG.error("%d reports of the audit were dropped: the brokers do not take them", self._dropped)
-
-    def _write(self, report: AuditReport) -> bool:
-        """Whether it is on the disk. It begins a line of its own, whatever was cut off before."""
-        line = b"\n" + reports.encode(report) + b"\n"
         try:
-            if os.write(self._file, line) == len(line):
-                return True
-            reason = os.strerror(errno.ENOSPC)
+            if self._file_bytes + len(line) > 2 * _MOST_BYTES and self._file != _CLOSED:
+                self._write_anew()
+            else:
+                self._write(self._file, line)
+                self._file_bytes += len(line)
         except OSError as error:
-            reason = str(error)
-        LOG.error("a report of the audit is not on the disk, so a crash would lose it: %s", reason)
-        return False
+            LOG.error("a report of the audit is not on the disk, so a crash would lose it: %s", error)
+            return False
+        return True
+
+    def _drop(self, report: str) -> None:
+        if self._pending.pop(report, None) is not None:
+            self._pending_bytes -= self._sizes.pop(report)
+
+    def _write_anew(self) -> None:
+        """Into another file, without what is acknowledged: whenever this process is killed, one of them has all."""
+        path, file = self._own_file()
+        try:
+            for report in self._pending.values():
+                self._write(file, _line(report))
+        except OSError:
+            path.unlink(missing_ok=True)
+            os.close(file)
+            raise
+        self._path.unlink(missing_ok=True)
+        os.close(self._file)
+        self._path, self._file, self._file_bytes = path, file, self._pending_bytes
+
+    @staticmethod
+    def _write(file: int, line: bytes) -> None:
+        if os.write(file, line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _line(report: AuditReport) -> bytes:
+    return b"\n" + reports.encode(report) + b"\n"

@@ -10,12 +10,14 @@ from unittest import mock
 import fixtures
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.audit import reports
 from monasca_common.monitoring.audit.journal import Journal
 from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.tests.unit.monitoring.audit.audit_case import START_MS, TOPIC, AuditCase
 
 _KILLED = """
 import os, signal, sys
+from monasca_common.monitoring.audit import reports
 from monasca_common.monitoring.audit.journal import Journal
 from monasca_common.monitoring.audit.reports import AuditReport
 journal = Journal(sys.argv[1])
@@ -75,6 +77,50 @@ class ReporterTest(AuditCase):
         journal.done(["one"])
 
         self.assertEqual(b"kept", other.read_bytes())
+
+    def test_the_file_has_a_bound_whatever_is_acknowledged_and_keeps_what_is_not(self):
+        self.limit("_MOST_BYTES", 2000)
+        journal = self.opened_journal()
+        journal.add(self.audit_report("waits"))
+        for number in range(100):
+            journal.add(self.audit_report(f"r{number}"))
+            self.assertLess(self.files()[0].stat().st_size, 4000)
+            journal.done([f"r{number}"])
+
+        self.assertEqual(["waits"], [report.id for report in journal.pending()])
+        self.assertEqual(["waits", "r99"], self.left_in_the_files()[:1] + self.left_in_the_files()[-1:])
+
+    def test_the_oldest_reports_are_dropped_and_counted_where_too_much_waits(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        self.limit("_MOST_BYTES", 2000)
+        journal = self.opened_journal()
+        for number in range(100):
+            journal.add(self.audit_report(f"r{number}"))
+        waiting = [report.id for report in journal.pending()]
+
+        self.assertTrue(0 < len(waiting) < 30)
+        self.assertEqual("r99", waiting[-1])
+        self.assertLess(sum(path.stat().st_size for path in self.files()), 4000)
+        self.assertIn("1 reports of the audit were dropped", log.output)
+        self.assertLessEqual(set(waiting), set(self.left_in_the_files()))
+
+    def test_a_file_that_cannot_be_written_anew_costs_no_report(self):
+        self.limit("_MOST_BYTES", 2000)
+        journal = self.opened_journal()
+        with mock.patch.object(Journal, "_own_file", side_effect=OSError("too many files")):
+            for number in range(30):
+                journal.add(self.audit_report(f"r{number}"))
+        size = self.files()[0].stat().st_size
+
+        self.assertLess(size, 4000)
+        self.assertIn("r29", [report.id for report in journal.pending()])
+
+    def limit(self, name, value):
+        self.useFixture(fixtures.MonkeyPatch(f"monasca_common.monitoring.audit.journal.{name}", value))
+
+    def left_in_the_files(self):
+        lines = [line for path in self.files() for line in path.read_bytes().splitlines() if line]
+        return [reports.decode(line).id for line in lines]
 
     def audit_report(self, name):
         return AuditReport(name, "api", "api", "h", "i", 0, 60)
