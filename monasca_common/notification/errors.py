@@ -32,7 +32,8 @@ class NotificationError(Exception):
 
     @property
     def for_operators(self) -> str:
-        return f"{self} ({self.detail})" if self.detail else str(self)
+        """For a log, whose file takes no more signs than a database."""
+        return storable(f"{self} ({self.detail})" if self.detail else str(self))
 
 
 class SendFailed(NotificationError):

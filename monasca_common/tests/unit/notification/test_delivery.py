@@ -30,7 +30,9 @@ class AttemptTest(CalmCase, SqliteTestCase):
         return reason, failures, Retry.read(value)
 
     def test_signs_that_no_database_and_no_json_takes_stop_nothing(self):
-        reason, failures, retry = self.attempt_that_raises(SendFailed("answered \ud800 and \0"))
+        with self.assertLogs("monasca_common", "WARNING") as logged:
+            reason, failures, retry = self.attempt_that_raises(SendFailed("answered \ud800 and \0"))
+        self.assertIn("answered ? and ?", str(logged.output))
         self.assertEqual(("answered ? and ?", "answered ? and ?"), (reason, retry.reason))
         self.assertIn("answered ? and ?", failures)
         self.assertEqual(2, retry.attempt)
