@@ -8,7 +8,6 @@ from unittest import mock
 
 from fixtures import MonkeyPatch
 
-from monasca_common.kafka import failpoints
 from monasca_common.storage import positions
 from monasca_common.storage.base import Kind, Rows, Written
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, StorageUnavailable
@@ -20,7 +19,7 @@ from monasca_common.tests.functional.storage.postgresql_case import (
     PostgresqlTestCase,
     batch,
 )
-from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SIZE = 50
 LOG_LENGTH = 400
@@ -128,9 +127,24 @@ class RaceTest(Waiting, PostgresqlTestCase):
     def test_writers_that_race_for_one_partition_store_each_row_once(self):
         self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
+    def all_read_the_position_before_one_moves_it(self):
+        """Each writer's first transaction, whatever the machine does besides."""
+        first = claim(0, 1)
+        with self.database.storage().open_writer() as writer:
+            writer.begin(first.group, {first.topic_partition: 0}, {first.topic_partition: first.topic_id})
+        hold, together, waited = positions.StoredPositions.hold, threading.Barrier(WRITERS), set()
+
+        def hold_together(stored_positions, its_claim):
+            stored = hold(stored_positions, its_claim)
+            if threading.get_ident() not in waited:
+                waited.add(threading.get_ident())
+                together.wait(PATIENCE_SECONDS)
+            return stored
+
+        return mock.patch.object(positions.StoredPositions, "hold", hold_together)
+
     def test_without_the_lock_and_the_comparison_rows_are_doubled(self):
-        # They are within their transactions at the same time, whatever the machine does besides.
-        together = failpoints.armed("storage.in_transaction", "sleep:0.1")
+        together = self.all_read_the_position_before_one_moves_it()
         with self.no_lock(), mock.patch.object(positions, "COMPARE", ""), together:
             self.assertGreater(len(self.race()), LOG_LENGTH)
 
