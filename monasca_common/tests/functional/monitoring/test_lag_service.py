@@ -167,7 +167,7 @@ class TestExpiry(LagServiceCase):
         rooms = []
 
         def has_lost():
-            self.put(60, _MESSAGE)
+            self.put(10, _MESSAGE)  # a tenth of a segment, so that several looks see it move
             lag = self.survey(service)
             rooms.append(lag.headroom_seconds)
             return lag.deleted
