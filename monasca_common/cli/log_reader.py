@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from monasca_common.kafka import KafkaConsumer, Message, RebalanceListener, RetriableError, open_consumer
+from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 
@@ -97,17 +97,7 @@ class LogReader:
                 yield from batch
 
     def _open(self, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:
-        return open_consumer(self._settings, partitions=starts, listener=_GivenStarts(starts))
-
-
-class _GivenStarts(RebalanceListener):
-    """Gives each partition its start."""
-
-    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
-        self._starts = starts
-
-    def assigned(self, partitions: object) -> Mapping[TopicPartition, int]:
-        return self._starts
+        return open_consumer(self._settings, partitions=starts, listener=GivenStarts(starts))
 
 
 def _check(errors: tuple[Exception, ...]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.consumer.consumer import ConsumerHealth, KafkaConsumer
-from monasca_common.kafka.consumer.rebalance import RebalanceListener
+from monasca_common.kafka.consumer.rebalance import GivenStarts, RebalanceListener
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -104,6 +104,7 @@ __all__ = [
     "FatalError",
     "FencedError",
     "ForkedError",
+    "GivenStarts",
     "HandlerError",
     "Headers",
     "Hook",

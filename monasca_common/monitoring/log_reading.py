@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from monasca_common.kafka import Message, RebalanceListener, RetriableError, open_consumer
+from monasca_common.kafka import GivenStarts, Message, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 
@@ -32,7 +32,7 @@ def read_partitions(
     settings = ConsumerSettings(connection, (_NAME,), _NAME, buffer_bytes=_MIB, topic_check_seconds=0.0)
     missing = set(starts)
     deadline = time.monotonic() + timeout_seconds
-    with open_consumer(settings, partitions=starts, listener=_StartsAt(starts)) as consumer:
+    with open_consumer(settings, partitions=starts, listener=GivenStarts(starts)) as consumer:
         while missing and time.monotonic() < deadline:
             for part in consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS).partitions:
                 yield from part
@@ -46,13 +46,3 @@ def read_partitions(
             f"{first.topic}/{first.partition} and {len(missing) - 1} more could not be read within "
             f"{timeout_seconds:g} s, so nothing is known of lag: try again, or look at fewer groups"
         )
-
-
-class _StartsAt(RebalanceListener):
-    """Gives each partition its start, so that no offset of the group is asked for."""
-
-    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
-        self._starts = starts
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._starts[partition] for partition in partitions}

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 
-from monasca_common.kafka import Admin, RebalanceListener, RetriableError, open_consumer
+from monasca_common.kafka import Admin, GivenStarts, RetriableError, open_consumer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
@@ -26,7 +26,7 @@ class ReportLog:
         settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
         self._topic = topic
         self._unread = set(starts)
-        self._consumer = open_consumer(settings, partitions=starts, listener=_ChosenStarts(starts))
+        self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
         self.unreadable = 0  # messages that are not reports
 
     def __enter__(self) -> ReportLog:
@@ -76,13 +76,3 @@ def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, si
     return ReportLog(
         connection, topic, {each: ends[each] if (at := starts[each]) is None else at for each in partitions}
     )
-
-
-class _ChosenStarts(RebalanceListener):
-    """Gives each partition its start, so that nothing is asked of the group."""
-
-    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
-        self._starts = starts
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._starts[partition] for partition in partitions}

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from monasca_common.kafka import Admin, Letter, RebalanceListener, RetriableError, dead_letters, open_consumer
+from monasca_common.kafka import Admin, GivenStarts, Letter, RetriableError, dead_letters, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
@@ -94,7 +94,7 @@ class DeadLetterGatherer:
         starts = {partition: spans[partition][0] for partition in missing}
         found: list[Letter] = []
         deadline = time.monotonic() + self._timeout_seconds
-        with open_consumer(settings, partitions=starts, listener=_LetterStarts(starts)) as consumer:
+        with open_consumer(settings, partitions=starts, listener=GivenStarts(starts)) as consumer:
             while missing and len(found) < _LOOKED_AT:
                 if time.monotonic() > deadline:
                     raise RetriableError(f"{topic} could not be read within {self._timeout_seconds:g} s")
@@ -105,16 +105,6 @@ class DeadLetterGatherer:
                 for partition in consumer.take_ends():
                     missing.pop(partition, None)
         return found[:_LOOKED_AT]
-
-
-class _LetterStarts(RebalanceListener):
-    """Gives each partition its start, so that nothing is asked of the group, nor committed to it."""
-
-    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
-        self._starts = starts
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._starts[partition] for partition in partitions}
 
 
 def _reasons(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from monasca_common.kafka import KafkaConsumer, Message, RebalanceListener, RetriableError, open_consumer
+from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, RetriableError, open_consumer
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import MIB, ConnectionSettings, ConsumerSettings
 
@@ -20,7 +20,7 @@ def open_reader(
     """A consumer of exactly these partitions, each from its start; the caller closes it."""
     topics = tuple(sorted({partition.topic for partition in starts}))
     settings = ConsumerSettings(connection, topics, _NAME, buffer_bytes=buffer_bytes)
-    return open_consumer(settings, partitions=starts, listener=_Starts(starts))
+    return open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
 
 
 def read_log(
@@ -58,13 +58,3 @@ def poll(consumer: KafkaConsumer, max_messages: int, timeout: float) -> Batch:
         if not isinstance(error, RetriableError):
             raise error
     return batch
-
-
-class _Starts(RebalanceListener):
-    """Gives each partition its start, so that no offset of the group is asked for."""
-
-    def __init__(self, starts: Mapping[TopicPartition, int]) -> None:
-        self._starts = starts
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {partition: self._starts[partition] for partition in partitions}

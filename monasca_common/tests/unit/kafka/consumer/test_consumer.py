@@ -8,7 +8,7 @@ from oslotest import base
 
 from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.poll_errors import REPEAT_SECONDS
-from monasca_common.kafka.consumer.rebalance import RETRY_SECONDS, RebalanceListener
+from monasca_common.kafka.consumer.rebalance import RETRY_SECONDS, GivenStarts, RebalanceListener
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -348,6 +348,13 @@ class TestStarts(ConsumerCase):
         self.clock.advance(RETRY_SECONDS)
         consumer.poll(timeout=0)
         self.assertEqual((30, 1), (consumer.position(A), consumer.health().listener_failures))
+
+    def test_with_given_starts_the_group_is_not_asked_for_offsets(self):
+        self.transport.failing = RetriableError("no coordinator")
+        self.script(assign(A, B))
+        consumer = self.consumer(listener=GivenStarts({A: 30, B: 0}))
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        self.assertEqual((30, 0), (consumer.position(A), consumer.position(B)))
 
 
 class TestNoOffsets(ConsumerCase):
