@@ -22,6 +22,7 @@ _MAX_REPLAYS = 3
 _LISTED = 20
 _SHOWN_CHARACTERS = 100  # of an error's text
 _TELL_EVERY = 100  # letters
+_SENT, _STAY, _WAIT = "sent", "stay", "wait"
 _NO_MATCH = "no letter that waits is selected: `monasca-common dlq list` shows those that do"
 
 
@@ -159,9 +160,9 @@ class DlqReplay(_WaitingLettersCommand):
     """Send dead letters back to the topics that they came from; without --execute, only count them.
 
     Repair the reader or the input first. It reads what the topics hold when it starts, and no more: a letter that
-    comes back is left to the next run. Messages keep their ids, so that readers drop what they have seen. A run that
-    was interrupted is gone on with by the next one; of two at once the later one goes on alone. For example, 100 a
-    second of one topic:
+    comes back is left to the next run. Messages keep their ids, so that readers drop what they have seen. A letter that
+    its topic does not take waits, and is reported; those behind it go. A run that was interrupted is gone on with by
+    the next one; of two at once the later one goes on alone. For example, 100 a second of one topic:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
@@ -191,19 +192,22 @@ class DlqReplay(_WaitingLettersCommand):
             if parsed_args.json:
                 self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": parsed_args.execute}))
         done = sum(each["sent"] + each["stay"] for each in told)
-        if failed:
-            return PARTLY_DONE if done else 1
-        if is_selection(parsed_args) and not done:
+        for each in told:
+            if each[_WAIT]:
+                failed = True
+                verb = "waits" if each[_WAIT] == 1 else "wait"
+                self.complain(f"{each['topic']}: {count_letters(each[_WAIT])} {verb}, refused where sent back to")
+        if is_selection(parsed_args) and not done and not failed:
             self.complain(_NO_MATCH)
             return NOTHING_FOUND
         if not parsed_args.execute and not parsed_args.json:
             self.print("Nothing was sent. With --execute it would be.")
-        return 0
+        return 0 if not failed else PARTLY_DONE if done else 1
 
     def _deal_with(self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, told: list[dict[str, Any]]) -> bool:
-        """Whether all of it was done that was asked for."""
+        """Whether the brokers let it come to its end."""
         partitions = topic.partitions()
-        counts: Counter[str] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         try:
             if partitions:
                 self._count(parsed_args, topic, partitions, counts)
@@ -229,7 +233,7 @@ class DlqReplay(_WaitingLettersCommand):
         parsed_args: argparse.Namespace,
         topic: DeadLetterTopic,
         partitions: Sequence[TopicPartition],
-        counts: Counter[str],
+        counts: Counter[tuple[str, str]],
     ) -> None:
         options = {
             "chosen": partial(selects, parsed_args),
@@ -242,7 +246,7 @@ class DlqReplay(_WaitingLettersCommand):
             topic.replay(partitions, execute=parsed_args.execute, **options) as (replay, letters),
         ):
             for letter in letters:
-                counts[letter.stays] += 1
+                counts[_fate(letter)] += 1
                 if counts.total() % _TELL_EVERY == 0:
                     shown.tell(counts.total(), replay.waiting())
 
@@ -258,6 +262,7 @@ def describe(letter: Letter) -> dict[str, Any]:
         "attempts": letter.attempts,
         "replays": letter.replays,
         "stays": letter.stays,
+        "waits": letter.refusal,
     }
 
 
@@ -284,24 +289,36 @@ def _lines(topic: str, letters: Sequence[Letter], waiting: int, *, selected: boo
     yield f"{topic}: {count_letters(waiting)} to be looked at{shown}"
     for letter in letters:
         text = " ".join(letter.error.split())[:_SHOWN_CHARACTERS]
-        stays = f"; stays, {letter.stays}" if letter.stays else ""
-        yield f"  {letter.place} from {letter.origin or 'nowhere'}: {text or 'without a reason'}{stays}"
+        fate, why = _fate(letter)
+        then = "" if fate == _SENT else f"; {fate}s, {why}"
+        yield f"  {letter.place} from {letter.origin or 'nowhere'}: {text or 'without a reason'}{then}"
 
 
 def _nowhere(topic: str) -> str:
     return f"{topic}: there is no such topic: `monasca-common init` makes those that services need"
 
 
-def _outcome(topic: str, counts: Counter[str]) -> dict[str, Any]:
-    stay = {reason: count for reason, count in counts.items() if reason}
-    return {"topic": topic, "sent": counts[""], "stay": sum(stay.values()), "reasons": stay}
+def _fate(letter: Letter) -> tuple[str, str]:
+    """What becomes of it, and why."""
+    if letter.refusal:
+        return _WAIT, letter.refusal
+    return (_STAY, letter.stays) if letter.stays else (_SENT, "")
 
 
-def _outcome_lines(topic: str, counts: Counter[str], *, execute: bool) -> Iterator[str]:
-    yield f"{topic}: {count_letters(counts[''])} {'sent back' if execute else 'to be sent back'}"
-    for reason, count in sorted(counts.items()):
-        if reason:
-            yield f"  {count_letters(count)} {'stay' if count > 1 else 'stays'}: {reason}"
+def _outcome(topic: str, counts: Counter[tuple[str, str]]) -> dict[str, Any]:
+    totals: Counter[str] = Counter()
+    for (fate, _), count in counts.items():
+        totals[fate] += count
+    reasons = {reason: count for (_, reason), count in counts.items() if reason}
+    return {"topic": topic, _SENT: totals[_SENT], _STAY: totals[_STAY], _WAIT: totals[_WAIT], "reasons": reasons}
+
+
+def _outcome_lines(topic: str, counts: Counter[tuple[str, str]], *, execute: bool) -> Iterator[str]:
+    yield f"{topic}: {count_letters(counts[_SENT, ''])} {'sent back' if execute else 'to be sent back'}"
+    for (fate, reason), count in sorted(counts.items()):
+        if fate != _SENT:
+            verb = fate if count > 1 else f"{fate}s"
+            yield f"  {count_letters(count)} {verb}{' for another run' if fate == _WAIT else ''}: {reason}"
 
 
 def count_letters(count: int) -> str:

@@ -59,8 +59,8 @@ from monasca_common.kafka.plugins import (
     open_producer,
 )
 from monasca_common.kafka.processor import dead_letters
-from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay, Letter
-from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay
+from monasca_common.kafka.processor.dead_letters import DeadLetters, Letter
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.outputs import Output
 from monasca_common.kafka.processor.processor import Processor

@@ -4,6 +4,7 @@
 What was dealt with is remembered in Kafka. The group's offset is where the first letter waits. Letters that were chosen
 behind it are named by a note, which is written behind them to their own partition: it lives longer than they do.
 With a transactional producer messages, notes and offsets become visible together, so a crash sends nothing twice.
+A letter that its topic refuses waits on like one that was not chosen, and those behind it go.
 """
 
 from __future__ import annotations
@@ -19,101 +20,42 @@ from typing import Any
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import (
+    DeliveryError,
     DeliveryRefused,
     MessageTooLarge,
     OffsetOutOfRange,
     RetriableError,
     TransactionError,
+    TransportError,
 )
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, Batch, Message, PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.message import (
+    TOPIC_NAME_RULE,
+    Batch,
+    Message,
+    PartitionBatch,
+    Record,
+    TopicPartition,
+    is_topic_name,
+)
 from monasca_common.kafka.processor import dead_letters
+from monasca_common.kafka.processor.dead_letters import MAX_REPLAYS, Letter
 from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.producer import KafkaProducer
 
 LOG = logging.getLogger(__name__)
 
-MAX_REPLAYS = 3
 PATIENCE_SECONDS = 30.0
 
 _POLL_SECONDS = 0.2
 _AT_ONCE = 500  # letters of one transaction
 _REMEMBERED_IDS = 1_000_000
-_PREFIX = "dead-letter-"
-_DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
 _REPEATED = "its message goes back by another letter"
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter as it was read. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty
-    where its writer did not say. ``replays``: how often the message was sent back before. ``stays``: why it cannot be
-    sent back; empty if it can."""
-
-    message: Message
-    origin_topic: str
-    origin: str
-    group: str
-    error: str
-    attempts: int
-    replays: int
-    stays: str
-    first_failure_ms: int | None = None
-
-    @classmethod
-    def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> Letter:
-        headers = dict(message.headers)
-
-        def text(name: str) -> str:
-            return (headers.get(name) or b"").decode(errors="replace")
-
-        def number(name: str) -> int:
-            digits = text(name)
-            return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
-
-        place = (dead_letters.ORIGIN_TOPIC, dead_letters.ORIGIN_PARTITION, dead_letters.ORIGIN_OFFSET)
-        topic, replays = text(dead_letters.ORIGIN_TOPIC), number(dead_letters.REPLAYS)
-        stays = ""
-        if not topic:
-            stays = "it does not say which topic it came from"
-        elif dead_letters.VALUE_CUT_FROM in headers:
-            stays = "its value was cut"
-        elif replays >= max_replays:
-            stays = f"it was sent back {replays} times already: repair its reader first"
-        return cls(
-            message,
-            origin_topic=topic,
-            origin="/".join(filter(None, map(text, place))),
-            group=text(dead_letters.GROUP),
-            error=": ".join(filter(None, (text(dead_letters.ERROR_CLASS), text(dead_letters.ERROR_TEXT)))),
-            attempts=number(dead_letters.ATTEMPTS),
-            replays=replays,
-            stays=stays,
-            first_failure_ms=number(dead_letters.FIRST_FAILURE) or None,
-        )
-
-    @property
-    def place(self) -> str:
-        """Where the letter is, as ``topic/partition/offset``."""
-        return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
-
-    def original(self) -> Record:
-        """The message as it was, under the id that it had: readers know it by that. A header counts its replays."""
-        headers = [each for each in self.message.headers if each[0] != MESSAGE_ID_HEADER]
-        return Record(
-            self.message.value,
-            key=self.message.key,
-            headers=(
-                *(each for each in headers if not each[0].startswith(_PREFIX)),
-                (dead_letters.REPLAYS, b"%d" % (self.replays + 1)),
-            ),
-            message_id=self.message_id,
-        )
-
-    @property
-    def message_id(self) -> bytes:
-        """The id of the message that died, by which its readers know it."""
-        return dict(self.message.headers).get(dead_letters.ORIGIN_MESSAGE_ID) or self.message.message_id
+_NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
+# What is refused because of its topic, and would be with any letter; because of itself. All else may be the brokers'
+# trouble, or the end of a transaction that another letter has spoiled.
+_BECAUSE_OF_TOPIC = _NO_SUCH_TOPIC | {"TOPIC_AUTHORIZATION_FAILED"}
+_BECAUSE_OF_SIZE = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +65,15 @@ class _Row:
     offset: int
     letter: Letter | None
     chosen: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is a letter that is left to another run."""
+        return self.letter is not None and (not self.chosen or bool(self.letter.refusal))
+
+    @property
+    def is_handled(self) -> bool:
+        return self.letter is not None and not self.waits
 
 
 class _Notes:
@@ -169,7 +120,8 @@ class DeadLetterReplay:
     to the next run. ``consumer``: of that topic, in a group of its own, which remembers what was sent back.
 
     ``chosen``: which letters are handled; the others wait on. ``max_replays``: how often one message is sent back at
-    most. ``limit``: how many letters one run handles at most. ``rate``: how many a second at most.
+    most. ``limit``: how many letters one run handles at most, without those that are refused. ``rate``: how many a
+    second at most.
     ``patience_seconds``: how long it waits for partitions, and for messages that are known to be there.
     """
 
@@ -186,13 +138,14 @@ class DeadLetterReplay:
         self._consumer = consumer
         self._chosen = chosen
         self._max_replays = max_replays
-        self._limit = limit
+        self._left = limit
         self._rate = rate
         self._patience_seconds = patience_seconds
         self._notes = _Notes(consumer.settings.group_id)
         self._known_ends: dict[TopicPartition, int] | None = None
         self._with_gap: set[TopicPartition] = set()  # a letter before the ones handled now waits on
         self._sent: dict[tuple[str, bytes], None] = {}
+        self._refusals: dict[str, str] = {}  # why a topic takes no letter; empty if it does
 
     def waiting(self) -> int:
         """How many offsets are left, up to where each partition ended at first; not each need be a letter."""
@@ -203,8 +156,9 @@ class DeadLetterReplay:
         for _, rows in self._portions():
             for row in rows:
                 if row.letter is not None and row.chosen:
-                    yield self._once(row.letter)
-                    self._remember([row.letter])
+                    letter = self._once(row.letter)
+                    self._remember([letter])
+                    yield letter
 
     def dealt_with(self) -> Callable[[TopicPartition, int], bool]:
         """Tells whether a letter was dealt with before, by partition and offset."""
@@ -214,12 +168,14 @@ class DeadLetterReplay:
         return lambda partition, offset: offset < starts.get(partition, 0) or self._notes.has(partition, offset)
 
     def send(self, producer: KafkaProducer) -> Iterator[Letter]:
-        """Send back what can be, and commit; each letter once it is dealt with.
+        """Send back what can be, and commit; each letter once it is dealt with, or refused: one that its topic does not
+        take, because it is too large or there is no such topic, waits for another run, and holds up no others.
 
         With a ``transactional_id``, that no other topic and group uses, both happen together: neither a crash nor a
         second process sends a letter twice; the second one ends the first, with `FencedError`. Without one, what was
         sent back and is not committed, after a crash for instance, is sent again by the next run, under the same id.
-        Raises `UndeliveredError` or `TransactionError`, after a commit of the letters before.
+        Raises `UndeliveredError` or `TransactionError`, after a commit of the letters before, where the brokers take
+        nothing.
         """
         transactional = producer.settings.transactional_id is not None
         if transactional:
@@ -237,51 +193,92 @@ class DeadLetterReplay:
     def _in_transactions(
         self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]
     ) -> Iterator[list[Letter]]:
-        letters = self._letters(rows)
-        refused: list[int] = []
-        try:
-            with producer.transaction() as transaction:
-                for letter in letters:
-                    if not letter.stays:
-                        heard = partial(_hear, refused, letter.message.offset)
-                        transaction.send(letter.origin_topic, letter.original(), on_delivery=heard)
-                dealt_with = self._account(partition, rows)
-                if dealt_with.noted:
-                    transaction.send(partition.topic, self._notes.record(partition, dealt_with.noted))
-                if dealt_with.next_offset is not None:
-                    transaction.commit_offsets(_GroupThatReadsOn(self._consumer), {partition: dealt_with.next_offset})  # type: ignore[dict-item]
-                fail_point("replay.before_commit")
-        except TransactionError:
-            before = [row for row in rows if row.offset < min(refused, default=0)]
-            if before:
-                yield from self._in_transactions(producer, partition, before)
-            raise
+        refused: dict[int, DeliveryError] = {}
+        while True:
+            rows = [self._refused(row, refused) for row in rows]
+            letters = self._letters(rows)
+            dealt_with = self._account(partition, rows)
+            refused = {}
+            try:
+                self._send_together(producer, partition, letters, dealt_with, refused)
+                break
+            except TransactionError:
+                if not refused:
+                    raise
         fail_point("replay.after_commit")
         self._with_gap |= {partition} if dealt_with.gap else set()
         yield letters
 
+    def _send_together(
+        self,
+        producer: KafkaProducer,
+        partition: TopicPartition,
+        letters: Sequence[Letter],
+        dealt_with: _DealtWith,
+        refused: dict[int, DeliveryError],
+    ) -> None:
+        """One transaction. ``refused``: gets the offsets of letters because of which it was aborted."""
+        with producer.transaction() as transaction:
+            for letter in letters:
+                if letter.goes:
+                    heard = partial(_hear, refused, letter.message.offset)
+                    transaction.send(letter.origin_topic, letter.original(), on_delivery=heard)
+            if dealt_with.noted:
+                transaction.send(partition.topic, self._notes.record(partition, dealt_with.noted))
+            if dealt_with.next_offset is not None:
+                transaction.commit_offsets(_GroupThatReadsOn(self._consumer), {partition: dealt_with.next_offset})  # type: ignore[dict-item]
+            fail_point("replay.before_commit")
+
     def _one_after_the_other(
         self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]
     ) -> Iterator[list[Letter]]:
-        letters = self._letters(rows)
-        handled: list[Letter] = []
+        waiting = {row.offset for row in rows if row.is_handled}
         try:
-            for topic, run in groupby(letters, lambda letter: "" if letter.stays else letter.origin_topic):
+            for topic, run in groupby(self._letters(rows), lambda letter: letter.origin_topic if letter.goes else ""):
                 same = list(run)
-                if not topic:
-                    handled += same
-                    yield same
-                    continue
-                report = producer.publish(topic, [letter.original() for letter in same])
-                undelivered = (each.index for each in (*report.failed, *report.unknown))
-                delivered = same[: min(undelivered, default=len(same))]
-                handled += delivered
-                yield delivered
-                report.raise_for_undelivered()
-        finally:  # also when a letter could not be delivered, or at Ctrl-C: those before it are done
-            waits = {letter.message.offset for letter in letters[len(handled) :]}
-            stop = min(waits, default=rows[-1].offset + 1)
-            self._keep(producer, partition, [row for row in rows if row.offset < stop])
+                undelivered: dict[int, DeliveryError | None] = {}
+                if topic:
+                    report = producer.publish(topic, [letter.original() for letter in same])
+                    undelivered = {each.index: each.error for each in (*report.failed, *report.unknown)}
+                told = []
+                for index, letter in enumerate(same):
+                    error = undelivered.get(index)
+                    if index not in undelivered:
+                        waiting.discard(letter.message.offset)
+                        told.append(letter)
+                    elif error is not None and _is_refusal(error):
+                        told.append(replace(letter, refusal=_reason(error)))
+                yield told
+                if len(told) < len(same):
+                    report.raise_for_undelivered()
+        finally:  # also when the brokers take nothing, or at Ctrl-C: what was delivered is done
+            self._keep(
+                producer, partition, [replace(row, chosen=row.chosen and row.offset not in waiting) for row in rows]
+            )
+
+    def _refused(self, row: _Row, refused: Mapping[int, DeliveryError]) -> _Row:
+        """Without what waits since it was refused: the letter itself, or any of its topic."""
+        letter, error = row.letter, refused.get(row.offset)
+        if letter is None or not letter.goes:
+            return row
+        if isinstance(error, DeliveryRefused) and error.cause.name in _BECAUSE_OF_TOPIC:
+            self._refusals[letter.origin_topic] = _reason(error)
+        refusal = _reason(error) if error is not None else self._refusals.get(letter.origin_topic, "")
+        return replace(row, letter=replace(letter, refusal=refusal)) if refusal else row
+
+    def _refusal(self, topic: str) -> str:
+        """Why this topic takes no letter; empty if it seems to."""
+        if topic not in self._refusals:
+            self._refusals[topic] = "" if is_topic_name(topic) else f"{topic!r} is not a topic: {TOPIC_NAME_RULE}"
+            try:
+                if not self._refusals[topic]:
+                    self._consumer.partition_count(topic)
+            except TransportError as error:
+                if isinstance(error, RetriableError):
+                    raise
+                there_is_none = error.name in _NO_SUCH_TOPIC
+                self._refusals[topic] = f"there is no topic {topic}" if there_is_none else f"topic {topic}: {error}"
+        return self._refusals[topic]
 
     def _keep(self, producer: KafkaProducer, partition: TopicPartition, rows: Sequence[_Row]) -> None:
         dealt_with = self._account(partition, rows)
@@ -297,10 +294,10 @@ class DeadLetterReplay:
         """What is to be remembered once these rows are dealt with."""
         gap, next_offset, noted = partition in self._with_gap, None, []
         for row in rows:
-            gap |= row.letter is not None and not row.chosen
+            gap |= row.waits
             if not gap:
                 next_offset = row.offset + 1
-            elif row.letter is not None and row.chosen:
+            elif row.is_handled:
                 noted.append(row.offset)
         return _DealtWith(next_offset, noted, gap)
 
@@ -312,20 +309,22 @@ class DeadLetterReplay:
             if row.letter is None or not row.chosen:
                 continue
             letter = self._once(row.letter)
-            if not letter.stays and (which := (letter.origin_topic, letter.message_id)) in here:
+            if letter.goes and (which := (letter.origin_topic, letter.message_id)) in here:
                 letter = replace(letter, stays=_REPEATED)
-            elif not letter.stays:
+            elif letter.goes:
                 here.add(which)
             letters.append(letter)
         return letters
 
     def _once(self, letter: Letter) -> Letter:
-        repeated = not letter.stays and (letter.origin_topic, letter.message_id) in self._sent
+        repeated = letter.goes and (letter.origin_topic, letter.message_id) in self._sent
         return replace(letter, stays=_REPEATED) if repeated else letter
 
     def _remember(self, letters: Iterable[Letter]) -> None:
         for letter in letters:
-            if not letter.stays:
+            if self._left is not None and not letter.refusal:
+                self._left -= 1
+            if letter.goes:
                 self._sent[letter.origin_topic, letter.message_id] = None
         while len(self._sent) > _REMEMBERED_IDS:
             del self._sent[next(iter(self._sent))]
@@ -334,28 +333,28 @@ class DeadLetterReplay:
         """The letters that wait, and what is between them, in portions of one partition."""
         self._read_notes()
         size = _AT_ONCE if self._rate is None else max(1, min(_AT_ONCE, int(self._rate)))
-        left = self._limit
         for part in self._parts():
             rows: list[_Row] = []
             count = 0
             for message in part:
                 rows.append(self._row(part.topic_partition, message))
-                count += rows[-1].chosen
-                if count in (size, left):
+                count += rows[-1].is_handled
+                if count in (size, self._left):
                     yield part.topic_partition, rows
-                    left = None if left is None else left - count
-                    if left == 0:
+                    if self._left == 0:
                         return
                     rows, count = [], 0
             if rows:
                 yield part.topic_partition, rows
-                left = None if left is None else left - count
 
     def _row(self, partition: TopicPartition, message: Message) -> _Row:
         if dead_letters.is_note(message) or self._notes.has(partition, message.offset):
             return _Row(message.offset, None, chosen=False)
         letter = Letter.of(message, self._max_replays)
-        return _Row(message.offset, letter, chosen=self._chosen is None or self._chosen(letter))
+        chosen = self._chosen is None or self._chosen(letter)
+        if chosen and letter.goes:
+            letter = replace(letter, refusal=self._refusal(letter.origin_topic))
+        return _Row(message.offset, letter, chosen=chosen)
 
     def _read_notes(self) -> None:
         """Read everything once: a note comes behind the letters that it is of."""
@@ -449,10 +448,24 @@ class _GroupThatReadsOn:
         return
 
 
-def _hear(refused: list[int], offset: int, delivery: Delivery) -> None:
+def _hear(refused: dict[int, DeliveryError], offset: int, delivery: Delivery) -> None:
     """Note the letter whose message was refused itself; the others of its transaction are only aborted with it."""
-    if isinstance(delivery.error, DeliveryRefused | MessageTooLarge):
-        refused.append(offset)
+    if delivery.error is not None and _is_refusal(delivery.error):
+        refused[offset] = delivery.error
+
+
+def _is_refusal(error: DeliveryError) -> bool:
+    """Whether it is because of the message or its topic, so that others may be delivered."""
+    if isinstance(error, DeliveryRefused):
+        return error.permanent or error.cause.name in _BECAUSE_OF_TOPIC | _BECAUSE_OF_SIZE
+    return isinstance(error, MessageTooLarge)
+
+
+def _reason(error: DeliveryError) -> str:
+    """The same for letters of different sizes, so that they can be counted together."""
+    if isinstance(error, MessageTooLarge):
+        return f"larger than the {error.limit} bytes that topic {error.topic} takes"
+    return f"not taken by its topic: {error}"
 
 
 def _named(partitions: Iterable[TopicPartition]) -> str:

@@ -27,7 +27,11 @@ REPLAYS = "dead-letter-replays"  # of a message that was sent back: how often
 
 NOTE_KEY = b"dead-letter-note/"  # of a record that names letters which were dealt with; the group's name follows
 
+MAX_REPLAYS = 3
+
+_HEADERS = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
+_DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,84 @@ class Failure:
     error: Exception
     attempts: int
     first_failed_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as it was read. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty
+    where its writer did not say. ``replays``: how often the message was sent back before. ``stays``: why it cannot be
+    sent back; empty if it can. ``refusal``: why its topic did not take it, so that it waits for another run."""
+
+    message: Message
+    origin_topic: str
+    origin: str
+    group: str
+    error: str
+    attempts: int
+    replays: int
+    stays: str
+    first_failure_ms: int | None = None
+    refusal: str = ""
+
+    @classmethod
+    def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> Letter:
+        headers = dict(message.headers)
+
+        def text(name: str) -> str:
+            return (headers.get(name) or b"").decode(errors="replace")
+
+        def number(name: str) -> int:
+            digits = text(name)
+            return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
+
+        place = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET)
+        topic, replays = text(ORIGIN_TOPIC), number(REPLAYS)
+        stays = ""
+        if not topic:
+            stays = "it does not say which topic it came from"
+        elif VALUE_CUT_FROM in headers:
+            stays = "its value was cut"
+        elif replays >= max_replays:
+            stays = f"it was sent back {replays} times already: repair its reader first"
+        return cls(
+            message,
+            origin_topic=topic,
+            origin="/".join(filter(None, map(text, place))),
+            group=text(GROUP),
+            error=": ".join(filter(None, (text(ERROR_CLASS), text(ERROR_TEXT)))),
+            attempts=number(ATTEMPTS),
+            replays=replays,
+            stays=stays,
+            first_failure_ms=number(FIRST_FAILURE) or None,
+        )
+
+    @property
+    def place(self) -> str:
+        """Where the letter is, as ``topic/partition/offset``."""
+        return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
+
+    def original(self) -> Record:
+        """The message as it was, under the id that it had: readers know it by that. A header counts its replays."""
+        headers = [each for each in self.message.headers if each[0] != MESSAGE_ID_HEADER]
+        return Record(
+            self.message.value,
+            key=self.message.key,
+            headers=(
+                *(each for each in headers if not each[0].startswith(_HEADERS)),
+                (REPLAYS, b"%d" % (self.replays + 1)),
+            ),
+            message_id=self.message_id,
+        )
+
+    @property
+    def message_id(self) -> bytes:
+        """The id of the message that died, by which its readers know it."""
+        return dict(self.message.headers).get(ORIGIN_MESSAGE_ID) or self.message.message_id
+
+    @property
+    def goes(self) -> bool:
+        """Whether it is sent back."""
+        return not self.stays and not self.refusal
 
 
 def dead_letter(message: Message, failure: Failure, group: str) -> Record:

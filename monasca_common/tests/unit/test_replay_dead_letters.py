@@ -51,7 +51,13 @@ class ReplayDeadLettersTest(base.BaseTestCase):
         status, out, _ = self.run_program()
         self.assertEqual(0, status)
         self.assertIn("sent back to readings: readings.dlq/0/0", out)
-        self.assertEqual("2 sent back, 0 stay", out.splitlines()[-1])
+        self.assertEqual("2 sent back, 0 stay, 0 wait", out.splitlines()[-1])
+
+    def test_letters_of_a_topic_that_is_gone_wait_and_say_so(self):
+        self.kafka.broker.delete_topic("readings")
+        status, out, _ = self.run_program()
+        self.assertEqual((1, "1 sent back, 0 stay, 1 wait"), (status, out.splitlines()[-1]))
+        self.assertIn("waits, there is no topic readings: readings.dlq/0/0", out)
 
     def test_ctrl_c_ends_it_without_a_traceback_and_keeps_what_was_done(self):
         publish = self.producer.publish

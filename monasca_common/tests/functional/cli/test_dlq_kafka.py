@@ -37,7 +37,7 @@ class DlqCase(ClusterCommandCase):
             )
             for number in range(first, first + count)
         ]
-        self.put(self.letters, *records, partition=partition)
+        self.put(self.letters, *records, partition=partition, **{"message.max.bytes": 2_000_000})
 
     def ids(self):
         """How often each message is in the topic that it came from."""
@@ -54,6 +54,7 @@ class DlqCase(ClusterCommandCase):
 
 class TestReplay(DlqCase):
     def test_a_hundred_thousand_letters_interrupted_and_gone_on_with_go_back_once_each(self):
+        self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
         self.kill_at("replay.before_commit=kill@40")
@@ -64,7 +65,8 @@ class TestReplay(DlqCase):
         self.assertEqual((130, True), (process.returncode, "letters sent back" in out), err)
         self.kill_at("replay.after_commit=kill@10")
         self.assertLess(len(self.ids()), LETTERS)
-        self.replay()
+        status, out, _ = self.run_command("replay", *self.options, "--execute")
+        self.assertEqual((4, True), (status, "1 letter waits for another run: there is no topic gone" in out), out)
         ids = self.ids()
         self.assertEqual(({b"id-%d" % number for number in range(LETTERS)}, {1}), (set(ids), set(ids.values())))
 
@@ -103,17 +105,39 @@ class TestReplay(DlqCase):
         self.assertEqual((9, {1}), (len(self.ids()), set(self.ids().values())))
         self.assertIn("0 letters sent back", self.replay())
 
-    def test_a_letter_that_cannot_be_delivered_leaves_those_before_it_sent(self):
+    def test_letters_that_their_topics_refuse_wait_and_all_others_go_once(self):
         narrow = self.fixture.topic(config={"max.message.bytes": "1000"})
+        gone = self.fixture.topic()
+        self.admin.set_topic_config(self.letters, {"max.message.bytes": "2000000"})
         self.bury(3)
-        self.bury(1, first=3, origin=narrow, large="x" * 2000)
+        self.bury(2, first=3, origin=gone)
+        self.bury(1, first=5, origin=narrow, large="x" * 2000)
+        self.bury(2, first=6)
+        self.bury(1, first=8, large="x" * 1_500_000)
+        self.bury(1, first=9)
+        self.admin.delete_topic(gone)
+        for sent in (6, 0):
+            status, out, err = self.run_command("replay", *self.options, "--execute")
+            self.assertEqual((4 if sent else 1, True), (status, f"{sent} letters sent back" in out), (out, err))
+            self.assertIn(f"2 letters wait for another run: there is no topic {gone}", out)
+            self.assertIn("1 letter waits for another run: larger than the 1048588 bytes", out)
+            self.assertIn("4 letters wait, refused", err)
+        self.cluster.create_topic(gone, 1)
+        self.admin.set_topic_config(self.origin, {"max.message.bytes": "2000000"})
+        self.admin.set_topic_config(narrow, {"max.message.bytes": "2000000"})
+        self.assertIn("4 letters sent back", self.replay())
+        self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 2, 6, 7, 8, 9)}), self.ids())
+        self.assertEqual((2, 1), (len(self.read_all(gone)), len(self.read_all(narrow))))
+
+    def test_what_a_topic_refuses_only_as_it_is_written_holds_up_no_others(self):
+        compacted = self.fixture.topic(config={"cleanup.policy": "compact"})  # takes no message without a key
+        self.bury(2)
+        self.bury(2, first=2, origin=compacted)
         self.bury(2, first=4)
         status, out, err = self.run_command("replay", *self.options, "--execute")
-        self.assertEqual((4, True), (status, "3 letters sent back" in out), (out, err))
-        self.assertIn("left for the next run", err)
-        self.assertEqual({b"id-0", b"id-1", b"id-2"}, set(self.ids()))
-        self.replay("--origin", self.origin)
-        self.assertEqual(5, len(self.ids()))
+        self.assertEqual((4, True), (status, "4 letters sent back" in out), (out, err))
+        self.assertIn("2 letters wait for another run: not taken by its topic", out)
+        self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
 
     def test_a_look_sends_nothing(self):
         self.bury(2)

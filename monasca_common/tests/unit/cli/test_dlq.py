@@ -198,11 +198,29 @@ class ReplayTest(DlqCase):
     def test_what_is_not_delivered_is_status_4_after_what_was_is_said(self):
         self.bury(1)
         self.bury(1, origin="log")
-        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="log", count=None)
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="log", count=None)
         status, out, err = self.run_command("replay", "--execute")
         self.assertEqual((4, "metrics.dlq: 1 letter sent back\n"), (status, out))
         self.assertTrue(err.splitlines()[-1].startswith("monasca-common dlq replay: "))
         self.assertEqual({_LETTERS: 1}, self.kafka.broker.committed("monasca-dlq-replay"))
+
+    def test_what_its_topic_refuses_waits_is_counted_and_is_status_4(self):
+        self.bury(1)
+        self.bury(2, origin="gone")
+        self.bury(1, origin="log")
+        for words, verb in (((), "to be sent back"), (("--execute",), "sent back")):
+            status, out, err = self.run_command("replay", *words)
+            self.assertEqual(4, status)
+            self.assertEqual(
+                [f"metrics.dlq: 2 letters {verb}", "  2 letters wait for another run: there is no topic gone"],
+                out.splitlines()[:2],
+            )
+            self.assertIn("metrics.dlq: 2 letters wait", err)
+        (topic,) = self.told("list")["topics"]
+        self.assertEqual(["there is no topic gone"] * 2, [letter["waits"] for letter in topic["letters"]])
+        status, out, _ = self.run_command("replay", "--execute", "--json")
+        (topic,) = json.loads(out)["topics"]
+        self.assertEqual((1, 0, 2), (status, topic["sent"], topic["wait"]))
 
     def test_a_count_is_a_number(self):
         for option in ("--limit", "--max-replays"):
@@ -210,7 +228,7 @@ class ReplayTest(DlqCase):
 
     def test_none_delivered_is_status_1(self):
         self.bury(1)
-        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="metrics", count=None)
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic="metrics", count=None)
         self.assertEqual(1, self.run_command("replay", "--execute")[0])
 
     def test_progress_is_reported_on_standard_error_on_request_alone(self):

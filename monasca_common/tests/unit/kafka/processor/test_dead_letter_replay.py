@@ -45,10 +45,11 @@ class ReplayCase(base.BaseTestCase):
             self.write(LETTERS, *letters[-len(values) :])
 
     def replay(self, **arguments):
-        """(sent back, stayed) of one run."""
+        """(sent back, stayed) of one run; ``self.refused`` are the values of those that their topics did not take."""
         with self.kafka.consumer(LETTERS, "replay") as consumer:
             letters = list(DeadLetterReplay(consumer, **arguments).send(self.producer))
-        return sum(not letter.stays for letter in letters), sum(bool(letter.stays) for letter in letters)
+        self.refused = [letter.message.value for letter in letters if letter.refusal]
+        return sum(letter.goes for letter in letters), sum(bool(letter.stays) for letter in letters)
 
     def committed(self):
         return self.kafka.broker.committed("replay").get(TopicPartition(LETTERS, 0))
@@ -178,9 +179,53 @@ class ChoiceTest(ReplayCase):
         self.assertEqual((8, 2), (len(self.values(TOPIC)), len(self.values(OTHER))))
 
     def test_a_letter_that_was_not_delivered_is_in_no_note(self):
-        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=2)
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=2)
         self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
         self.assertEqual([b"one", b"three", b"four"], self.waiting())
+
+    def test_what_was_delivered_behind_one_that_was_not_is_in_a_note(self):
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=TOPIC, nth=1)
+        self.assertRaises(UndeliveredError, self.replay_of, b"two", b"four")
+        self.assertEqual([b"one", b"two", b"three"], self.waiting())
+
+
+class RefusalTest(ReplayCase):
+    def setUp(self):
+        super().setUp()
+        self.die(b"one")
+        self.die(b"two", topic=OTHER)
+        self.die(b"three")
+
+    def test_a_letter_that_its_topic_refuses_waits_and_those_behind_it_go(self):
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
+        self.assertEqual((2, 0), self.replay())
+        self.assertEqual(([b"two"], 1), (self.refused, self.committed()))
+        self.assertEqual((0, 0), self.replay())
+        self.assertEqual([b"two"], self.refused)
+        self.kafka.broker.clear_faults()
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual(([b"one", b"three"] * 2, [b"two"] * 2), (self.values(TOPIC), self.values(OTHER)))
+
+    def test_where_there_is_no_such_topic_any_more_nothing_is_sent_and_the_others_go(self):
+        self.kafka.broker.delete_topic(OTHER)
+        with self.kafka.consumer(LETTERS, "replay") as consumer:
+            reasons = [letter.refusal for letter in DeadLetterReplay(consumer).letters()]
+        self.assertEqual(["", f"there is no topic {OTHER}", ""], reasons)
+        self.assertEqual((2, 0), self.replay())
+        self.assertEqual([b"two"], self.refused)
+        self.kafka.broker.create_topic(OTHER, 1)
+        self.assertEqual((1, 0), self.replay())
+        self.assertEqual([b"two"], self.values(OTHER))
+
+    def test_what_names_no_topic_waits_too(self):
+        self.write(LETTERS, Record(b"x", headers=((headers_of.ORIGIN_TOPIC, b"a b"),)))
+        self.assertEqual((3, 0), self.replay())
+        self.assertEqual([b"x"], self.refused)
+
+    def test_the_limit_counts_none_of_them(self):
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=1)
+        self.assertEqual((1, 0), self.replay(limit=1))
+        self.assertEqual(([b"one"], [b"two"] * 2), (self.refused, self.values(OTHER)))
 
 
 class RepeatTest(ReplayCase):
@@ -275,10 +320,10 @@ class ProgressTest(ReplayCase):
         self.assertEqual([b"one", b"three"], self.values(TOPIC)[-2:])
         self.assertEqual([b"two", b"two"], self.values(OTHER))
 
-    def test_what_was_not_delivered_is_not_committed_and_what_was_before_it_is(self):
+    def test_what_brokers_do_not_take_now_is_not_committed_and_what_was_before_it_is(self):
         self.die(b"one")
         self.die(b"two", topic=OTHER)
-        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
+        self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), topic=OTHER, count=None)
 
         self.assertRaises(UndeliveredError, self.replay)
 
