@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from monasca_common.kafka import (
     DeadLetters,
@@ -24,6 +24,8 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.monitoring.audit.reader_audit import ReaderAudit
+from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.notification.settings import StreamOf
 
@@ -156,6 +158,7 @@ class NotificationMember:
     def _serve(self) -> None:
         """One consumer, from its first poll to its close."""
         with contextlib.ExitStack() as stack:
+            hooks = [self._progress, *_audit_hooks(self._stream, stack)]
             producer = open_producer(self._stream.producer)
             stack.callback(producer.close, _CLOSE_SECONDS)
             consumer = open_consumer(self._stream.consumer)
@@ -169,7 +172,7 @@ class NotificationMember:
                 dead_letters=DeadLetters(),
                 order="key",
                 threads=self._threads,
-                hooks=[self._progress],
+                hooks=hooks,
             )
             self._processor, self._consumer = processor, consumer
             stack.callback(self._forget)
@@ -177,3 +180,9 @@ class NotificationMember:
             if not self._stopping.is_set():
                 self._failure = ""
                 processor.run()
+
+
+def _audit_hooks(stream: StreamOf, stack: contextlib.ExitStack) -> Iterator[Hook]:
+    if stream.audit is not None:
+        reporter = AuditReporter(stream.audit, stream.producer, "notification", stream.consumer.group_id)
+        yield ReaderAudit(stack.enter_context(reporter))

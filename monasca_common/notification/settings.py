@@ -28,6 +28,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import is_topic_name
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
 from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.notification import legacy
 from monasca_common.notification.calm import CalmRules, Inhibition
@@ -361,10 +362,14 @@ class RetrySettings:
 
 @dataclass(frozen=True, slots=True)
 class StreamOf:
-    """A topic that is read: its consumer, and the producer of its dead letters and of retries."""
+    """A topic that is read: its consumer, and the producer of its dead letters and of retries.
+
+    ``audit``: ``None``: what is handled is not reported.
+    """
 
     consumer: ConsumerSettings
     producer: ProducerSettings
+    audit: AuditSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,7 +463,12 @@ def _periodic(conf: cfg.ConfigOpts) -> StreamOf:
 
 def _stream(conf: cfg.ConfigOpts, group: str) -> StreamOf:
     register(conf, group)
-    return StreamOf(consumer_settings(conf, group), replace(producer_settings(conf, group), transactional_id=None))
+    audit = audit_settings(conf)
+    return StreamOf(
+        consumer_settings(conf, group),
+        replace(producer_settings(conf, group), transactional_id=None),
+        audit if audit.enabled else None,
+    )
 
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:

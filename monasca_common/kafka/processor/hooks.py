@@ -36,10 +36,11 @@ class Hook:
         """The dead letter is acknowledged; its message is not committed yet."""
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These offsets (next to read) are about to be committed."""
+        """These offsets (next to read) are about to be committed, alone or in a transaction."""
 
     def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
-        """What came of each partition's commit; ``None`` is success."""
+        """What came of each partition's commit; ``None`` is success, `TransactionError` that its transaction was
+        aborted. A process that ends without knowing calls it not at all."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were given up, their finished work committed."""

@@ -180,7 +180,9 @@ class Processor:
         self._transactions: TransactionalPublisher | None = None
         self._dead_letters: DeadLetterPublisher | None = None
         if producer is not None and transactional:
-            publisher = self._transactions = TransactionalPublisher(producer, consumer, self._lanes, self._tracker)
+            publisher = self._transactions = TransactionalPublisher(
+                producer, consumer, self._lanes, self._tracker, self._hooks
+            )
         elif producer is not None:
             publisher = AcknowledgedPublisher(producer, self._clock, self._log_limit)
         if dead_letters is not None and publisher is not None:

@@ -13,6 +13,7 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import RetriableError, TransactionError, UndeliveredError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record
+from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import Abandoned, raise_if_pointless, shrink_to_fit
 from monasca_common.kafka.processor.queues import Lane, Lanes
@@ -34,11 +35,14 @@ class TransactionalPublisher:
     until the polling thread has called `rewind`.
     """
 
-    def __init__(self, producer: KafkaProducer, consumer: KafkaConsumer, lanes: Lanes, tracker: OffsetTracker) -> None:
+    def __init__(
+        self, producer: KafkaProducer, consumer: KafkaConsumer, lanes: Lanes, tracker: OffsetTracker, hooks: Hooks
+    ) -> None:
         self._producer = producer
         self._consumer = consumer
         self._lanes = lanes
         self._tracker = tracker
+        self._hooks = hooks
         self._one_at_a_time = threading.Lock()
         self._aborted = threading.Event()
 
@@ -85,17 +89,20 @@ class TransactionalPublisher:
             try:
                 with self._producer.transaction() as transaction:
                     yield
+                    self._hooks.call("before_commit", {part.topic_partition: part.next_offset})
                     fail_point("processor.in_transaction")
                     transaction.commit_offsets(self._consumer, Batch((part,)))
             except (TransactionError, RetriableError, UndeliveredError) as error:
                 self._aborted.set()
                 self._lanes.drop(self._lanes.partitions())
+                self._hooks.call("after_commit", {part.topic_partition: error})
                 LOG.warning("a transaction was aborted, its inputs are read again: %s", error)
                 if isinstance(error, UndeliveredError):
                     raise
                 raise Abandoned from error
             self._tracker.done_range(part.topic_partition, part.epoch, part.start_offset, part.next_offset)
             self._tracker.committed({part.topic_partition: OffsetAndEpoch(part.epoch, part.next_offset)})
+            self._hooks.call("after_commit", {part.topic_partition: None})
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
         report = self._producer.publish(topic, records, timeout=_ACKNOWLEDGE_SECONDS)

@@ -35,6 +35,7 @@ class Journal:
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._pending: dict[str, AuditReport] = {}
+        self._held: set[str] = set()  # ids of those that are not to be sent yet
         self._sizes: dict[str, int] = {}  # in bytes, of what is pending
         self._pending_bytes = 0
         self._file_bytes = 0
@@ -47,18 +48,26 @@ class Journal:
                 f"folder in group [audit] cannot be used ({error}): name a folder that this service may write to"
             ) from error
 
-    def add(self, report: AuditReport) -> None:
-        """It is on the disk when this returns; a disk that is full is logged, and the report is in memory alone."""
+    def add(self, report: AuditReport, *, held: bool = False) -> None:
+        """It is on the disk when this returns; a disk that is full is logged, and the report is in memory alone.
+        ``held``: it is not `pending` before `release`, unless this process is killed: then it is for the next one."""
         with self._lock:
             self._keep(report)
+            if held:
+                self._held.add(report.id)
+
+    def release(self, ids: Iterable[str] | None = None) -> None:
+        """Hold these no longer, or any."""
+        with self._lock:
+            self._held.difference_update(list(self._held) if ids is None else ids)
 
     def pending(self) -> list[AuditReport]:
-        """In the order in which they were added."""
+        """What is to be sent, in the order in which it was added."""
         with self._lock:
-            return list(self._pending.values())
+            return [report for report in self._pending.values() if report.id not in self._held]
 
     def done(self, ids: Iterable[str]) -> None:
-        """Forget reports that are acknowledged."""
+        """Forget reports that are acknowledged, or that became untrue."""
         with self._lock:
             for report in ids:
                 self._drop(report)
@@ -136,6 +145,7 @@ class Journal:
     def _drop(self, report: str) -> None:
         if self._pending.pop(report, None) is not None:
             self._pending_bytes -= self._sizes.pop(report)
+            self._held.discard(report)
 
     def _write_anew(self) -> None:
         """Into another file, without what is acknowledged: whenever this process is killed, one of them has all."""

@@ -3,7 +3,9 @@
 
 It costs a few operations for each batch and none for each message: event times are in the log, and its counter has
 them. So nothing that is committed can be missing from the journal, whenever the process is killed. What is written down
-and not committed was handled as well; it is handled again, and a set of offsets has each once.
+and not committed was handled as well; it is handled again, and a set of offsets has each once. What a transaction
+handled is reported if that was committed, and not if it was aborted; a process that is killed before it knows leaves it
+to the next one to report, and what was not committed is handled again.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from monasca_common.kafka import Batch, Hook
+from monasca_common.kafka import Batch, Hook, TransactionError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.monitoring.audit.reports import HandledRange
@@ -34,17 +36,28 @@ class ReaderAudit(Hook):
         self._positions = {} if positions is None else positions
         self._polled: dict[TopicPartition, deque[_Polled]] = defaultdict(deque)
         self._known: set[TopicPartition] = set()  # those that were reported since they were assigned
+        self._held: str | None = None  # the report of the commit that is on its way; there is one at a time
 
     def after_poll(self, batch: Batch) -> None:
         for part in batch.partitions:
+            polled = self._polled[part.topic_partition]
+            while polled and polled[-1].first >= part.start_offset:
+                polled.pop()  # the reader went back
             first_ms = part.slice(0, 1).timestamps[0]
-            self._polled[part.topic_partition].append(_Polled(part.start_offset, part.next_offset, first_ms))
+            polled.append(_Polled(part.start_offset, part.next_offset, first_ms))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         now_ms = self._reporter.clock.time_ms()
         ranges = [each for partition, end in offsets.items() for each in self._ranges(partition, end, now_ms)]
+        self.after_commit({})  # of the one before nobody knows what came of it
         if ranges:
-            self._reporter.handled(ranges)
+            self._held = self._reporter.handled(ranges, held=True)
+
+    def after_commit(self, outcomes: Mapping[TopicPartition, Exception | None]) -> None:
+        if self._held is not None:
+            aborted = any(isinstance(error, TransactionError) for error in outcomes.values())
+            self._reporter.settle(self._held, aborted=aborted)
+            self._held = None
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
         self.after_lost(partitions)

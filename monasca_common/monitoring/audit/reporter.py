@@ -72,6 +72,7 @@ class AuditReporter:
 
     def close(self) -> None:
         """Report what is left; what no broker acknowledges in a few seconds is sent at the next start."""
+        self._journal.release()
         self._ended.set()
         self._thread.join(_CLOSE_SECONDS + self._producer_settings.publish_timeout_seconds)
         self._producer.close(_CLOSE_SECONDS)
@@ -85,11 +86,23 @@ class AuditReporter:
         """What a source counted itself."""
         self._add(counts=tuple(counts))
 
-    def handled(self, ranges: Iterable[HandledRange]) -> None:
-        """What a reader has handled. It is on the disk when this returns: commit the offsets after that."""
+    def handled(self, ranges: Iterable[HandledRange], *, held: bool = False) -> str:
+        """What a reader has handled. It is on the disk when this returns: commit the offsets after that.
+
+        ``held``: it is sent once `settle` is called with the id that this returns, at the close, or by the next process
+        if this one is killed before: whatever is not committed is then read, and handled, again.
+        """
         fail_point("audit.before_journal")
-        self._add(handled=tuple(ranges))
+        report_id = self._add(handled=tuple(ranges), held=held)
         fail_point("audit.after_journal")
+        return report_id
+
+    def settle(self, report_id: str, *, aborted: bool) -> None:
+        """Send what was held, or, if its transaction was aborted, forget it."""
+        if aborted:
+            self._journal.done([report_id])
+        else:
+            self._journal.release([report_id])
 
     def report(self) -> bool:
         """Count, journal and send; whether all is acknowledged. The reporter's own thread calls it regularly."""
@@ -130,20 +143,23 @@ class AuditReporter:
             for (topic, bucket_ms), count in counter.take().items():
                 yield AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
 
-    def _add(self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = ()) -> None:
-        self._journal.add(
-            AuditReport(
-                id=uuid.uuid4().hex,
-                tier=self._tier,
-                application=self._application,
-                host=socket.gethostname(),
-                instance=self._instance,
-                sent_ms=self.clock.time_ms(),
-                bucket_seconds=self.settings.bucket_seconds,
-                counts=counts,
-                handled=handled,
-            )
+    def _add(
+        self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = (), held: bool = False
+    ) -> str:
+        """The id of the report."""
+        report = AuditReport(
+            id=uuid.uuid4().hex,
+            tier=self._tier,
+            application=self._application,
+            host=socket.gethostname(),
+            instance=self._instance,
+            sent_ms=self.clock.time_ms(),
+            bucket_seconds=self.settings.bucket_seconds,
+            counts=counts,
+            handled=handled,
         )
+        self._journal.add(report, held=held)
+        return report.id
 
     def _run(self) -> None:
         while True:

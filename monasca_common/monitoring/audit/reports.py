@@ -23,7 +23,7 @@ LOG = "broker"
 #: They count, by id, what arrived in the log of another cluster.
 COPIES = frozenset({"mirror"})
 #: A tier of any other name reads the log, and reports which offsets it has handled.
-READERS = ("database", "spark")
+READERS = ("database", "notification", "spark")
 
 
 #: A clock may be wrong by so much. Messages of later times are left out: they would never be old enough to forget.

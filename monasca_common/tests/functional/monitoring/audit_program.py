@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An audited source or reader for crash tests: ``python -m … '<json>'``, with ``MONASCA_FAIL_POINTS`` armed.
 
-A source sends ``messages`` and ends; a reader ends once its group has committed that many. ``mutant`` takes a guarantee
-of the audit away.
+A source sends ``messages`` and ends; a reader ends once its group has committed that many, alone or in transactions.
+``mutant`` takes a guarantee of the audit away.
 """
 
+import contextlib
 import json
 import sys
 import threading
@@ -24,6 +25,7 @@ from monasca_common.monitoring.audit.settings import AuditSettings
 
 _LOOK_SECONDS = 0.05
 _SOURCE_BULK = 20
+_TIERS = {"source": "producer", "reader": "database", "transactional": "spark"}
 
 
 class ReportsAfterTheCommit(ReaderAudit):
@@ -66,9 +68,18 @@ def read(told, connection, reporter):
     settings = ConsumerSettings(connection, (told["topic"],), told["group"], batch_size=20, group_instance_id="one")
     kind = ReportsAfterTheCommit if told["mutant"] == "reports_after_the_commit" else ReaderAudit
     admin = Admin({"bootstrap.servers": told["servers"]})
-    with open_consumer(settings) as consumer:
+    with contextlib.ExitStack() as stack:
+        consumer = stack.enter_context(open_consumer(settings))
+        transactional = told["role"] == "transactional"
+        producing = ProducerSettings(connection, transactional_id=told["group"] if transactional else None)
         # Hooks after a commit are called in reverse: the kill comes before the mutant's report.
-        processor = Processor(consumer, lambda part: None, hooks=[kind(reporter), _Killed()])
+        processor = Processor(
+            consumer,
+            lambda part: None,
+            producer=stack.enter_context(open_producer(producing)),
+            transactional=transactional,
+            hooks=[kind(reporter), _Killed()],
+        )
         runs = threading.Thread(target=processor.run)
         runs.start()
         while runs.is_alive() and sum(admin.group_offsets(told["group"]).values()) < told["messages"]:
@@ -84,9 +95,8 @@ def main(told):
     )
     if told["mutant"] == "new_ids":
         new_ids_for_old_reports()
-    tier, work = ("producer", send) if told["role"] == "source" else ("database", read)
-    with AuditReporter(settings, ProducerSettings(connection), tier, told["group"]) as reporter:
-        work(told, connection, reporter)
+    with AuditReporter(settings, ProducerSettings(connection), _TIERS[told["role"]], told["group"]) as reporter:
+        (send if told["role"] == "source" else read)(told, connection, reporter)
 
 
 if __name__ == "__main__":

@@ -188,53 +188,66 @@ class TestAuditCrash(AuditCase):
     """Sources and readers that are killed where it hurts are followed by others; the books balance."""
 
     def run_program(self, role, messages, fail_points="", mutant=""):
+        self.run_programs((role, fail_points), messages=messages, mutant=mutant)
+
+    def run_programs(self, *roles, messages, mutant=""):
+        """All at once. ``roles``: each with its fail points."""
+        running = [(self.start_program(*each, messages, mutant), each[1]) for each in roles]
+        for process, fail_points in running:
+            self.assertEqual(-signal.SIGKILL if fail_points else 0, process.wait(PATIENCE_SECONDS))
+
+    def start_program(self, role, fail_points, messages, mutant):
         told = {
             "servers": self.servers,
             "topic": self.topic,
             "reports": self.reports,
             "folder": self.folder,
-            "group": self.group,
+            "group": f"{self.group}-{role}",
             "role": role,
             "messages": messages,
             "mutant": mutant,
         }
         environment = {**os.environ, "MONASCA_FAIL_POINTS": fail_points}
-        command = [sys.executable, "-m", _PROGRAM, json.dumps(told)]
-        done = subprocess.run(command, env=environment, timeout=PATIENCE_SECONDS, check=False)
-        self.assertEqual(-signal.SIGKILL if fail_points else 0, done.returncode)
+        process = subprocess.Popen([sys.executable, "-m", _PROGRAM, json.dumps(told)], env=environment)
+        self.addCleanup(process.kill)
+        return process
 
     def test_whoever_is_killed_leaves_neither_a_false_loss_nor_a_false_duplicate(self):
         with self.counting():
             self.run_program("source", 100)
-            self.read_all()
+            self.read_all("reader", "transactional")
             self.run_program("source", 100, "audit.after_publish=kill@2")
-            for point in (
-                "audit.before_journal",
-                "audit.after_journal",
-                "processor.before_commit",
-                "test.after_commit",
+            for alone, in_transaction in (
+                ("audit.before_journal", "audit.before_journal"),
+                ("audit.after_journal", "audit.after_journal"),
+                ("processor.before_commit", "processor.in_transaction"),
+                ("test.after_commit", "test.after_commit"),
             ):
                 self.run_program("source", 20)
-                self.run_program("reader", self.in_log(), f"{point}=kill@1")
+                roles = ("reader", f"{alone}=kill@1"), ("transactional", f"{in_transaction}=kill@1")
+                self.run_programs(*roles, messages=self.in_log())
             self.run_program("source", 20)
-            self.read_all()
+            self.read_all("reader", "transactional")
             self.seen("broker", self.in_log())
             self.wait_until(lambda: not self.missing(), lambda: str(self.show()))
 
         self.assertEqual(0, self.total("broker", "duplicates"))
-        self.assertEqual(self.in_log(), self.total("database", "messages"))
+        self.assertEqual({self.in_log()}, {self.total(tier, "messages") for tier in ("database", "spark")})
 
     def test_a_reader_that_reports_after_its_commit_is_found_out(self):
         mutant = "reports_after_the_commit"
+        readers = ("reader", "transactional")
         with self.counting():
             self.run_program("source", 100)
-            self.read_all()
+            self.read_all(*readers)
             self.run_program("source", 100)
-            self.run_program("reader", self.in_log(), "test.after_commit=kill@1", mutant)
+            killed = [(role, "test.after_commit=kill@1") for role in readers]
+            self.run_programs(*killed, messages=self.in_log(), mutant=mutant)
             self.run_program("source", 100)
-            self.read_all()
+            self.read_all(*readers)
             self.seen("broker", self.in_log())
-            self.wait_until(lambda: self.total("database", "lost"), lambda: str(self.show()))
+            for tier in ("database", "spark"):
+                self.wait_until(lambda tier=tier: self.total(tier, "lost"), lambda: str(self.show()))
 
     def test_a_report_that_is_sent_again_with_another_id_is_found_out(self):
         with self.counting():
@@ -243,14 +256,14 @@ class TestAuditCrash(AuditCase):
             self.seen("broker", self.in_log())
             self.wait_until(lambda: self.total("broker", "expected") > self.in_log(), lambda: str(self.show()))
 
-    def read_all(self):
-        self.run_program("reader", self.in_log())
+    def read_all(self, *roles):
+        self.run_programs(*((role, "") for role in roles), messages=self.in_log())
 
     def in_log(self):
         return sum(self.fixture.cluster.admin.end_offsets(self.partitions()).values())
 
     def missing(self):
-        return sum(self.total(tier, what) for tier in ("broker", "database") for what in ("lost", "late"))
+        return sum(self.total(tier, what) for tier in ("broker", "database", "spark") for what in ("lost", "late"))
 
 
 @contextlib.contextmanager

@@ -26,6 +26,9 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.runs import union
+from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.status_server import StatusServer
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.notification.http_sender import HttpSender
@@ -81,9 +84,9 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
         )
         return StreamOf(consumer, self.kafka.producer_settings())
 
-    def start(self, *, processing=None, timeout=10.0, calm=None, **retry):
+    def start(self, *, processing=None, timeout=10.0, calm=None, audit=None, **retry):
         settings = NotificationSettings(
-            self.stream(CHANGES),
+            dataclasses.replace(self.stream(CHANGES), audit=audit),
             self.stream(RETRIES),
             self.database.settings,
             ProcessorSettings(**(processing or {})),
@@ -178,6 +181,20 @@ class DeliveryTest(ServiceCase):
         self.publish(b"{", topic=RETRIES)
         self.until(lambda: receiver.requests and len(self.letters(CHANGES)) == 2, "two letters and a request")
         self.until(lambda: len(self.letters(RETRIES)) == 1, "a letter")
+
+    def test_what_is_handled_is_reported_to_the_audit_dead_letters_included(self):
+        self.kafka.broker.create_topic("monasca-audit", 1)
+        folder = self.useFixture(fixtures.TempDir()).path
+        stop = self.start(audit=AuditSettings(enabled=True, report_seconds=3600.0, folder=folder))
+        self.publish(self.alarm(1).message, b"{", self.alarm(2).message)
+        self.until(lambda: self.committed(CHANGES) == 3, "the commit")
+        stop()
+
+        found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
+        ranges = [(each.topic, each.first, each.next) for report in found for each in report.handled]
+        self.assertEqual({("notification", f"g-{CHANGES}")}, {(each.tier, each.application) for each in found})
+        self.assertEqual({CHANGES}, {topic for topic, _, _ in ranges})
+        self.assertEqual(((0, 3),), union(tuple((first, following) for _, first, following in ranges)))
 
 
 class HangingHostTest(ServiceCase):
@@ -478,6 +495,13 @@ class MessagesTest(base.BaseTestCase):
 
 
 class SettingsOfServiceTest(ConfigurationTestCase):
+    def test_every_topic_is_audited_where_the_file_says_so(self):
+        audited = self.settings(audit="enabled = true\nfolder = /nowhere")
+        streams = (audited.changes, audited.retries, audited.periodic)
+
+        self.assertEqual({"/nowhere"}, {each.audit.folder for each in streams})
+        self.assertIsNone(self.settings().changes.audit)
+
     def settings(self, *lines, **groups):
         groups = {"database": "connection = sqlite:////nowhere/x", "storage": "driver = sqlite", **groups}
         return notification_settings(self.with_kafka(*lines, **groups))

@@ -5,6 +5,7 @@ from oslotest import base
 
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import Abandoned
 from monasca_common.kafka.processor.queues import Lanes
@@ -52,7 +53,9 @@ class TransactionalOutboxTest(base.BaseTestCase):
         clock = ImpatientClock()
         self.consumer = Consumer(clock)
         self.lanes = Lanes(clock, batch_size=10, fill_seconds=0.0)
-        self.publisher = TransactionalPublisher(ProducerWithoutBrokers(), self.consumer, self.lanes, OffsetTracker(100))
+        self.publisher = TransactionalPublisher(
+            ProducerWithoutBrokers(), self.consumer, self.lanes, OffsetTracker(100), Hooks(())
+        )
         self.lanes.add(PartitionBatch(A, 1, [Raw()]))
         self.lane, self.task = self.lanes.next()
 

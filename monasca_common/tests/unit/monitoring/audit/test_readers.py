@@ -5,10 +5,15 @@ import random
 
 import fixtures
 
-from monasca_common.kafka import Processor
+from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
+from monasca_common.kafka.errors import FatalError, RetriableError
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reports import COPIES
+from monasca_common.tests.unit.kafka.transactional_memory import (
+    TransactionalMemoryConsumer,
+    TransactionalMemoryProducer,
+)
 from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
 ONE = TopicPartition(TOPIC, 0)
@@ -114,6 +119,19 @@ class ReadersTest(AuditCase):
 
         self.assertEqual((8, 4, 4, 0), self.figures()[0, "database"])
 
+    def test_what_is_polled_again_further_back_is_reported_as_it_is_committed(self):
+        self.fill(10)
+        self.count()
+        (part,) = self.poll().partitions
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            for first, following in ((0, 5), (5, 10), (0, 5), (5, 10)):
+                hook.after_poll(Batch((part.slice(first, following),)))
+            hook.before_commit({ONE: 5})
+            reporter.report()
+
+        self.assertEqual((10, 5, 0, 5), self.figures()[0, "database"])
+
     def test_delays_are_those_of_the_oldest_message_of_a_range(self):
         self.fill(3, bucket=0)
         self.clock.advance(5)
@@ -132,6 +150,75 @@ class ReadersTest(AuditCase):
                 drained = self.kafka.drain(Processor(consumer, lambda part: None, hooks=[hook]))
 
         self.assertEqual(5, drained.committed[ONE])
+
+
+class Committing(TransactionalMemoryProducer):
+    def send_offsets(self, offsets, group_metadata, timeout):
+        self.offsets = offsets
+
+    def commit_transaction(self, timeout):
+        if (error := self.outcomes.pop(0)) is not None:
+            raise error
+        self.group.offsets.update(self.offsets)
+
+
+class TransactionsTest(AuditCase):
+    """What a transactional processor handled is reported if its transaction was committed, or may have been."""
+
+    def setUp(self):
+        super().setUp()
+        self.kafka.producer().publish(TOPIC, [Record(b"x", partition=0)] * 10).raise_for_undelivered()
+        self.count()
+        settings = self.kafka.producer_settings(transactional_id="one", transaction_timeout_seconds=0.0)
+        self.transactional = KafkaProducer(settings, self.opened_transport)
+        self.addCleanup(self.transactional.close, 1.0)
+        self.seen = []
+
+    def opened_transport(self, batch_bytes, on_error):
+        settings = self.kafka.producer_settings()
+        self.client = Committing(settings, batch_bytes=batch_bytes, on_error=on_error)
+        self.client.group = self.kafka.broker.group("readers")
+        return self.client
+
+    def handle(self, part):
+        """What is reported of the former attempts is in ``seen``."""
+        self.reporter_of_reader.report()
+        self.seen.append(self.handled())
+
+    def handled(self):
+        return [(each.first, each.next) for report in self.reports() for each in report.handled]
+
+    def read_in_transactions(self, *outcomes):
+        """``outcomes``: what each attempt to commit raises, or ``None``."""
+        self.client.outcomes = list(outcomes)
+        reading = self.kafka.consumer_settings(TOPIC, "readers")
+        with (
+            self.reporter("notification", "readers") as self.reporter_of_reader,
+            KafkaConsumer(reading, TransactionalMemoryConsumer(reading)) as consumer,
+        ):
+            processor = Processor(
+                consumer,
+                self.handle,
+                producer=self.transactional,
+                transactional=True,
+                hooks=[ReaderAudit(self.reporter_of_reader)],
+            )
+            try:
+                self.kafka.drain(processor)
+            finally:
+                self.reporter_of_reader.report()
+                self.seen.append(self.handled())
+
+    def test_what_an_aborted_transaction_handled_is_reported_once_it_is_handled_again(self):
+        self.read_in_transactions(TransportError("refused"), None)
+
+        self.assertEqual([[], [], [(0, 10)]], self.seen)
+
+    def test_what_may_have_been_committed_is_reported_at_the_end(self):
+        self.assertRaises(FatalError, self.read_in_transactions, RetriableError("no answer"))
+
+        self.assertEqual([[], []], self.seen)
+        self.assertEqual([(0, 10)], self.handled())
 
 
 class CounterTest(AuditCase):

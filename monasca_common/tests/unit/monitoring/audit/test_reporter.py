@@ -41,6 +41,16 @@ class ReporterTest(AuditCase):
         self.assertEqual(["r0", "r1"], [report.id for report in self.reports()])
         self.assertEqual([], self.files())
 
+    def test_what_was_held_when_a_process_was_killed_is_sent_by_the_next_one(self):
+        journal = Journal(self.folder)
+        journal.add(self.audit_report("held"), held=True)
+        self.assertEqual([], journal.pending())
+        journal.close()
+        after = self.opened_journal()
+        after.adopt()
+
+        self.assertEqual(["held"], [report.id for report in after.pending()])
+
     def test_a_report_that_is_cut_off_by_a_full_disk_spoils_none_after_it(self):
         journal = Journal(self.folder)
         write = os.write
