@@ -13,10 +13,10 @@ from typing import Any
 from monasca_common.cli import message_view, progress
 from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, positive
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
-from monasca_common.cli.log_reader import LogReader
 from monasca_common.kafka import FencedError, Letter, TopicPartition
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
 from monasca_common.models import times
+from monasca_common.monitoring.log_reading import LogReader
 
 _MAX_REPLAYS = 3
 _LISTED = 20

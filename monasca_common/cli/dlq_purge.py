@@ -16,9 +16,9 @@ from monasca_common.cli import progress
 from monasca_common.cli.command import NOTHING_FOUND
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
 from monasca_common.cli.dlq import count_letters
-from monasca_common.cli.log_reader import LogReader
 from monasca_common.kafka import Letter, Message, TopicPartition, dead_letters
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.log_reading import LogReader
 
 _TELL_EVERY = 1000
 

@@ -29,7 +29,7 @@ from monasca_common.monitoring.lag import (
     PartitionState,
     partition_lag,
 )
-from monasca_common.monitoring.log_reading import read_partitions
+from monasca_common.monitoring.log_reading import LogReader
 
 _VERSION = 1
 _SURVEY = b'{"survey":"lag"}'
@@ -193,7 +193,7 @@ def read_history(
     if count is None:
         return None
     starts = admin.first_offsets(TopicPartition(topic, number) for number in range(count))
-    messages = read_partitions(connection, starts, timeout_seconds=timeout_seconds)
+    messages = LogReader(connection, most_seconds=timeout_seconds).messages(starts, admin.end_offsets(starts))
     return history_of((message.key, message.value) for message in messages)
 
 

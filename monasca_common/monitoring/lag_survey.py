@@ -17,7 +17,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord, commit_record
 from monasca_common.monitoring.lag import Commit, LagWindow, LogLook, PartitionState, expected_start
 from monasca_common.monitoring.lag_history import LagHistory, end_at
-from monasca_common.monitoring.log_reading import read_partitions
+from monasca_common.monitoring.log_reading import LogReader
 
 # How many windows it looks back, so that commits which come seldom still fill one.
 _LOOK_BACK = 10
@@ -37,9 +37,8 @@ class LagSurvey:
         self, admin: Admin, connection: ConnectionSettings, window: LagWindow, *, timeout_seconds: float
     ) -> None:
         self._admin = admin
-        self._connection = connection
+        self._reader = LogReader(connection, most_seconds=timeout_seconds)
         self._window = window
-        self._timeout_seconds = timeout_seconds
         self._times: dict[tuple[TopicPartition, int], int] = {}
 
     def groups(self) -> list[str]:
@@ -120,7 +119,7 @@ class LagSurvey:
         partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
         starts = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms)) if partitions else {}
         known = {partition: start for partition, start in starts.items() if start is not None}
-        for message in read_partitions(self._connection, known, timeout_seconds=self._timeout_seconds):
+        for message in self._reader.messages(known, self._admin.end_offsets(known)):
             record = commit_record(message.key, message.value, message.timestamp_ms or 0)
             if record is not None and record.group in groups:
                 found[record.group, record.partition].append(record)
@@ -137,17 +136,15 @@ class LagSurvey:
             for (each, at), time_ms in self._times.items()
             if (each, at) in wanted and at >= logs.firsts[each]
         }
-        missing = sorted(wanted - self._times.keys())
-        while missing:
-            # One consumer reads a partition at one offset: groups that are elsewhere in it have the next turn.
-            turn = dict(reversed(missing))
-            missing = [(each, at) for each, at in missing if turn[each] != at]
-            begins = {each: max(at, logs.firsts[each]) for each, at in turn.items()}
-            for message in read_partitions(
-                self._connection, begins, timeout_seconds=self._timeout_seconds, only_first=True
-            ):
-                partition = TopicPartition(message.topic, message.partition)
-                self._times.setdefault((partition, turn[partition]), message.timestamp_ms or 0)
+        missing: dict[TopicPartition, list[int]] = defaultdict(list)
+        for each, at in sorted(wanted - self._times.keys()):
+            missing[each].append(at)
+        begins = {each: [max(at, logs.firsts[each]) for at in offsets] for each, offsets in missing.items()}
+        for message in self._reader.at(begins, logs.ends):
+            partition = TopicPartition(message.topic, message.partition)
+            waiting = missing[partition]
+            while waiting and waiting[0] <= message.offset:
+                self._times[partition, waiting.pop(0)] = message.timestamp_ms or 0
         return self._times
 
     def _ends_at(

@@ -1,48 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads partitions from an offset to their ends, as no group: nothing is asked of one, nor committed to it."""
+"""Reads chosen offsets of logs, as no group: nothing is asked of one, nor committed to it."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
-from monasca_common.kafka import GivenStarts, Message, RetriableError, open_consumer
+from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 
-_NAME = "monasca-lag"  # a consumer needs the name of a group; this one never gets an offset
+_NAME = "monasca-log-reader"  # a consumer needs the name of a group; this one never gets an offset
 _POLL_SECONDS = 0.2
 _POLL_MESSAGES = 5000
-_MIB = 1024 * 1024
+_FEW_MESSAGES = 100
+_PATIENCE_SECONDS = 30.0
+_BUFFER_BYTES = 8 * 1024 * 1024
 
 
-def read_partitions(
-    connection: ConnectionSettings,
-    starts: Mapping[TopicPartition, int],
-    *,
-    timeout_seconds: float,
-    only_first: bool = False,
-) -> Iterator[Message]:
-    """What is in these partitions from each start to the end of the log; or the first message of each.
+class LogReader:
+    """``patience_seconds``: how long it waits for messages that are known to be there. ``most_seconds``: how long a
+    reading may take in all; whoever takes what it has found is waited for."""
 
-    Raises `RetriableError` when time is up before every partition is read: what was not read is not known.
-    """
-    if not starts:
-        return
-    settings = ConsumerSettings(connection, (_NAME,), _NAME, buffer_bytes=_MIB, topic_check_seconds=0.0)
-    missing = set(starts)
-    deadline = time.monotonic() + timeout_seconds
-    with open_consumer(settings, partitions=starts, listener=GivenStarts(starts)) as consumer:
-        while missing and time.monotonic() < deadline:
-            for part in consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS).partitions:
-                yield from part
-                if only_first:
-                    missing.discard(part.topic_partition)
-                    consumer.pause([part.topic_partition])
-            missing -= consumer.take_ends().keys()
-    if missing:
-        first = min(missing)
-        raise RetriableError(
-            f"{first.topic}/{first.partition} and {len(missing) - 1} more could not be read within "
-            f"{timeout_seconds:g} s, so nothing is known of lag: try again, or look at fewer groups"
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        *,
+        patience_seconds: float = _PATIENCE_SECONDS,
+        most_seconds: float = math.inf,
+    ) -> None:
+        self._settings = ConsumerSettings(
+            connection, (_NAME,), _NAME, buffer_bytes=_BUFFER_BYTES, topic_check_seconds=0.0
         )
+        self._patience_seconds = patience_seconds
+        self._most_seconds = most_seconds
+
+    def messages(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> Generator[Message, None, None]:
+        """What is in each partition from its start up to its end.
+
+        Raises `RetriableError` where it is not read in time: what was not read is not known.
+        """
+        left = {partition for partition, start in starts.items() if start < ends[partition]}
+        if not left:
+            return
+        waiting = _Waiting(self._patience_seconds, self._most_seconds)
+        with self._open({partition: starts[partition] for partition in left}) as consumer:
+            while left:
+                batch = consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS)
+                _check(batch.errors)
+                for part in batch.partitions:
+                    end = ends[part.topic_partition]
+                    yield from (message for message in part if message.offset < end)
+                    if part.next_offset >= end:
+                        left.discard(part.topic_partition)
+                        consumer.pause([part.topic_partition])
+                left -= {
+                    partition for partition, at in consumer.take_ends().items() if at.next_offset >= ends[partition]
+                }
+                waiting.check(left, came=bool(batch.partitions))
+
+    def at(
+        self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
+    ) -> Iterator[Message]:
+        """The first message at or behind each of these offsets, which ascend, each message once; none from its end on.
+        Raises `RetriableError` as `messages`."""
+        left = {partition: list(wanted) for partition, wanted in offsets.items()}
+        if not left:
+            return
+        waiting = _Waiting(self._patience_seconds, self._most_seconds)
+        with self._open({partition: wanted[0] for partition, wanted in left.items()}) as consumer:
+            while left:
+                batch = consumer.poll(_FEW_MESSAGES, timeout=_POLL_SECONDS)
+                _check(batch.errors)
+                reached = consumer.take_ends()
+                for part in batch.partitions:
+                    wanted = left.get(part.topic_partition)
+                    for message in part if wanted else ():
+                        if wanted and wanted[0] <= message.offset < ends[part.topic_partition]:
+                            yield message
+                            wanted[:] = [offset for offset in wanted if offset > message.offset]
+                    if wanted and part.next_offset < wanted[0]:
+                        consumer.seek(part.topic_partition, wanted[0])
+                    if not wanted or part.next_offset >= ends[part.topic_partition]:
+                        _finish(consumer, left, part.topic_partition)
+                for partition in reached.keys() & left.keys():
+                    if (consumer.position(partition) or 0) >= left[partition][0]:
+                        _finish(consumer, left, partition)
+                waiting.check(left, came=bool(batch.partitions))
+
+    def follow(self, starts: Mapping[TopicPartition, int], done: Callable[[], bool]) -> Iterator[Message]:
+        """What is there and what comes, until ``done``, which is asked several times a second."""
+        with self._open(starts) as consumer:
+            while not done():
+                batch = consumer.poll(_POLL_MESSAGES, timeout=_POLL_SECONDS)
+                _check(batch.errors)
+                yield from batch
+
+    def _open(self, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:
+        return open_consumer(self._settings, partitions=starts, listener=GivenStarts(starts))
+
+
+class _Waiting:
+    """How long a reading has taken, and since when nothing has come."""
+
+    def __init__(self, patience_seconds: float, most_seconds: float) -> None:
+        self._patience_seconds = patience_seconds
+        self._most_seconds = most_seconds
+        self._began = self._heard = time.monotonic()
+
+    def check(self, left: set[TopicPartition] | dict[TopicPartition, list[int]], *, came: bool) -> None:
+        """Raises `RetriableError` if these were not read in time. ``came``: whether anything has come just now."""
+        now = time.monotonic()
+        if came:
+            self._heard = now
+        if left and now - self._began > self._most_seconds:
+            raise RetriableError(
+                f"{_place(left)} and {len(left) - 1} more could not be read within {self._most_seconds:g} s: try "
+                "again, or ask for less"
+            )
+        if left and now - self._heard > self._patience_seconds:
+            raise RetriableError(
+                f"no message for {self._patience_seconds:g} s, and {_place(left)} has more: look at the brokers"
+            )
+
+
+def _place(partitions: set[TopicPartition] | dict[TopicPartition, list[int]]) -> str:
+    first = min(partitions)
+    return f"{first.topic}/{first.partition}"
+
+
+def _finish(consumer: KafkaConsumer, left: dict[TopicPartition, list[int]], partition: TopicPartition) -> None:
+    left.pop(partition, None)
+    consumer.pause([partition])
+
+
+def _check(errors: tuple[Exception, ...]) -> None:
+    for error in errors:
+        if not isinstance(error, RetriableError):
+            raise error

@@ -3,23 +3,22 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from monasca_common.kafka import Admin, GivenStarts, Letter, RetriableError, dead_letters, open_consumer
+from monasca_common.kafka import Admin, Letter, dead_letters
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
+from monasca_common.monitoring.log_reading import LogReader
 
 DLQ_GROUP = "monasca-dlq-replay"
 _SUFFIX = ".dlq"
 _LOOKED_AT = 500
 _SHOWN_CHARACTERS = 300
-_MIB = 1024 * 1024
-_POLL_SECONDS = 0.2
-_NAME = "monasca-dashboard"  # this group never gets an offset: the dashboard only reads
 
 EMPTY = PanelView(
     "dead-letters",
@@ -59,9 +58,8 @@ class DeadLetterGatherer:
         self, admin: Admin, connection: ConnectionSettings, names: Iterable[str], *, timeout_seconds: float
     ) -> None:
         self._admin = admin
-        self._connection = connection
+        self._reader = LogReader(connection, most_seconds=timeout_seconds)
         self._names = frozenset(names)
-        self._timeout_seconds = timeout_seconds
         self._known: dict[str, tuple[Mapping[TopicPartition, tuple[int, int]], DeadLetterFigures]] = {}
 
     def __call__(self, _now_ms: int) -> tuple[DeadLetterFigures, ...]:
@@ -84,27 +82,16 @@ class DeadLetterGatherer:
         if known is not None and known[0] == spans:
             return known
         waiting = sum(max(0, end - start) for start, end in spans.values())
-        reasons = _reasons(self._letters(topic, spans)) if waiting else ()
+        reasons = _reasons(self._letters(spans)) if waiting else ()
         return spans, DeadLetterFigures(topic, waiting, reasons)
 
-    def _letters(self, topic: str, spans: Mapping[TopicPartition, tuple[int, int]]) -> list[Letter]:
+    def _letters(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> list[Letter]:
         """The first of them. Raises `RetriableError` where they do not come in time."""
-        settings = ConsumerSettings(self._connection, (topic,), _NAME, buffer_bytes=_MIB, topic_check_seconds=0.0)
-        missing = {partition: end for partition, (start, end) in spans.items() if start < end}
-        starts = {partition: spans[partition][0] for partition in missing}
-        found: list[Letter] = []
-        deadline = time.monotonic() + self._timeout_seconds
-        with open_consumer(settings, partitions=starts, listener=GivenStarts(starts)) as consumer:
-            while missing and len(found) < _LOOKED_AT:
-                if time.monotonic() > deadline:
-                    raise RetriableError(f"{topic} could not be read within {self._timeout_seconds:g} s")
-                for part in consumer.poll(_LOOKED_AT, timeout=_POLL_SECONDS).partitions:
-                    found += [Letter.of(message) for message in part if not dead_letters.is_note(message)]
-                    if part.next_offset >= missing.get(part.topic_partition, 0):
-                        missing.pop(part.topic_partition, None)
-                for partition in consumer.take_ends():
-                    missing.pop(partition, None)
-        return found[:_LOOKED_AT]
+        starts = {partition: start for partition, (start, _) in spans.items()}
+        ends = {partition: end for partition, (_, end) in spans.items()}
+        with contextlib.closing(self._reader.messages(starts, ends)) as messages:
+            letters = (Letter.of(message) for message in messages if not dead_letters.is_note(message))
+            return list(itertools.islice(letters, _LOOKED_AT))
 
 
 def _reasons(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:

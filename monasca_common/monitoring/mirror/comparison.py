@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 from monasca_common.kafka import Admin, ConfigurationError, Message
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.monitoring.log_reading import LogReader
 from monasca_common.monitoring.mirror.positions import MirrorPosition, read_positions
-from monasca_common.monitoring.mirror.reading import read_log
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 
 _MOST_UNMATCHED = 500_000  # messages of one partition without a counterpart, in 150 MB of memory
@@ -272,7 +272,8 @@ def _starts(
 
 
 def _read(connection: ConnectionSettings, partition: TopicPartition, start: int, end: int) -> Iterator[Message]:
-    return read_log(connection, partition, start, end, timeout_seconds=_PATIENCE_SECONDS)
+    reader = LogReader(connection, patience_seconds=_PATIENCE_SECONDS)
+    return reader.messages({partition: start}, {partition: end})
 
 
 def _since(messages: Iterable[Message], since_ms: int | None) -> Iterator[Message]:

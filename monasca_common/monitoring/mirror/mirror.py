@@ -21,6 +21,7 @@ from monasca_common.kafka import (
     Clock,
     ConfigurationError,
     FencedError,
+    GivenStarts,
     KafkaConsumer,
     KafkaProducer,
     Message,
@@ -32,20 +33,21 @@ from monasca_common.kafka import (
     TopicPartition,
     failures_in_a_row,
     open_admin,
+    open_consumer,
     open_producer,
     restart_delay_seconds,
 )
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.settings import MIB, ProducerSettings
+from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
 from monasca_common.monitoring.mirror import positions
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
-from monasca_common.monitoring.mirror.reading import open_reader
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.monitoring.mirror.topics import MirrorPlan, check_clusters, plan_topics
 
 LOG = logging.getLogger(__name__)
 
+_NAME = "monasca-mirror"  # a consumer needs the name of a group; this one never gets an offset
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 5.0
 _PACE_SECONDS = 1.0
@@ -107,7 +109,7 @@ class Mirror:
             producer.init_transactions()
             at = self._claim(producer, plan)
             starts = {partition: position.next_offset for partition, position in at.items()}
-            consumer = open_reader(settings.source, starts, buffer_bytes=_BUFFER_BYTES)
+            consumer = _open_reader(settings, starts)
             stack.callback(consumer.close, _CLOSE_SECONDS)
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
@@ -266,6 +268,12 @@ class Mirror:
         due = began + size / self._settings.max_bytes_per_second
         while (left := due - self._clock.monotonic()) > 0 and not stopping.wait(min(left, _PACE_SECONDS)):
             self._status.turn.turned()
+
+
+def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:
+    topics = tuple(sorted({partition.topic for partition in starts}))
+    consumer = ConsumerSettings(settings.source, topics, _NAME, buffer_bytes=_BUFFER_BYTES)
+    return open_consumer(consumer, partitions=starts, listener=GivenStarts(starts))
 
 
 def copy_of(message: Message) -> Record:

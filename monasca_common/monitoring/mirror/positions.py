@@ -18,7 +18,7 @@ import msgspec
 from monasca_common.kafka import Admin, ConfigurationError, Message, Record
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.mirror.reading import read_log
+from monasca_common.monitoring.log_reading import LogReader
 
 POSITIONS_TOPIC = "monasca-mirror-positions"
 # Longer than brokers leave the transaction of a dead mirror open.
@@ -90,8 +90,8 @@ def read_positions(admin: Admin, target: ConnectionSettings) -> Positions:
     """
     if POSITIONS_TOPIC not in admin.partition_counts():
         return {}
-    start, end = admin.first_offsets([_LOG])[_LOG], admin.end_offsets([_LOG], open_transactions=True)[_LOG]
-    return positions_in(read_log(target, _LOG, start, end, timeout_seconds=_PATIENCE_SECONDS))
+    starts, ends = admin.first_offsets([_LOG]), admin.end_offsets([_LOG], open_transactions=True)
+    return positions_in(LogReader(target, patience_seconds=_PATIENCE_SECONDS).messages(starts, ends))
 
 
 def positions_in(messages: Iterable[Message]) -> Positions:
