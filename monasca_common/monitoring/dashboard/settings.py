@@ -26,7 +26,7 @@ class DashboardSettings:
         "127.0.0.1",
         help="The address to listen on. One that other machines reach needs a login, and TLS or allow_plain_http.",
     )
-    port: int = option(8075, type=OptionType.PORT, help="The port to listen on.")
+    port: int = option(8076, type=OptionType.PORT, help="The port to listen on.")
     tls_certificate: str | None = option(
         None, help="The file with the certificate of the dashboard and those between it and its authority, as PEM."
     )

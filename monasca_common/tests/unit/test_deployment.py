@@ -20,6 +20,7 @@ from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
 from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.settings import lag_settings
 from monasca_common.monitoring.status_server import STATUS_PATHS
 from monasca_common.notification import service as notification
@@ -164,6 +165,16 @@ class ConfigurationsTest(ConfiguredTestCase):
             self.assertEqual(port_of(name, config), int(url[0]))
             self.assertIn(url[1], PATHS[name])
         self.assertEqual(["127.0.0.1:8070:8070"], spec["api"]["ports"])
+
+    def test_the_default_port_of_the_dashboard_is_no_other_service_s(self):
+        files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix in (".conf", ".yml", ".yaml")]
+        ports = {
+            int(port)
+            for path in files
+            for port in re.findall(r"(?:(?m:^\w*port = )|127\.0\.0\.1:|containerPort: )(\d+)", path.read_text())
+        }
+        self.assertIn(port_of("lag", (DEPLOY / "systemd" / "monasca.conf").read_text()), ports)
+        self.assertNotIn(DashboardSettings().port, ports)
 
     def test_the_driver_is_found_where_executors_look_for_it(self):
         text = (DEPLOY / "kubernetes" / "monasca.conf").read_text()

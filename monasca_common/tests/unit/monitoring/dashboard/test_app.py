@@ -19,7 +19,7 @@ from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.lag import LagStatus, LagVerdict
 
 PASSWORD = "correct horse battery"
-HOST = {"Host": "127.0.0.1:8075"}
+HOST = {"Host": "127.0.0.1:8076"}
 
 
 class Users:
@@ -137,7 +137,7 @@ class HeadersTest(AppCase):
         self.assertEqual(400, client.simulate_get("/", headers={"Host": "evil.example.org"}).status_code)
         for host in ("localhost:http", "[::1]:x", "[::1", "a:b:c", ""):
             self.assertEqual(400, client.simulate_get("/", headers={"Host": host}).status_code, host)
-        for host in ("localhost:8075", "127.0.0.1", "[::1]:8075"):
+        for host in ("localhost:8076", "127.0.0.1", "[::1]:8075"):
             self.assertEqual(200, client.simulate_get("/", headers={"Host": host}).status_code, host)
 
     def test_with_tls_cookies_are_secure(self):
