@@ -6,9 +6,11 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import selectors
 import socket
 import struct
 import threading
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -26,7 +28,9 @@ LOG = logging.getLogger(__name__)
 _THREADS = 16
 _CONNECTIONS = 200
 _SILENT_SECONDS = 10  # a client that sends nothing, or takes nothing, for so long is dropped
-_REQUEST_SECONDS = 10.0  # within which a request has to come, however many pieces it comes in
+_REQUEST_SECONDS = 10.0  # within which a request has to come, and its answer has to go, in however many pieces
+_WAITED_FOR_AT_AN_ADDRESS = 8  # a browser has six connections
+_IDLE_AT_AN_ADDRESS = 50  # as proxies keep
 _MOST_BODY_BYTES = 8193  # one more than a form may have
 _STOP_SECONDS = 3
 _WORKER_SILENT_SECONDS = 60
@@ -41,28 +45,97 @@ class DashboardLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
         self.error_log.propagate = True
 
 
+class ClientWaits:
+    """The connections whose clients are waited for by a thread. Of an address there are ``most``: one more ends the
+    one that has been waited for longest, so that an address that is slow, or reconnects, holds up itself alone."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[Any]] = {}
+
+    def begin(self, conn: Any) -> None:
+        with self._lock:
+            same = self._waiting.setdefault(_address(conn), [])
+            if len(same) >= self._most:
+                _cut(same.pop(0))
+            same.append(conn)
+
+    def end(self, conn: Any) -> None:
+        with self._lock:
+            same = self._waiting.get(_address(conn), [])
+            if conn in same:
+                same.remove(conn)
+            if not same:
+                self._waiting.pop(_address(conn), None)
+
+
 class DashboardWorker(ThreadWorker):  # type: ignore[misc]  # it has no annotations
-    """Drops a client whose request does not come in time: drop by drop, a few would have all threads for days."""
+    """Drops a client that is too slow: drop by drop, a few would have all threads for days. A connection has no thread
+    until its client has sent something."""
 
     request_seconds = _REQUEST_SECONDS
     _here = threading.local()
 
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.waits = ClientWaits(_WAITED_FOR_AT_AN_ADDRESS)
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Called by the thread that accepts."""
+        if conn.initialized or conn.data_ready:
+            super().enqueue_req(conn)
+            return
+        self._end_longest_idle(_address(conn))
+        conn.set_timeout()
+        self.pending_conns.append(conn)
+        self.poller.register(conn.sock, selectors.EVENT_READ, partial(self.on_pending_socket_readable, conn))
+
+    def _end_longest_idle(self, address: str) -> None:
+        """Where an address has as many connections without a request as it may."""
+        idle = [(conn, own) for own in (self.pending_conns, self.keepalived_conns) for conn in own]
+        same = [(conn, own) for conn, own in idle if _address(conn) == address]
+        if len(same) < _IDLE_AT_AN_ADDRESS:
+            return
+        conn, own = min(same, key=lambda each: each[0].timeout)
+        own.remove(conn)
+        self.poller.unregister(conn.sock)
+        self.nr_conns -= 1
+        conn.close()
+
     def handle(self, conn: Any) -> Any:
         """Called in a thread, for each request."""
-        limit = self._here.limit = threading.Timer(self.request_seconds, _cut, (conn,))
+        self._here.wait = partial(self._waited_for, conn)
+        with contextlib.ExitStack() as waited:
+            self._here.waited = waited
+            waited.enter_context(self._waited_for(conn))
+            return super().handle(conn)
+
+    @contextlib.contextmanager
+    def _waited_for(self, conn: Any) -> Iterator[None]:
+        limit = threading.Timer(self.request_seconds, _cut, (conn,))
         limit.daemon = True
         limit.start()
+        self.waits.begin(conn)
         try:
-            return super().handle(conn)
+            yield
         finally:
+            self.waits.end(conn)
             limit.cancel()
 
     @classmethod
     def read_first(cls, app: Any, environ: dict[str, Any], start_response: Any) -> Any:
-        """The application ``app`` of WSGI, once its request is here: what it does then may take longer."""
+        """The application ``app`` of WSGI, once its request is here: what it does then may take longer. Its answer is
+        waited for as its request was."""
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(_MOST_BODY_BYTES))
-        cls._here.limit.cancel()
-        return app(environ, start_response)
+        cls._here.waited.close()
+        answer = app(environ, start_response)
+        cls._here.waited.enter_context(cls._here.wait())
+        return answer
+
+
+def _address(conn: Any) -> str:
+    return str(conn.client[0])
 
 
 def _cut(conn: Any) -> None:

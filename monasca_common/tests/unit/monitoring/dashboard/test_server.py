@@ -2,6 +2,7 @@
 """A request has to come in time, and what is done with it may take its time."""
 
 import os
+import selectors
 import socket
 import threading
 from functools import partial
@@ -10,7 +11,7 @@ from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 from oslotest import base
 
-from monasca_common.monitoring.dashboard.server import DashboardLog, DashboardWorker
+from monasca_common.monitoring.dashboard.server import ClientWaits, DashboardLog, DashboardWorker
 
 _HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n"
 _PATIENCE_SECONDS = 60
@@ -38,7 +39,7 @@ class RequestTimeTest(base.BaseTestCase):
 
     def answer(self, environ, start_response):
         self.bodies.append(environ["wsgi.input"].read())
-        self.is_limited = not Worker._here.limit.finished.is_set()
+        self.waiting = dict(self.worker.waits._waiting)
         start_response("200 OK", [("Content-Length", "0")])
         return []
 
@@ -74,4 +75,43 @@ class RequestTimeTest(base.BaseTestCase):
         self.client.sendall(_HEAD % 5 + b"\r\na=b&c")
         self.worker.handle(self.conn)
         self.assertIn(b"200 OK", self.client.recv(1000))
-        self.assertEqual(([b"a=b&c"], False), (self.bodies, self.is_limited))
+        self.assertEqual(([b"a=b&c"], {}), (self.bodies, self.waiting))
+        self.assertEqual({}, self.worker.waits._waiting)
+
+    def test_a_connection_has_no_thread_before_its_client_sends_something(self):
+        self.worker.poller = selectors.DefaultSelector()
+        self.addCleanup(self.worker.poller.close)
+        self.worker.tpool = None  # nothing may be put there
+        self.worker.enqueue_req(self.conn)
+        self.assertEqual([self.conn], list(self.worker.pending_conns))
+
+    def test_of_an_address_with_many_idle_connections_the_longest_idle_one_ends(self):
+        self.worker.poller = selectors.DefaultSelector()
+        self.addCleanup(self.worker.poller.close)
+        self.worker.nr_conns = 52
+        conns, clients = zip(*(self.pair("10.0.0.1") for _ in range(51)), strict=True)
+        other, others_client = self.pair("10.0.0.2")
+        for conn in (other, *conns):
+            self.worker.enqueue_req(conn)
+        self.assertEqual([other, *conns[1:]], list(self.worker.pending_conns))
+        self.assertEqual((b"", 51), (clients[0].recv(1), self.worker.nr_conns))
+
+    def pair(self, address):
+        client, server = socket.socketpair()
+        for each in (client, server):
+            self.addCleanup(each.close)
+        client.settimeout(_PATIENCE_SECONDS)
+        return TConn(self.worker.cfg, server, (address, 1), ("127.0.0.1", 2)), client
+
+    def test_of_an_address_with_many_slow_requests_the_oldest_one_ends_and_no_other_address_s(self):
+        waits = ClientWaits(2)
+        conns, clients = zip(*(self.pair(f"10.0.0.{last}") for last in (1, 2, 1, 1)), strict=True)
+        for conn in conns:
+            waits.begin(conn)
+        self.assertEqual(b"", clients[0].recv(1))
+        for client in clients[1:]:
+            client.setblocking(False)
+            self.assertRaises(BlockingIOError, client.recv, 1)
+        for conn in conns:
+            waits.end(conn)
+        self.assertEqual({}, waits._waiting)
