@@ -121,6 +121,8 @@ def _measured(
         found = api.find("/v2.0/metrics/statistics", asked, pages=_ROW_PAGES)
     series: dict[str, ChartSeries] = {}
     for each in found.elements:  # one that did not end on its page goes on in the next
+        if not _is_chosen(question, each["dimensions"]):
+            continue
         before = series[each["id"]].points if each["id"] in series else ()
         rows = each["measurements" if function == RAW else "statistics"]
         points = tuple((_time_ms(row[0]), float(row[1])) for row in rows)
@@ -139,6 +141,8 @@ def _bands(api: ApiReader, question: ChartQuestion, start_ms: int, now_ms: int) 
         asked["metric_dimensions"] = _dimensions(question)
     bands: list[StateBand] = []
     for alarm in api.find("/v2.0/alarms", asked).elements:
+        if not any(_is_chosen(question, metric["dimensions"]) for metric in alarm["metrics"]):
+            continue
         history = api.find(f"/v2.0/alarms/{alarm['id']}/state-history", {"start_time": iso(start_ms)}, pages=2)
         bands += state_bands(alarm, history.elements, start_ms, now_ms)
     return tuple(bands)
@@ -170,7 +174,18 @@ def _values(found: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
 
 
 def _dimensions(question: ChartQuestion) -> str:
-    return ",".join(f"{key}:{value}" for key, value in sorted(question.dimensions.items()))
+    """As the API is asked for them: of a value that its query cannot hold, the key alone; see `_is_chosen`."""
+    return ",".join(
+        key if _has_separator(value) else f"{key}:{value}" for key, value in sorted(question.dimensions.items())
+    )
+
+
+def _has_separator(value: str) -> bool:
+    return "," in value or "|" in value
+
+
+def _is_chosen(question: ChartQuestion, dimensions: Mapping[str, str]) -> bool:
+    return all(dimensions.get(key) == value for key, value in question.dimensions.items() if _has_separator(value))
 
 
 def iso(time_ms: int) -> str:

@@ -25,6 +25,7 @@ HOUR_MS = 3_600_000
 ALARM = {
     "id": "a1",
     "alarm_definition": {"name": "cpu high"},
+    "metrics": [{"name": "cpu", "dimensions": {"hostname": "web"}}],
     "state": "OK",
     "created_timestamp": iso(NOW_MS - 2 * HOUR_MS),
 }
@@ -71,6 +72,19 @@ class ReadChartTest(base.BaseTestCase):
         query, headers = asked["/v2.0/metrics/measurements"]
         self.assertEqual("token", headers["X-auth-token"])
         self.assertEqual(("hostname:web", iso(NOW_MS - 6 * HOUR_MS)), (query["dimensions"], query["start_time"]))
+
+    def test_a_value_that_the_query_of_the_api_cannot_hold_is_chosen_here(self):
+        name = "web, the|old one"
+        api = AnsweringApi(
+            measurements=[series("1", (NOW_MS, 1), host=name), series("2", (NOW_MS, 2))],
+            alarms=[ALARM, {**ALARM, "id": "a2", "metrics": [{"name": "cpu", "dimensions": {"hostname": name}}]}],
+        )
+        chart = self.read(ChartQuestion("cpu", {"hostname": name, "disk": "sda"}), api)
+        asked = {path: query for path, query, _, _ in api.asked}
+        self.assertEqual("disk:sda,hostname", asked["/v2.0/metrics/measurements"]["dimensions"])
+        self.assertEqual([name], [each.dimensions["hostname"] for each in chart.series])
+        self.assertIn("/v2.0/alarms/a2/state-history", asked)
+        self.assertNotIn("/v2.0/alarms/a1/state-history", asked)
 
     def test_averages_are_the_apis_and_aggregates_stand_beside(self):
         api = AnsweringApi(
