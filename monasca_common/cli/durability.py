@@ -88,7 +88,7 @@ def _late(survey: LagSurvey, topics: Sequence[TopicDurability], history: LagHist
         for partition, found in partitions.items():
             lags[partition.topic].append(found.lag)
         for name in sorted(lags.keys() & known.keys()):
-            yield from retention_findings(known[name], group, group_lag(lags[name]))
+            yield from retention_findings(name, group, group_lag(lags[name]))
 
 
 def _row(finding: Finding) -> tuple[str, str, str, str, str]:

@@ -76,18 +76,18 @@ def durability_findings(topic: TopicDurability) -> list[Finding]:
     return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
 
 
-def retention_findings(topic: TopicDurability, group: str, lag: LagVerdict) -> Iterator[Finding]:
+def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:
     """Whether retention removes messages before this group has read them. ``lag``: the group's in this topic."""
     if lag.truncated:
         text = (
             f"group {group} has committed offsets {lag.truncated:,} beyond the end of the log: a replica that was "
             "behind became the leader, or the topic was recreated, and what was acknowledged is lost; see `lag show`"
         )
-        yield Finding(topic.name, Severity.ERROR, "truncated", (), text)
+        yield Finding(topic, Severity.ERROR, "truncated", (), text)
     if lag.deleted:
         text = f"{lag.deleted:,} messages were removed by retention before group {group} had read them: raise "
         yield Finding(
-            topic.name,
+            topic,
             Severity.ERROR,
             "deleted_unread",
             (),
@@ -100,7 +100,7 @@ def retention_findings(topic: TopicDurability, group: str, lag: LagVerdict) -> I
                 f"group {group} has not read messages that retention removes in {lag.headroom_seconds:,.0f} s: raise "
                 "retention.ms or retention.bytes now, then make the group faster"
             )
-            yield Finding(topic.name, Severity.WARNING, "retention_near", (), text)
+            yield Finding(topic, Severity.WARNING, "retention_near", (), text)
 
 
 def _settings(topic: TopicDurability) -> Iterator[Finding]:

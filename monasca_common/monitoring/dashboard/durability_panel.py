@@ -4,12 +4,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
+from monasca_common.monitoring.dashboard.lag_panel import GroupFigures
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, count, panel_of
-from monasca_common.monitoring.durability import Finding, Severity, durability_findings, topic_durability
+from monasca_common.monitoring.durability import (
+    Finding,
+    Severity,
+    durability_findings,
+    retention_findings,
+    topic_durability,
+)
+from monasca_common.monitoring.lag import group_lag
 
 _NAMED = 3
 
@@ -17,8 +26,8 @@ EMPTY = PanelView(
     "durability",
     "Durability",
     "",
-    "Settings and replicas of topics by which acknowledged messages can be lost, or not be written. The same as "
-    "monasca-common durability check.",
+    "Settings and replicas of topics by which acknowledged messages can be lost, or not be written, and what retention "
+    "deletes before it is read. The same as monasca-common durability check.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}
@@ -43,17 +52,20 @@ class DurabilityGatherer:
         return DurabilityFigures(len(topics), tuple(each for topic in topics for each in durability_findings(topic)))
 
 
-def durability_panel(snapshot: Snapshot[DurabilityFigures], now_ms: int) -> PanelView:
+def durability_panel(snapshot: Snapshot[DurabilityFigures], readers: Iterable[GroupFigures], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         figures = snapshot.figures
         assert figures is not None, "it is called where there are figures"
-        same = _same(figures.findings)
-        named = {finding.topic for finding in figures.findings}
+        findings = sorted(
+            (*figures.findings, *_retention(readers)), key=lambda each: each.severity is not Severity.ERROR
+        )
+        same = _same(findings)
+        named = {finding.topic for finding in findings}
         return replace(
             empty,
             summary=f"{count(figures.topics - len(named), 'topic is', 'topics are')} safe, {len(named)} not.",
             columns=_COLUMNS,
-            rows=tuple(_row(finding, [finding.topic]) for finding in figures.findings),
+            rows=tuple(_row(finding, [finding.topic]) for finding in findings),
             digest=tuple(_row(findings[0], [each.topic for each in findings]) for findings in same),
             concerns=tuple(_concern(findings) for findings in same),
         )
@@ -61,7 +73,16 @@ def durability_panel(snapshot: Snapshot[DurabilityFigures], now_ms: int) -> Pane
     return panel_of(snapshot, EMPTY, shown, now_ms)
 
 
-def _same(findings: tuple[Finding, ...]) -> list[list[Finding]]:
+def _retention(readers: Iterable[GroupFigures]) -> Iterator[Finding]:
+    for group in readers:
+        lags = defaultdict(list)
+        for partition, lag in group.partitions.items():
+            lags[partition.topic].append(lag)
+        for topic in sorted(lags):
+            yield from retention_findings(topic, group.name, group_lag(lags[topic]))
+
+
+def _same(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Those that say the same of several topics, together."""
     found: dict[tuple[Severity, str], list[Finding]] = defaultdict(list)
     for finding in findings:

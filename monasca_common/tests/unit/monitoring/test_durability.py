@@ -59,7 +59,7 @@ class TestRetentionFindings(base.BaseTestCase):
         """Of a topic that keeps messages for 1000 s, by its time or by its size."""
         age_seconds = 1000.0 - (headroom_seconds or 0.0)
         lag = LagVerdict(LagStatus.OK, 5, age_seconds, deleted, headroom_seconds, 1.0, truncated)
-        return [each.rule for each in retention_findings(_SOUND, "slow", lag)]
+        return [each.rule for each in retention_findings(_SOUND.name, "slow", lag)]
 
     def test_messages_that_were_removed_unread_are_an_error(self):
         self.assertEqual(["deleted_unread"], self.found(deleted=3, headroom_seconds=0.0))

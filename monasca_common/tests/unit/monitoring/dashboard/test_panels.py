@@ -205,15 +205,22 @@ class DurabilityPanelTest(base.BaseTestCase):
 
     def test_the_same_finding_of_many_topics_is_one_problem(self):
         findings = tuple(self.finding(f"topic-{number:03}") for number in range(40))
-        view = durability_panel(Snapshot(DurabilityFigures(100, findings), 0), 0)
+        view = durability_panel(Snapshot(DurabilityFigures(100, findings), 0), (), 0)
         self.assertEqual("60 topics are safe, 40 not.", view.summary)
         (concern,) = view.concerns
         self.assertEqual("40 topics (topic-000, topic-001, topic-002 …): there is one copy", concern.text)
         self.assertEqual((40, 1), (len(view.rows), len(view.digest)))
 
     def test_a_warning_is_not_an_error(self):
-        view = durability_panel(Snapshot(DurabilityFigures(1, (self.finding("a", Severity.WARNING),)), 0), 0)
+        view = durability_panel(Snapshot(DurabilityFigures(1, (self.finding("a", Severity.WARNING),)), 0), (), 0)
         self.assertEqual(Tone.WARNING, view.tone)
+
+    def test_what_retention_deletes_unread_is_a_finding(self):
+        verdict = LagVerdict(LagStatus.OK, 10, 60.0, 7, None, 1.0)
+        view = durability_panel(Snapshot(DurabilityFigures(1, ()), 0), (group("slow", verdict),), 0)
+        (concern,) = view.concerns
+        self.assertIn("metrics: 7 messages were removed by retention before group slow", concern.text)
+        self.assertEqual(("0 topics are safe, 1 not.", Tone.ERROR), (view.summary, view.tone))
 
 
 class DeadLetterPanelTest(base.BaseTestCase):
