@@ -127,7 +127,7 @@ class _Headers:
 
     def __init__(self, settings: DashboardSettings) -> None:
         self._headers = dict(_HEADERS)
-        if settings.has_tls:
+        if settings.browsers_have_tls:
             self._headers["Strict-Transport-Security"] = f"max-age={_HSTS_SECONDS}"
 
     def process_response(
@@ -142,11 +142,11 @@ class _Gate:
     def __init__(self, settings: DashboardSettings, login: DashboardLogin | None, now: Callable[[], float]) -> None:
         self._is_local = settings.is_local
         self._has_login = login is not None
-        self._is_secure = settings.has_tls
+        self._is_secure = settings.browsers_have_tls
         self._charts = settings.api_url is not None
         self.sessions = Sessions(settings.session_seconds, now)
         self.attempts = LoginAttempts(settings.login_attempts, now)
-        prefix = "__Host-" if settings.has_tls else ""
+        prefix = "__Host-" if self._is_secure else ""
         self.session_cookie, self.form_cookie = f"{prefix}monasca-session", f"{prefix}monasca-login"
 
     def process_request(self, request: falcon.Request, response: falcon.Response) -> None:

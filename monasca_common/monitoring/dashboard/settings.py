@@ -24,17 +24,18 @@ class DashboardSettings:
 
     host: str = option(
         "127.0.0.1",
-        help="The address to listen on. One that other machines reach needs a login, and TLS or allow_plain_http.",
+        help="The address to listen on. One that other machines reach needs a login, and TLS or tls_at_proxy.",
     )
     port: int = option(8076, type=OptionType.PORT, help="The port to listen on.")
     tls_certificate: str | None = option(
         None, help="The file with the certificate of the dashboard and those between it and its authority, as PEM."
     )
     tls_key: str | None = option(None, help="The file with the key of tls_certificate, as PEM.")
-    allow_plain_http: bool = option(
+    tls_at_proxy: bool = option(
         False,
-        help="Whether it may listen without TLS where other machines reach it: for a proxy in front of it that does "
-        "TLS. Passwords and figures otherwise cross the network readable.",
+        help="Whether browsers reach it only through a proxy that does TLS. Then it may listen without TLS where other "
+        "machines reach it, answers to any name, and browsers are told to send cookies over TLS alone. Where there is "
+        "no such proxy, nobody can log in.",
     )
     login: Literal["keystone", "file", "none"] = option(
         "keystone",
@@ -118,9 +119,13 @@ class DashboardSettings:
         return self.tls_certificate is not None
 
     @property
+    def browsers_have_tls(self) -> bool:
+        return self.has_tls or self.tls_at_proxy
+
+    @property
     def is_local(self) -> bool:
         """Whether only this machine reaches it."""
-        return is_loopback(self.host)
+        return is_loopback(self.host) and not self.tls_at_proxy
 
 
 _DASHBOARD = OptionGroup(DASHBOARD_GROUP, options_of(DashboardSettings))
@@ -164,11 +169,12 @@ def _check_reach(read: GroupReader, settings: DashboardSettings) -> None:
     if settings.is_local:
         return
     if settings.login == "none":
-        raise read.error("login", f"is none, and other machines reach {settings.host}: set it to keystone or file")
-    if not settings.has_tls and not settings.allow_plain_http:
+        where = "the proxy" if settings.tls_at_proxy else settings.host
+        raise read.error("login", f"is none, and other machines reach {where}: set it to keystone or file")
+    if not settings.browsers_have_tls:
         raise ConfigurationError(
             f"host in group [{DASHBOARD_GROUP}] is {settings.host}, which other machines reach without TLS: set "
-            "tls_certificate and tls_key; or, where a proxy does TLS, allow_plain_http"
+            "tls_certificate and tls_key; or, where a proxy does TLS, tls_at_proxy"
         )
 
 

@@ -141,12 +141,17 @@ class HeadersTest(AppCase):
             self.assertEqual(200, client.simulate_get("/", headers={"Host": host}).status_code, host)
 
     def test_with_tls_cookies_are_secure(self):
-        settings = DashboardSettings(login="file", tls_certificate="c", tls_key="k")
-        answer = self.client(Users(), settings).simulate_get("/login")
-        cookie = answer.headers["set-cookie"]
-        self.assertTrue(cookie.startswith("__Host-monasca-login="))
-        self.assertIn("Secure", cookie)
-        self.assertIn("max-age", answer.headers["strict-transport-security"])
+        for options in ({"tls_certificate": "c", "tls_key": "k"}, {"tls_at_proxy": True}):
+            answer = self.client(Users(), DashboardSettings(login="file", **options)).simulate_get("/login")
+            cookie = answer.headers["set-cookie"]
+            self.assertTrue(cookie.startswith("__Host-monasca-login="))
+            self.assertIn("Secure", cookie)
+            self.assertIn("max-age", answer.headers["strict-transport-security"])
+
+    def test_behind_a_proxy_it_answers_to_the_name_that_browsers_ask_for(self):
+        client = self.client(Users(), DashboardSettings(login="file", tls_at_proxy=True))
+        headers = {"Host": "monasca.example.org"}
+        self.assertEqual(200, client.simulate_get("/login", headers=headers).status_code)
 
 
 class LoginTest(AppCase):

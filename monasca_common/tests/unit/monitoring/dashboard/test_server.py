@@ -90,7 +90,7 @@ class RequestTimeTest(base.BaseTestCase):
         self.addCleanup(self.worker.poller.close)
         self.worker.nr_conns = 52
         conns, clients = zip(*(self.pair("10.0.0.1") for _ in range(51)), strict=True)
-        other, others_client = self.pair("10.0.0.2")
+        other, _others_client = self.pair("10.0.0.2")
         for conn in (other, *conns):
             self.worker.enqueue_req(conn)
         self.assertEqual([other, *conns[1:]], list(self.worker.pending_conns))

@@ -36,8 +36,11 @@ class DashboardSettingsTest(base.BaseTestCase):
     def test_other_machines_need_tls_or_a_word_that_a_proxy_does_it(self):
         options = {"login": "file", "password_file": self.file, "host": "0.0.0.0"}
         self.assertIn("without TLS", self.refusal(**options))
-        self.assertFalse(self.read(**options, allow_plain_http="true").is_local)
+        self.assertFalse(self.read(**options, tls_at_proxy="true").is_local)
         self.assertTrue(self.read(**options, tls_certificate=self.file, tls_key=self.file).has_tls)
+
+    def test_behind_a_proxy_on_this_machine_nobody_looks_without_a_login(self):
+        self.assertIn("the proxy", self.refusal(login="none", tls_at_proxy="true"))
 
     def test_half_of_tls_is_refused(self):
         self.assertIn("belong together", self.refusal(login="none", tls_certificate=self.file))
