@@ -78,7 +78,8 @@ class ClusterCommand(MonascaCommand):
     def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
         """Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
-        configuration.register_own_options(conf)
+        for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
+            conf.register_opts(options, group=option_group)
         return conf
 
 

@@ -33,6 +33,7 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
 from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.aggregate.output import Publisher
 from monasca_common.pipeline.specification.reader import load
@@ -90,7 +91,8 @@ class StreamSettings:
 
     ``trigger_seconds``: the time from the start of one batch to the start of the next, unless more is waiting than a
     batch may have. ``max_offsets_per_trigger``: the greatest batch, over all partitions. ``min_partitions``: the least
-    number of tasks that read a batch; 0: one for each partition of the topic.
+    number of tasks that read a batch; 0: one for each partition of the topic. ``audit``: ``None``: what is accounted
+    for is not reported.
     """
 
     consumer: ConsumerSettings
@@ -129,6 +131,7 @@ class StreamSettings:
         "partition.",
     )
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
+    audit: AuditSettings | None = None
 
     @property
     def name(self) -> str:
@@ -295,6 +298,7 @@ class StreamGroup:
         for name, default in self.defaults.items():
             conf.set_default(name, default, group=self.own.name)
         consumer = consumer_settings(conf, self.own.name)
+        audit = audit_settings(conf)
         read = GroupReader(conf, self.own)
         stream = read.settings(
             StreamSettings,
@@ -303,6 +307,7 @@ class StreamGroup:
             # Publishing and accounting are not one transaction: ids and versions make repeats harmless.
             producer=replace(producer_settings(conf, self.own.name), transactional_id=None),
             connection=connection or read["connection"] or storage_settings(conf).connection,
+            audit=audit if audit.enabled else None,
         )
         return read, stream
 

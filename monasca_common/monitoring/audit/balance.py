@@ -159,9 +159,11 @@ class _TierBooks:
         found = {}
         for partition, runs in self.handled.items():
             filled = runs
-            for position in self.positions.get(partition, ()):
-                end = max((following for _, following in runs if following <= position), default=position)
-                filled = union(filled, ((end, position),))
+            positions = self.positions.get(partition, set())
+            for position in positions:
+                reached = [following for _, following in runs if following <= position]
+                reached += [earlier for earlier in positions if earlier < position]
+                filled = union(filled, ((max(reached, default=position), position),))
             found[partition] = filled
         return found
 
@@ -314,16 +316,17 @@ class _Balancing:
         covered = self._covered[key]
         expected = late = lost = 0
         for partition, runs in log.offsets.items():
-            handled = covered.get(partition)
-            if not handled:
+            handled = covered.get(partition, ())
+            begins = [first for first, _ in handled[:1]] + list(stage.positions.get(partition, ()))
+            if not begins:
                 awaited = size(runs) if bucket_ms >= stage.first_sent_ms else 0
                 expected += awaited
                 late += awaited
                 continue
-            begin = min((handled[0][0], *stage.positions.get(partition, ())))
-            wanted = intersection(runs, ((begin, _END),))
+            wanted = intersection(runs, ((min(begins), _END),))
             missing = difference(wanted, handled)
-            behind = size(intersection(missing, ((handled[-1][1], _END),)))
+            end = handled[-1][1] if handled else min(begins)
+            behind = size(intersection(missing, ((end, _END),)))
             expected += size(wanted)
             late += behind
             lost += size(missing) - behind

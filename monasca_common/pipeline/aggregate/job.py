@@ -15,9 +15,8 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_outbox
+from monasca_common.pipeline.jobs.wiring import open_offset_store, open_outbox
 from monasca_common.pipeline.settings import aggregate_settings, spark_settings
-from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import close_session, open_session
 
@@ -43,9 +42,8 @@ class AggregateJob(Job):
         settings, stream = self._settings, self._settings.stream
         for warning in settings.specifications.warnings:
             LOG.warning("specifications: %s", warning)
-        offset_store = OffsetStore(stream.connection)
-        offset_store.check()
         with contextlib.ExitStack() as stack:
+            offset_store = stack.enter_context(open_offset_store(stream))
             topic = stack.enter_context(SourceTopic(stream.consumer))
             outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
             told = stack.enter_context(served("aggregate", stream.status, watcher))

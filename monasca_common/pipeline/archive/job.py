@@ -16,8 +16,8 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.jobs.wiring import open_offset_store
 from monasca_common.pipeline.settings import spark_settings
-from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
 
@@ -42,9 +42,8 @@ class ArchiveJob(Job):
             )
         check_installed()
         settings, first = self._settings, self._settings.streams[0]
-        offset_store = OffsetStore(first.connection)
-        offset_store.check()
         with contextlib.ExitStack() as stack:
+            offset_store = stack.enter_context(open_offset_store(first))
             topics = [stack.enter_context(SourceTopic(stream.consumer)) for stream in settings.streams]
             for topic in topics:
                 topic.check_topics(topic.name)

@@ -18,8 +18,8 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
+from monasca_common.pipeline.jobs.wiring import open_offset_store
 from monasca_common.pipeline.settings import spark_settings
-from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.rejected import dead_letter_topic
 from monasca_common.pipeline.spark.session import close_session, open_session
@@ -43,9 +43,8 @@ class EvaluateJob(Job):
                 "decided again"
             )
         settings, stream = self._settings, self._settings.stream
-        offset_store = OffsetStore(stream.connection)
-        offset_store.check()
         with contextlib.ExitStack() as stack:
+            offset_store = stack.enter_context(open_offset_store(stream))
             topic = stack.enter_context(SourceTopic(stream.consumer))
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(stream.producer))

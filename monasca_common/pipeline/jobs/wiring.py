@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outbox of a job, with a producer of its own."""
+"""What jobs open: the outbox, with a producer of its own, and the stored offsets, with their audit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import contextlib
 from collections.abc import Iterator
 
 from monasca_common.kafka import open_producer
+from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.pipeline.aggregate.periods import Closing, Outbox
-from monasca_common.pipeline.settings import AggregateSettings
+from monasca_common.pipeline.settings import AggregateSettings, StreamSettings
+from monasca_common.pipeline.source.offset_audit import TIER, OffsetAudit
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.rejected import dead_letter_topic
@@ -22,3 +24,16 @@ def open_outbox(settings: AggregateSettings, offset_store: OffsetStore, topic: S
     closing = Closing(settings.specifications, settings.slack_seconds * 1000)
     with open_producer(stream.producer) as producer:
         yield Outbox(offset_store, producer, settings.output_topic, settings.publisher, closing, settings.emit)
+
+
+@contextlib.contextmanager
+def open_offset_store(stream: StreamSettings) -> Iterator[OffsetStore]:
+    """The store of a job that follows a topic. Raises `ConfigurationError`, `SchemaMismatch`, `StorageUnavailable`."""
+    with contextlib.ExitStack() as stack:
+        audit = None
+        if stream.audit is not None:
+            reporter = AuditReporter(stream.audit, stream.producer, TIER, stream.group)
+            audit = OffsetAudit(stack.enter_context(reporter))
+        offset_store = OffsetStore(stream.connection, audit=audit)
+        offset_store.check()
+        yield offset_store

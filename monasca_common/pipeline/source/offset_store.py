@@ -16,7 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.audit.reports import HandledRange
 from monasca_common.pipeline.errors import Fenced
+from monasca_common.pipeline.source.offset_audit import OffsetAudit
 from monasca_common.storage import fence
 from monasca_common.storage.base import Claim
 from monasca_common.storage.errors import StorageUnavailable
@@ -53,12 +55,14 @@ class Source:
 
 
 class OffsetStore:
-    """The stored offsets. ``connection``: a SQLAlchemy URL. It keeps no connection between calls.
+    """The stored offsets. ``connection``: a SQLAlchemy URL. It keeps no connection between calls. ``audit``: is told
+    which are stored, and how they advance.
 
     Every call raises `StorageUnavailable` while the database is unavailable.
     """
 
-    def __init__(self, connection: str, bounds: Bounds = SESSIONS) -> None:
+    def __init__(self, connection: str, bounds: Bounds = SESSIONS, *, audit: OffsetAudit | None = None) -> None:
+        self._audit = audit
         self._writing = schema.engine(connection, to_write=True, bounds=bounds)
         reading = schema.engine(connection, bounds=bounds)
         self._reading = reading.execution_options(
@@ -103,7 +107,8 @@ class OffsetStore:
     def next_offsets(self, source: Source) -> dict[int, int]:
         """The next offset to read of each partition that has a stored offset. Raises `TopicMismatch`."""
         with self.reading() as connection:
-            return _positions(connection).of_topic(source.group, source.topic, source.topic_id)
+            found = _positions(connection).of_topic(source.group, source.topic, source.topic_id)
+        return self._told(source, found)
 
     def begin(self, source: Source, starts: Mapping[int, int]) -> dict[int, int]:
         """Store the first offsets of partitions that have none. Returns the stored offsets of all, perhaps of another
@@ -112,7 +117,8 @@ class OffsetStore:
             positions = _positions(connection)
             first = {TopicPartition(source.topic, partition): start for partition, start in starts.items()}
             positions.begin(source.group, first, dict.fromkeys(first, source.topic_id))
-            return positions.of_topic(source.group, source.topic, source.topic_id)
+            found = positions.of_topic(source.group, source.topic, source.topic_id)
+        return self._told(source, found)
 
     @contextlib.contextmanager
     def advance(
@@ -123,7 +129,7 @@ class OffsetStore:
         The partitions are locked from its start. Raises `Fenced` if one of them is not at the range's start, or if
         the ranges ``are_all`` that there are and another partition has a stored offset.
         """
-        with self.writing() as connection:
+        with self._audited(source, ranges), self.writing() as connection:
             positions = _positions(connection)
             held = _hold(positions, source, ranges)
             yield connection
@@ -131,6 +137,18 @@ class OffsetStore:
                 # At the end, because a process that commits after this check sees what is written here.
                 _check_no_others(positions, source, ranges)
             positions.advance(held)
+
+    def _audited(self, source: Source, ranges: Sequence[OffsetRange]) -> AbstractContextManager[None]:
+        if self._audit is None:
+            return contextlib.nullcontext()
+        return self._audit.accounting(
+            [HandledRange(source.topic, each.partition, each.start, each.end) for each in ranges if each.span]
+        )
+
+    def _told(self, source: Source, next_offsets: dict[int, int]) -> dict[int, int]:
+        if self._audit is not None:
+            self._audit.stands_at(source.topic, next_offsets)
+        return next_offsets
 
 
 def _positions(connection: sa.Connection) -> StoredPositions:

@@ -87,8 +87,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
     def configuration(self, **options):
         lines = "".join(f"{name} = {value}\n" for name, value in {"port": self.port, **options}.items())
         path = self.folder / "dashboard.conf"
-        kafka = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n[monitoring]\ndurability_check = off\n"
-        path.write_text(f"{kafka}[dashboard]\ninterval_seconds = 1\n{lines}")
+        path.write_text(f"[kafka]\nbootstrap_servers = 127.0.0.1:1\n[dashboard]\ninterval_seconds = 1\n{lines}")
         return str(path)
 
     def start(self, **options):

@@ -1,25 +1,99 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGKILL of the job on SQLite, where its driver stages as well as merges, where that makes a difference; all points
-are in `test_pipeline_crash`."""
+are in `test_pipeline_crash`. The audit has what it handled, whenever it was killed."""
 
+import json
 import signal
+import time
+from dataclasses import replace
 
+import fixtures
+from msgspec import structs
+
+from monasca_common.cli import main
+from monasca_common.kafka import open_consumer, open_producer
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.balance import balances
+from monasca_common.monitoring.audit.log_counter import LogCounter
+from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 
 POINTS = (
+    "pipeline.before_clearing",
+    "pipeline.before_audit",
     "pipeline.after_staging",
     "pipeline.inside_transaction",
-    "pipeline.before_clearing",
 )
+_AUDIT = """\
+[audit]
+enabled = true
+topic = {topic}
+folder = {folder}/audit
+report_seconds = 0.1
+"""
 
 
 class SqliteCrashTest(PipelineProcessCase):
     database = "sqlite"
 
-    def test_killed_at_one_step_after_the_other_it_counts_and_publishes_everything_once(self):
+    def setUp(self):
+        super().setUp()
+        self.audit = AuditSettings(topic=self.fixture.topic(1))
+        with self.configuration.open("a") as file:
+            file.write(_AUDIT.format(topic=self.audit.topic, folder=self.folder))
+
+    def test_killed_at_one_step_after_the_other_it_counts_publishes_and_reports_everything_once(self):
         for point in POINTS:
             self.send_some(20)
             self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill"), point)
         self.send_some(20)
         self.assertEqual(0, self.run_once())
         self.assert_clean()
+
+        self.count_log()
+        row = self.shown()
+        figures = tuple(row[name] for name in ("expected", "messages", "lost", "late"))
+        handled = sum(self.next_offsets().values())
+        in_log = sum(self.ends().values())  # the last aggregates come after all that it has read
+        self.assertEqual(((in_log, handled, 0, in_log - handled), self.group), (figures, row["application"]))
+        self.assertGreater(self.lost_without_positions(), 0)
+
+    def ends(self):
+        return self.cluster.admin.end_offsets([TopicPartition(self.topic, each) for each in range(self.partitions)])
+
+    def count_log(self):
+        """As `audit count` does."""
+        consuming = ConsumerSettings(self.connection, (self.topic,), "counter", start="earliest")
+        with (
+            open_producer(ProducerSettings(self.connection)) as producer,
+            open_consumer(consuming, partitions=self.ends()) as consumer,
+        ):
+            counter = LogCounter(self.audit, consumer, producer, "broker")
+            self.wait_until(lambda: counter.poll() or self.is_read(consumer), "the log is counted")
+            counter.report()
+
+    def is_read(self, consumer):
+        return all(consumer.position(partition) == end for partition, end in self.ends().items())
+
+    def shown(self):
+        """What `audit show` says of the job."""
+        out = self.useFixture(fixtures.StringStream("stdout")).stream
+        with fixtures.MonkeyPatch("sys.stdout", out):
+            status = main.main(["audit", "show", "--config-file", str(self.configuration), "-f", "json"])
+        self.assertEqual(0, status)
+        out.seek(0)
+        rows = [row for row in json.loads(out.read()) if row["tier"] == "spark"]
+        totals = {name: sum(row[name] for row in rows) for name in ("expected", "messages", "lost", "late")}
+        return rows[0] | totals
+
+    def lost_without_positions(self):
+        """What the books would say of a job that does not report where it starts."""
+        found = [reports.decode(message.value()) for message in self.read(self.audit.topic, 1)]
+        mutants = [
+            structs.replace(each, handled=tuple(one for one in each.handled if one.position is None)) for each in found
+        ]
+        now_ms = round(time.time() * 1000)
+        rules = replace(self.audit.rules, grace_seconds=0)
+        return sum(each.lost for each in balances(mutants, now_ms, rules) if each.tier == "spark")

@@ -45,6 +45,11 @@ class AggregateOptionsTest(ConfigurationTestCase):
     def test_duplicates_are_left_out_where_it_says_how_far_to_look_back(self):
         self.assertEqual((0, 500), tuple(self.settings(*line).duplicates_lookback for line in ((), LOOKBACK)))
 
+    def test_it_reports_to_the_audit_where_that_is_enabled(self):
+        self.assertIsNone(self.settings().stream.audit)
+        audited = self.settings(audit="enabled = true\nfolder = /nowhere").stream.audit
+        self.assertEqual((True, "/nowhere"), (audited.enabled, audited.folder))
+
     def test_its_own_database_comes_before_everybodys(self):
         self.assertEqual("sqlite:////own", self.settings("connection = sqlite:////own").stream.connection)
 

@@ -149,6 +149,18 @@ class BalanceTest(base.BaseTestCase):
 
         self.assertEqual((100, 80, 20, 0), figures(found[READER]))
 
+    def test_what_lies_between_two_positions_of_the_readers_own_was_stored(self):
+        """The first one was killed before it reported anything but its position."""
+        begun, restarted = handled(10, 10, position=10), handled(60, 60, position=60)
+        for rest, late in (((), 40), ((handled(60, 100),), 0)):
+            found = books(logged(range(100)), begun, restarted, *rest)
+            self.assertEqual((90, 90 - late, 0, late), figures(found[READER]))
+
+    def test_a_reader_that_reported_no_more_than_its_position_lacks_what_comes_behind(self):
+        found = books(logged(range(100)), handled(30, 30, position=30), now_ms=LATER)
+
+        self.assertEqual((70, 0, 0, 70), figures(found[READER]))
+
     def test_a_reader_that_starts_behind_its_own_position_lacks_what_is_between(self):
         found = books(logged(range(100)), handled(40, 100, position=30))
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the audit is told of the offsets that a job has accounted for: the tier ``spark``.
+
+A range is reported after its transaction, so what was rolled back is never reported. A driver that dies between the two
+leaves the range unreported; but its successor, on whatever machine, first reports where the database says that it
+starts, and that accounts for it. The same holds where nobody knows what became of a transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from monasca_common.kafka.failpoints import fail_point
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.reports import HandledRange
+
+TIER = "spark"
+
+
+class OffsetAudit:
+    """Of one job in one process. ``reporter``: of this tier, and of the job's consumer group."""
+
+    def __init__(self, reporter: AuditReporter) -> None:
+        self._reporter = reporter
+        self._known: set[TopicPartition] = set()  # whose position is reported, and all since
+
+    def stands_at(self, topic: str, next_offsets: Mapping[int, int]) -> None:
+        """These offsets are stored: all before them is accounted for."""
+        new = {
+            partition: offset
+            for partition, offset in next_offsets.items()
+            if TopicPartition(topic, partition) not in self._known
+        }
+        if new:
+            self._reporter.handled(HandledRange(topic, each, at, at, position=at) for each, at in sorted(new.items()))
+            self._known.update(TopicPartition(topic, partition) for partition in new)
+
+    @contextlib.contextmanager
+    def accounting(self, ranges: Sequence[HandledRange]) -> Iterator[None]:
+        """Around the transaction that accounts for these ranges."""
+        try:
+            yield
+            fail_point("pipeline.before_audit")
+            if ranges:
+                self._reporter.handled(ranges)
+        except BaseException:
+            self._known.clear()  # it may be committed all the same: the next look at what is stored tells
+            raise

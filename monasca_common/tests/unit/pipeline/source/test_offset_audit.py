@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs in the books: what a batch accounted for is handled, and nothing else, whenever its driver dies."""
+
+import contextlib
+import dataclasses
+
+import fixtures
+import testtools
+
+from monasca_common.kafka import failpoints
+from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.kafka.message import Record
+from monasca_common.pipeline.errors import Fenced
+from monasca_common.pipeline.source.offset_audit import OffsetAudit
+from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
+from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, TOPIC, AuditCase
+
+SOURCE = Source("spark-archive", TOPIC, None)
+IN_BUCKET = 20  # messages, in two partitions
+
+
+class WithoutPositions(OffsetAudit):
+    """The mutant: what its predecessor did not report is never reported."""
+
+    def stands_at(self, topic, next_offsets):
+        pass
+
+
+class OffsetAuditTest(AuditCase):
+    def setUp(self):
+        super().setUp()
+        self.url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/pipeline.sqlite"
+        open_storage(StorageSettings("sqlite", self.url)).upgrade()
+        self.buckets = 0
+        OffsetStore(self.url).begin(SOURCE, {0: 0, 1: 0})
+
+    def send(self):
+        """A bucket's messages, half of them to each partition."""
+        with self.audited_producer() as (producer, reporter):
+            records = [Record(b"%d" % number, partition=number % 2) for number in range(IN_BUCKET)]
+            producer.publish(TOPIC, records).raise_for_undelivered()
+            reporter.report()
+        self.clock.advance(BUCKET_MS / 1000)
+        self.buckets += 1
+
+    @contextlib.contextmanager
+    def job(self, audit=OffsetAudit):
+        """A driver on a machine of its own, with what it reported sent when it ends."""
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.settings = dataclasses.replace(self.settings, folder=folder)
+        with self.reporter("spark", SOURCE.group) as reporter:
+            yield OffsetStore(self.url, audit=audit(reporter))
+            reporter.report()
+
+    def batch(self, offset_store):
+        """All of the log that is not accounted for."""
+        ends = {tp.partition: self.kafka.broker.watermarks(tp)[1] for tp in self.partitions()}
+        starts = offset_store.next_offsets(SOURCE)
+        with offset_store.advance(SOURCE, [OffsetRange(each, starts[each], end) for each, end in ends.items()]):
+            failpoints.fail_point("test.in_transaction")
+
+    def killed_before_its_report(self, audit=OffsetAudit):
+        with (
+            self.job(audit) as offset_store,
+            failpoints.armed("pipeline.before_audit", "raise"),
+            testtools.ExpectedException(FailPointReached),
+        ):
+            self.batch(offset_store)
+
+    def handled(self):
+        """(expected, messages, lost, late) of the tier by bucket."""
+        return [self.figures().get((number, "spark")) for number in range(self.buckets)]
+
+    def test_what_a_batch_accounted_for_is_handled_once_and_idle_looks_say_nothing(self):
+        with self.job() as offset_store:
+            for _ in range(2):
+                self.send()
+                self.batch(offset_store)
+            before = len(self.reports())
+            self.batch(offset_store)
+        self.count(since_ms=0)
+
+        self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)] * 2, self.handled())
+        ranges = [handled for each in self.reports()[before:] for handled in each.handled if handled.position is None]
+        self.assertEqual([(0, 0, 10), (0, 10, 20), (1, 0, 10), (1, 10, 20)], sorted(map(_place, ranges)))
+
+    def test_what_was_rolled_back_is_not_reported(self):
+        self.send()
+        with (
+            self.job() as offset_store,
+            failpoints.armed("test.in_transaction", "raise"),
+            testtools.ExpectedException(FailPointReached),
+        ):
+            self.batch(offset_store)
+        self.count(since_ms=0)
+        self.assertEqual([(IN_BUCKET, 0, 0, IN_BUCKET)], self.handled())
+
+    def test_what_a_driver_did_not_live_to_report_its_successor_on_another_machine_does(self):
+        with self.job() as offset_store:
+            self.send()
+            self.batch(offset_store)
+        self.send()
+        self.killed_before_its_report()
+        with self.job() as offset_store:  # which may find nothing new
+            offset_store.next_offsets(SOURCE)
+        self.count(since_ms=0)
+        self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)] * 2, self.handled())
+
+    def test_a_job_that_does_not_report_where_it_starts_is_found_out(self):
+        with self.job(WithoutPositions) as offset_store:
+            self.send()
+            self.batch(offset_store)
+        self.send()
+        self.killed_before_its_report(WithoutPositions)
+        self.send()
+        with self.job(WithoutPositions) as offset_store:
+            self.batch(offset_store)
+        self.count(since_ms=0)
+        complete = (IN_BUCKET, IN_BUCKET, 0, 0)
+        self.assertEqual([complete, (IN_BUCKET, 0, IN_BUCKET, 0), complete], self.handled())
+
+    def test_a_driver_that_does_not_know_what_became_of_its_transaction_reports_what_is_stored(self):
+        self.send()
+        with self.job() as offset_store:
+            self.batch(offset_store)
+            self.send()
+            with failpoints.armed("pipeline.before_audit", "raise"), testtools.ExpectedException(FailPointReached):
+                self.batch(offset_store)
+            self.send()
+            self.batch(offset_store)
+        self.count(since_ms=0)
+        self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)] * 3, self.handled())
+
+    def test_of_two_drivers_that_did_the_same_batch_the_fenced_one_claims_nothing_more(self):
+        self.send()
+        with self.job() as first, self.job() as second:
+            starts = second.next_offsets(SOURCE)
+            self.batch(first)
+            with (
+                testtools.ExpectedException(Fenced),
+                second.advance(SOURCE, [OffsetRange(each, start, 99) for each, start in starts.items()]),
+            ):
+                pass
+        self.count(since_ms=0)
+        self.assertEqual([(IN_BUCKET, IN_BUCKET, 0, 0)], self.handled())
+        self.assertNotIn(99, [each.next for report in self.reports() for each in report.handled])
+
+
+def _place(handled):
+    return handled.partition, handled.first, handled.next
