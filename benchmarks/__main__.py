@@ -15,10 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import environments, table
-from benchmarks.plan import SECTIONS
-from benchmarks.results import Results
-from benchmarks.session import Session
+from benchmarks.runner import environments, table
+from benchmarks.runner.plan import SECTIONS
+from benchmarks.runner.results import Results
+from benchmarks.runner.session import Session
 from monasca_common.devbroker import KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 
@@ -71,7 +71,7 @@ def _draw(results: Results, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "results.json")
         results.write(source)
-        command = [environments.python("plot"), "-m", "benchmarks.plot", source, path.absolute()]
+        command = [environments.python("plot"), "-m", "benchmarks.runner.plot", source, path.absolute()]
         subprocess.run(command, cwd=_ROOT, check=True)
 
 

@@ -4,12 +4,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+_ROOT = Path(__file__).parent.parent
+_CASE_SECONDS = 900
+_SHOWN_LINES = 5
+
+
+class CaseFailed(Exception):
+    """A case ended with an error, or its records are not where they must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,16 @@ class Stopwatch:
 
 def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def run_case(module: str, job: Job, interpreter: str = sys.executable) -> Figures:
+    """``module``: such as "messaging.send_ours". Raises `CaseFailed`, or `subprocess.TimeoutExpired`."""
+    command = [interpreter, "-m", f"benchmarks.{module}", json.dumps(asdict(job))]
+    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_CASE_SECONDS, check=False)
+    if done.returncode != 0:
+        tail = " | ".join(done.stderr.strip().splitlines()[-_SHOWN_LINES:])
+        raise CaseFailed(f"{module}: exit status {done.returncode}: {tail}")
+    return Figures(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def main(run: Callable[[Job], Figures]) -> None:

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A persister as a process of its own, from a backlog in Kafka to rows; watched through the offsets that it stores.
+
+What is ours is the command with the defaults of its options. The clock runs from when a fifth is stored (programs are
+started, groups joined, series known) until everything is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import sqlalchemy as sa
+
+from benchmarks.databases import server_version, session_cpu_seconds
+from benchmarks.envelopes import distinct
+from benchmarks.job import Figures, Job, main
+from benchmarks.librdkafka import PARTITIONS, consumer_options, versions
+from monasca_common.storage import Claim, Kind, Rows, StorageSettings, open_storage
+
+_ROOT = Path(__file__).parent.parent.parent
+_WARM_SHARE = 0.2
+_LOOK_SECONDS = 0.01
+_MOST_SECONDS = 300.0
+_STOP_SECONDS = 30.0
+
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {job.servers}
+[storage]
+driver = {driver}
+[database]
+connection = {job.database}
+[kafka_metrics]
+topic = {job.topic}
+group_id = {job.group}
+num_processors = {job.threads}
+[kafka_alarm_history]
+enabled = false
+"""
+
+
+def run(job: Job) -> Figures:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(_running(_command(job, folder), folder / "log"))
+        stored = stack.enter_context(_watch(job.database))
+        warm = _wait_for(server, stored, int(job.messages * _WARM_SHARE))
+        began, before = time.perf_counter(), _cpu_seconds(server, job.database)
+        end = _wait_for(server, stored, job.messages)
+        seconds = time.perf_counter() - began
+        cpu_seconds = _cpu_seconds(server, job.database) - before
+    rows = distinct(job.messages, repeats="conflict" in job.case)
+    found = {**versions(), **server_version(job.database)}
+    return Figures(end - warm, seconds, cpu_seconds, rows=rows, versions=found)
+
+
+def _command(job: Job, folder: Path) -> list[str]:
+    driver = sa.make_url(job.database).get_backend_name()
+    if job.case.endswith("-bare"):
+        _make_partitions_and_offsets(job, driver)
+        given = {"options": consumer_options(job), "topic": job.topic, "url": job.database, "case": job.case}
+        return [sys.executable, "-m", "benchmarks.storage.bare_persister", json.dumps(given)]
+    configuration = folder / "persister.conf"
+    configuration.write_text(_CONFIGURATION.format(job=job, driver=driver))
+    return [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
+
+
+def _make_partitions_and_offsets(job: Job, driver: str) -> None:
+    with open_storage(StorageSettings(driver, job.database)).open_writer() as writer:
+        for partition in range(PARTITIONS):
+            writer.write(Claim(job.group, job.topic, partition, None, 0, 0), Rows(Kind.METRICS, (), ()))
+
+
+@contextlib.contextmanager
+def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, cwd=_ROOT, stdout=output, stderr=output)
+    try:
+        yield server
+    except RuntimeError as error:
+        raise RuntimeError(f"{error}: {log.read_text(errors='replace')[-2000:]}") from None
+    finally:
+        server.terminate()
+        try:
+            server.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            raise
+
+
+@contextlib.contextmanager
+def _watch(url: str) -> Iterator[sa.Connection]:
+    with sa.create_engine(url, isolation_level="AUTOCOMMIT").connect() as connection:
+        yield connection
+
+
+def _wait_for(server: subprocess.Popen[bytes], stored: sa.Connection, messages: int) -> int:
+    """How many are stored, as soon as it is ``messages``."""
+    query = sa.text("SELECT coalesce(sum(next), 0) FROM kafka_offset")
+    deadline = time.monotonic() + _MOST_SECONDS
+    while (count := int(stored.scalar(query) or 0)) < messages:
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"{count} of {messages} were stored")
+        time.sleep(_LOOK_SECONDS)
+    return count
+
+
+def _cpu_seconds(server: subprocess.Popen[bytes], url: str) -> float:
+    """Of the persister, its workers and its sessions in the database."""
+    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+    return sum(sum(process.cpu_times()[:2]) for process in processes) + session_cpu_seconds(url)
+
+
+if __name__ == "__main__":
+    main(run)
