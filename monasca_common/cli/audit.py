@@ -64,8 +64,7 @@ class _AuditCommand(ClusterCommand):
     def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
         """Raises `ConfigurationError` and `TransportError`."""
         conf = configuration.read(parsed_args)
-        for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
-            conf.register_opts(options, group=option_group)
+        configuration.register_own_options(conf)
         settings = audit_settings(conf)
         admin, connection = (
             plugins.load_admin(conf, parsed_args.section),

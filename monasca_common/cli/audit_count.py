@@ -13,7 +13,6 @@ from typing import Any
 
 from oslo_config import cfg
 
-from monasca_common.cli import configuration
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Admin, open_consumer, open_producer, plugins, run_with_restarts
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -47,6 +46,8 @@ class AuditCounting(ServiceCommand):
     and finds only the duplicates in its own.
     """
 
+    checked = "audit counter"
+    any_file = True
     refusals = (MessagingError, cfg.Error)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -82,8 +83,6 @@ class AuditCounting(ServiceCommand):
         return lambda conf: self._count(conf, parsed_args)
 
     def _count(self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace) -> None:
-        for option_group, options in configuration.own_options():
-            conf.register_opts(options, group=option_group)
         settings = audit_settings(conf)
         admin = plugins.load_admin(conf, parsed_args.section)
         choice = TopicChoice(admin, parsed_args.topic or (), settings)

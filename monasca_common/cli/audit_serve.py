@@ -18,6 +18,7 @@ class AuditServe(ServiceCommand):
     """
 
     extra = "monitoring"
+    checked = "audit"
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring.audit import service

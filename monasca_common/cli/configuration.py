@@ -36,6 +36,12 @@ def own_options() -> Iterator[tuple[str, Sequence[cfg.Opt]]]:
                 yield from each.load()()
 
 
+def register_own_options(conf: cfg.ConfigOpts) -> None:
+    """So that no option is unknown, whichever service a file is for."""
+    for group, options in own_options():
+        conf.register_opts(options, group=group)
+
+
 def read(parsed_args: argparse.Namespace, conf: cfg.ConfigOpts | None = None) -> cfg.ConfigOpts:
     """``conf``: where options that must be there before files are read are registered, as those of oslo.log.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from oslo_config import cfg
 
-from monasca_common.cli import configuration, services
+from monasca_common.cli import services
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import plugins
@@ -35,6 +35,8 @@ class Dashboard(ServiceCommand):
     """
 
     extra = "dashboard"
+    checked = "dashboard"
+    any_file = True
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring.audit.settings import audit_settings
@@ -44,8 +46,6 @@ class Dashboard(ServiceCommand):
         from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
 
         def run(conf: cfg.ConfigOpts) -> None:
-            for option_group, options in configuration.own_options():
-                conf.register_opts(options, group=option_group)
             settings = dashboard_settings(conf)
             connection = connection_settings(conf, KAFKA_GROUP)
             check_listener(DASHBOARD_GROUP, settings.host, settings.port)

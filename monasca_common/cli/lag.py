@@ -78,8 +78,7 @@ class ClusterCommand(MonascaCommand):
     def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
         """Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
-        for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
-            conf.register_opts(options, group=option_group)
+        configuration.register_own_options(conf)
         return conf
 
 

@@ -41,6 +41,7 @@ class MirrorRun(ServiceCommand):
     """
 
     extra = "mirror"
+    checked = "mirror"
     refusals = (*ServiceCommand.refusals, FencedError)
 
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:

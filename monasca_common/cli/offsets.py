@@ -260,8 +260,7 @@ def _left_behind(kept: KeptOffsets, moves: Sequence[Move]) -> list[str]:
 
 def _consumer(conf: cfg.ConfigOpts, group_id: str) -> tuple[str, tuple[str, ...]]:
     """The option group of the consumer with this id, whose servers count, and its topics; ``[kafka]`` and none."""
-    for option_group, options in configuration.own_options():  # so that a file of any service has no unknown option
-        conf.register_opts(options, group=option_group)
+    configuration.register_own_options(conf)
     in_files = sorted(name for name in conf.list_all_sections() if name.startswith(f"{KAFKA_GROUP}_"))
     for name in dict.fromkeys((*CONSUMER_GROUPS, *in_files)):
         register(conf, name)

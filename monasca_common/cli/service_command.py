@@ -17,10 +17,12 @@ from monasca_common.kafka.errors import ConfigurationError
 
 
 class ServiceCommand(MonascaCommand):
-    """``checked``: the service, as `services` names it, whose topics are looked at before it starts. ``refusals``: what
-    it raises when it cannot begin or go on."""
+    """``checked``: the service, as `services` names it, whose topics are looked at before it starts. ``any_file``: it
+    runs with the file of any service, so that no option in it is unknown. ``refusals``: what it raises when it cannot
+    begin or go on."""
 
-    checked: ClassVar[str] = ""
+    checked: ClassVar[str]
+    any_file: ClassVar[bool] = False
     refusals: ClassVar[tuple[type[Exception], ...]] = (ConfigurationError, cfg.Error)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -35,9 +37,10 @@ class ServiceCommand(MonascaCommand):
             conf = cfg.ConfigOpts()
             register_logging(conf)
             configuration.read(parsed_args, conf)
+            if self.any_file:
+                configuration.register_own_options(conf)
             start_logging(conf)
-            if self.checked:
-                check_at_start(self.checked, conf)
+            check_at_start(self.checked, conf)
             run(conf)
         except self.refusals as error:
             return self.complain(str(error))

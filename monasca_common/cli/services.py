@@ -20,6 +20,8 @@ from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.settings import audit_settings
+from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC
+from monasca_common.monitoring.mirror.settings import TARGET_GROUP, mirror_settings
 from monasca_common.monitoring.settings import lag_settings
 from monasca_common.notification.settings import CHANGES_GROUP, PERIODIC_GROUP, RETRIES_GROUP, notification_settings
 from monasca_common.persister.settings import persister_settings
@@ -36,8 +38,8 @@ ON_REQUEST = ("notification",)
 
 @dataclass(frozen=True, slots=True)
 class ServiceTopic:
-    """A topic that a service reads or writes. ``group``: the option group whose servers have it. ``is_compacted``: it
-    keeps the last message of each key."""
+    """A topic that a service reads or writes. ``name``: of a mirror also a pattern of names. ``group``: the option
+    group whose servers have it. ``is_compacted``: it keeps the last message of each key."""
 
     name: str
     group: str
@@ -155,6 +157,31 @@ def _of_lag(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
     yield ServiceTopic(lag_settings(conf).topic, KAFKA_GROUP, is_compacted=True)
 
 
+def _of_audit_service(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    settings = audit_settings(conf)
+    yield ServiceTopic(settings.topic, KAFKA_GROUP)
+    if settings.tenant:
+        yield ServiceTopic(settings.metrics_topic, KAFKA_GROUP)
+
+
+def _of_audit_counter(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    """What it counts are the topics of others."""
+    yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
+
+
+def _of_dashboard(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    """What it shows comes from these; dead letters are those of others."""
+    yield ServiceTopic(audit_settings(conf).topic, KAFKA_GROUP)
+    yield from _of_lag(conf)
+
+
+def _of_mirror(conf: cfg.ConfigOpts) -> Iterator[ServiceTopic]:
+    """What it writes. The source is others' to look after."""
+    for pattern in mirror_settings(conf).topics:
+        yield ServiceTopic(pattern, TARGET_GROUP)
+    yield ServiceTopic(POSITIONS_TOPIC, TARGET_GROUP, is_compacted=True)
+
+
 def _read_by(consumer: ConsumerSettings, group: str) -> Iterator[ServiceTopic]:
     for topic in consumer.topics:
         yield ServiceTopic(topic, group)
@@ -168,5 +195,9 @@ _TOPICS: Mapping[str, Callable[[cfg.ConfigOpts], Iterator[ServiceTopic]]] = Mapp
         "pipeline": _of_pipeline,
         "notification": _of_notification,
         "lag": _of_lag,
+        "audit": _of_audit_service,
+        "audit counter": _of_audit_counter,
+        "dashboard": _of_dashboard,
+        "mirror": _of_mirror,
     }
 )

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import multiprocessing
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -100,6 +102,17 @@ def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
         if connection_settings(conf, group).driver != "kafka":
             continue
         admin = plugins.load_admin(conf, group)
-        for described in topic_durability(admin, wanted & admin.partition_counts().keys()):
+        for described in topic_durability(admin, _there(wanted, admin.partition_counts())):
             errors += [each for each in durability_findings(described) if each.severity is Severity.ERROR]
     return errors
+
+
+def _there(wanted: Iterable[str], topics: Iterable[str]) -> list[str]:
+    """A name is also a pattern, as those of mirrors are; no pattern means a topic of Kafka's own."""
+    patterns = list(wanted)
+    return [
+        name
+        for name in topics
+        if name in patterns
+        or (not name.startswith("__") and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+    ]

@@ -87,7 +87,8 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
     def configuration(self, **options):
         lines = "".join(f"{name} = {value}\n" for name, value in {"port": self.port, **options}.items())
         path = self.folder / "dashboard.conf"
-        path.write_text(f"[kafka]\nbootstrap_servers = 127.0.0.1:1\n[dashboard]\ninterval_seconds = 1\n{lines}")
+        kafka = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n[monitoring]\ndurability_check = off\n"
+        path.write_text(f"{kafka}[dashboard]\ninterval_seconds = 1\n{lines}")
         return str(path)
 
     def start(self, **options):

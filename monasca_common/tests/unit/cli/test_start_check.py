@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a service does at its start about topics that could lose its messages."""
 
+import importlib.metadata
 import time
 from unittest import mock
 
 import fixtures
 
-from monasca_common.cli import start_check
+from monasca_common.cli import services, start_check
+from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.errors import ConfigurationError, RetriableError
 from monasca_common.kafka.transport.admin import TopicDescription
@@ -16,6 +18,8 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 class StartingAdmin:
     """Of a cluster whose topics have ``copies``."""
 
+    names = ("monasca-lag", "other")
+
     def __init__(self, copies=3, failure=None, wait_seconds=0.0):
         self.copies, self.failure, self.wait_seconds = tuple(range(copies)), failure, wait_seconds
 
@@ -23,7 +27,7 @@ class StartingAdmin:
         time.sleep(self.wait_seconds)
         if self.failure is not None:
             raise self.failure
-        return {"monasca-lag": 1, "other": 1}
+        return dict.fromkeys(self.names, 1)
 
     def topic_configs(self, topics):
         config = {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
@@ -75,3 +79,37 @@ class StartCheckTest(ConfigurationTestCase):
 
     def test_a_broker_in_memory_is_not_asked(self):
         self.assertIsNone(self.check("refuse", None, kafka="driver = memory"))
+
+
+class MirrorStartTest(ConfigurationTestCase):
+    def errors(self, topics):
+        """Which topics are said to be unsafe, and which groups of options have been asked."""
+        conf = self.with_kafka(
+            mirror=f"topics = {topics}",
+            mirror_source="bootstrap_servers = a:1",
+            mirror_target="bootstrap_servers = b:1",
+        )
+        target = StartingAdmin(copies=1)
+        target.names = ("metrics", "logs-1", "logs-2", "other", "__consumer_offsets", "monasca-mirror-positions")
+        asked = []
+        with mock.patch.object(start_check.plugins, "load_admin", lambda _, group: asked.append(group) or target):
+            found = start_check.start_errors("mirror", conf)
+        return {each.topic for each in found}, asked
+
+    def test_a_mirror_asks_its_target_about_what_it_copies_and_where_it_keeps_its_positions(self):
+        kept = "monasca-mirror-positions"
+        self.assertEqual(({"metrics", "logs-1", "logs-2", kept}, ["mirror_target"]), self.errors("metrics, logs-*"))
+        self.assertEqual({"metrics", "logs-1", "logs-2", "other", kept}, self.errors("*")[0])
+
+
+class EveryServiceTest(ConfigurationTestCase):
+    def test_each_command_that_is_a_service_is_checked_at_its_start(self):
+        commands = [each.load() for each in importlib.metadata.entry_points(group="monasca_common.cli")]
+        checked = {each.checked for each in commands if isinstance(each, type) and issubclass(each, ServiceCommand)}
+        self.assertEqual({"audit", "audit counter", "dashboard", "lag", "mirror", "notification", "persister"}, checked)
+
+    def test_the_topics_of_those_that_watch_are_where_their_figures_come_from(self):
+        conf = self.with_kafka(audit="topic = reports\ntenant = t\nmetrics_topic = m")
+        watchers = {"audit": {"reports", "m"}, "audit counter": {"reports"}, "dashboard": {"reports", "monasca-lag"}}
+        names = {name: {each.name for each in services.topics(name, conf)} for name in watchers}
+        self.assertEqual(watchers, names)
