@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import fnmatch
 import json
 import time
@@ -14,7 +13,7 @@ from typing import Any
 from cliff.lister import Lister
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import positive
+from monasca_common.cli.command import moment, positive
 from monasca_common.cli.lag import ClusterCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import connection_settings
@@ -176,19 +175,11 @@ def _key(each: Balance) -> tuple[Any, ...]:
     return each.topic, each.bucket_ms, each.tier, each.application
 
 
-def _time(time_ms: int) -> str:
-    """In milliseconds where no calendar has it: a client may give its messages any time."""
-    try:
-        return datetime.datetime.fromtimestamp(time_ms / _MS, datetime.UTC).isoformat(timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{time_ms} ms"
-
-
 def _row(each: Balance) -> tuple[Any, ...]:
     """In the order of `_COLUMNS`."""
     return (
         each.topic,
-        _time(each.bucket_ms),
+        moment(each.bucket_ms),
         each.tier,
         each.application,
         each.verdict.name,
@@ -214,6 +205,6 @@ def _line(each: Balance, *, as_json: bool) -> str:
     if as_json:
         return json.dumps(dict(zip(_COLUMNS, _row(each), strict=True)))
     return (
-        f"{_time(each.bucket_ms)} {each.topic} {each.tier} {each.application}: {each.verdict.name}: "
+        f"{moment(each.bucket_ms)} {each.topic} {each.tier} {each.application}: {each.verdict.name}: "
         f"{each.messages:,} of {each.expected:,}, {each.lost:,} lost, {each.late:,} late"
     )

@@ -63,6 +63,14 @@ def moment_ms(text: str) -> int:
     return int(moment.timestamp() * 1000)
 
 
+def moment(time_ms: int) -> str:
+    """A time as it is printed; in milliseconds where no calendar has it: a client may give its messages any time."""
+    try:
+        return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
 def duration_seconds(text: str) -> int:
     """The type of an argument that is a length of time."""
     unit = _UNITS.get(text[-1:])

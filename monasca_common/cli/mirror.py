@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import math
+import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,24 +16,28 @@ from rich.console import Console
 from rich.progress import Progress
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, moment_ms
+from monasca_common.cli.command import MonascaCommand, moment, moment_ms
 from monasca_common.cli.service_command import ServiceCommand
-from monasca_common.kafka import open_admin
-from monasca_common.kafka.errors import FencedError, MessagingError
-from monasca_common.monitoring.mirror.comparison import (
-    ComparedRange,
-    MessageDifference,
-    MirrorComparison,
-    PartitionComparison,
-)
-from monasca_common.monitoring.mirror.settings import mirror_settings
+from monasca_common.kafka import open_admin, plugins
+from monasca_common.kafka.config import connection_settings
+from monasca_common.kafka.errors import ConfigurationError, FencedError, MessagingError
+from monasca_common.monitoring.audit.balance import AuditBook
+from monasca_common.monitoring.audit.report_log import open_report_log
+from monasca_common.monitoring.audit.reports import bucket_of
+from monasca_common.monitoring.audit.settings import audit_settings
+from monasca_common.monitoring.mirror.comparison import MessageDifference, PartitionComparison
+from monasca_common.monitoring.mirror.copy_counts import CopyCount, copy_counts, uncounted
+from monasca_common.monitoring.mirror.settings import TARGET_GROUP, mirror_settings
+from monasca_common.monitoring.mirror.verification import MirrorVerification, SampleSize
 
 _OF_MESSAGES = ("topic", "partition", "kind", "source_offset", "target_offset", "message_id", "fields")
 _OF_PARTITIONS = (
     *("topic", "partition", "status", "source", "target", "equal"),
-    *("missing", "extra", "altered", "expired", "behind"),
+    *("missing", "extra", "altered", "expired", "behind", "unseen"),
 )
-_SAME, _DIFFERENT, _NOT_COMPARED = "SAME", "DIFFERENT", "NOT COMPARED"
+_OF_COUNTS = ("topic", "bucket", "tier", "application", "status", "source", "target", "missing", "extra")
+_SAME, _SAME_SO_FAR, _DIFFERENT, _NOT_COMPARED, _OPEN = "SAME", "SAMPLE SAME", "DIFFERENT", "NOT COMPARED", "OPEN"
+_READ_SECONDS = 60.0
 
 
 class MirrorRun(ServiceCommand):
@@ -51,11 +58,14 @@ class MirrorRun(ServiceCommand):
 
 
 class MirrorVerify(MonascaCommand, Lister):
-    """Compare what a mirror has copied with its source, message by message, and say what is not the same.
+    """Compare what a mirror has copied with its source, and say what is not the same: every message, or those of a
+    sample, or the numbers that audits have counted.
 
-    It changes nothing, and may run beside the mirror. The exit status is 0 where everything is the same, 1 where
-    something differs, 2 where it could not be compared. Example: monasca-common mirror verify --config-file
+    It changes nothing, and may run beside the mirror. The exit status is 0 where what was compared is the same, 1 where
+    something differs, 2 where it could not be compared. Examples: monasca-common mirror verify --config-file
     mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
+    monasca-common mirror verify --config-file mirror.conf --sample 1%
+    monasca-common mirror verify --config-file mirror.conf --counts
     """
 
     _status = 0
@@ -77,10 +87,25 @@ class MirrorVerify(MonascaCommand, Lister):
             help="only messages whose timestamps are not older than this, as 2026-01-31T06:00:00Z (default: all, "
             "which reads both logs from their beginnings)",
         )
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument(
+            "--sample",
+            type=sample_size,
+            metavar="N|P%",
+            help="compare about so many messages of each partition, or this share of them, from random places, and "
+            "count what was not looked at; compacted topics are compared whole (default: compare every message)",
+        )
+        how.add_argument(
+            "--counts",
+            action="store_true",
+            help="read no message: compare what `audit count` has counted in both clusters, for each span of event "
+            "time; the topic of the reports is that of [audit], in the cluster of [kafka]",
+        )
+        parser.add_argument("--seed", type=int, metavar="N", help="draw the same sample again (default: draw anew)")
         parser.add_argument(
             "--messages",
             action="store_true",
-            help="a row for each message that differs in place of a row for each partition",
+            help="a row for each message that differs in place of a row for each partition; not with --counts",
         )
         return parser
 
@@ -93,31 +118,80 @@ class MirrorVerify(MonascaCommand, Lister):
             return 2
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
-        settings = mirror_settings(configuration.read(parsed_args))
-        comparison = MirrorComparison(settings, open_admin(settings.source), open_admin(settings.target))
-        ranges = comparison.ranges(parsed_args.topic, parsed_args.since)
-        compared = list(_compared(comparison, ranges, parsed_args.since))
+        conf = configuration.read(parsed_args)
+        configuration.register_own_options(conf)
+        settings = mirror_settings(conf)
+        verification = MirrorVerification(settings, open_admin(settings.source), open_admin(settings.target))
+        if parsed_args.counts:
+            return self._counts(parsed_args, conf, settings.name, verification)
+        compared = list(_compared(verification, parsed_args))
         self._status = max(map(_exit_status, compared), default=0)
         for each in compared:
             if each.not_compared:
                 self.complain(f"{_place(each)} was not compared: {each.not_compared}")
+        unseen = sum(each.unseen for each in compared)
+        if unseen:
+            self.complain(f"a sample: {unseen} offsets of the source were not looked at")
         if parsed_args.messages:
             return _OF_MESSAGES, (_message_row(each, one) for each in compared for one in each.differences)
         return _OF_PARTITIONS, map(_partition_row, compared)
 
+    def _counts(
+        self,
+        parsed_args: argparse.Namespace,
+        conf: cfg.ConfigOpts,
+        mirror: str,
+        verification: MirrorVerification,
+    ) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        if parsed_args.messages:
+            raise ConfigurationError("--messages: counts do not tell which messages differ: leave out --counts")
+        topics = verification.topics(parsed_args.topic)
+        audit = audit_settings(conf)
+        now_ms = round(time.time() * 1000)
+        since_ms = now_ms - audit.window_seconds * 1000 if parsed_args.since is None else parsed_args.since
+        since_ms = bucket_of(since_ms, audit.bucket_seconds)
+        book = AuditBook(audit.rules)
+        with open_report_log(plugins.load_admin(conf), connection_settings(conf), audit.topic, since_ms) as log:
+            for report in log.read(_READ_SECONDS):
+                book.add(report)
+        found = (each for each in book.balances(now_ms) if each.topic in topics and each.bucket_ms >= since_ms)
+        counts = copy_counts(found, mirror, now_ms, audit.rules)
+        for topic in uncounted(counts, topics):
+            self._status = 2
+            self.complain(
+                f"{topic} was not compared: nothing of it was counted in both clusters since then; where it has "
+                f"messages, run `audit count`, and `audit count --tier mirror --section {TARGET_GROUP}`"
+            )
+        self._status = max(self._status, int(any(each.differs for each in counts)))
+        return _OF_COUNTS, map(_count_row, counts)
 
-def _compared(
-    comparison: MirrorComparison, ranges: list[ComparedRange], since_ms: int | None
-) -> Iterator[PartitionComparison]:
+
+def sample_size(text: str) -> SampleSize:
+    """The type of an argument that says how much of a partition is looked at."""
+    digits, is_share = text.removesuffix("%"), text.endswith("%")
+    try:
+        number = float(digits) if is_share else int(digits)
+    except ValueError:
+        number = 0
+    if not 0 < number < (100 if is_share else math.inf):
+        raise argparse.ArgumentTypeError(f"{text!r}: write a number of messages, such as 1000, or a share, such as 5%")
+    return SampleSize(share=number / 100) if is_share else SampleSize(messages=int(number))
+
+
+def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
     """One partition after the other, with a bar on a terminal."""
-    compacted = comparison.compacted(each.partition.topic for each in ranges)
+    since_ms = parsed_args.since
+    ranges = verification.ranges(parsed_args.topic, since_ms)
+    compacted = verification.compacted(each.partition.topic for each in ranges)
+    draw = random.Random(parsed_args.seed)
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         for each in progress.track(ranges, description="partitions"):
-            if each.partition.topic in compacted:
-                yield PartitionComparison(each.partition, not_compared="it is compacted, in each cluster apart")
+            is_compacted = each.partition.topic in compacted
+            if parsed_args.sample is None or is_compacted:
+                yield verification.compare(each, since_ms, is_compacted=is_compacted)
             else:
-                yield comparison.compare(each, since_ms)
+                yield verification.sample(each, parsed_args.sample, draw)
 
 
 def _exit_status(compared: PartitionComparison) -> int:
@@ -125,10 +199,16 @@ def _exit_status(compared: PartitionComparison) -> int:
 
 
 def _partition_row(compared: PartitionComparison) -> tuple[Any, ...]:
-    status = (_SAME, _DIFFERENT, _NOT_COMPARED)[_exit_status(compared)]
+    status = (_SAME_SO_FAR if compared.unseen else _SAME, _DIFFERENT, _NOT_COMPARED)[_exit_status(compared)]
     kinds = (compared.count(kind) for kind in ("missing", "extra", "altered"))
-    counts = (compared.source, compared.target, compared.equal, *kinds, compared.expired, compared.behind)
-    return (*compared.partition, status, *counts)
+    both = compared.source, compared.target, compared.equal
+    return (*compared.partition, status, *both, *kinds, compared.expired, compared.behind, compared.unseen)
+
+
+def _count_row(count: CopyCount) -> tuple[Any, ...]:
+    status = _OPEN if count.is_open else _DIFFERENT if count.differs else _SAME
+    numbers = count.source, count.target, count.missing, count.extra
+    return count.topic, moment(count.bucket_ms), count.tier, count.application, status, *numbers
 
 
 def _message_row(compared: PartitionComparison, difference: MessageDifference) -> tuple[Any, ...]:

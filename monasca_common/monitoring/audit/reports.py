@@ -23,7 +23,8 @@ LOG = "broker"
 #: They count, by id, what arrived in the log of another cluster.
 COPIES = frozenset({"mirror"})
 #: A tier of any other name reads the log, and reports which offsets it has handled.
-READERS = ("database", "notification", "spark")
+MIRRORED = "mirrored"  # a mirror: what it has copied from this log
+READERS = ("database", "notification", "spark", MIRRORED)
 
 
 #: A clock may be wrong by so much. Messages of later times are left out: they would never be old enough to forget.

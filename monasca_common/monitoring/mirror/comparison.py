@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what a mirror has copied with its source, message by message: keys, values, headers and timestamps.
+"""Compares two logs of a partition, message by message: keys, values, headers and timestamps. Nothing here reads them.
 
 Both logs are read side by side, and only messages without a counterpart are kept, so that the size of a log does not
 matter. What the two clusters deleted since, and what is not copied yet, is told apart from what is wrong.
+
+Of compacted logs the last message of each key is compared, because each cluster removes older ones at times of its own:
+what a reader of all has in the end is the same. A key whose last message is a tombstone is no longer there, whether
+that was removed already or not.
 """
 
 from __future__ import annotations
@@ -10,20 +14,16 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Literal, NamedTuple
 
-from monasca_common.kafka import Admin, ConfigurationError, Message
+from monasca_common.kafka import Message
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
-from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.log_reading import LogReader
-from monasca_common.monitoring.mirror.positions import MirrorPosition, read_positions
-from monasca_common.monitoring.mirror.settings import MirrorSettings
 
 _MOST_UNMATCHED = 500_000  # messages of one partition without a counterpart, in 150 MB of memory
-_PATIENCE_SECONDS = 60.0
+_MOST_KEYS = 2_000_000  # of one partition, in 600 MB of memory for both clusters
 _FIELDS = ("key", "value", "headers", "timestamp_ms")
 
 
@@ -56,7 +56,8 @@ class ComparedRange:
 @dataclass(slots=True)
 class PartitionComparison:
     """``not_compared``: why it was not, empty if it was; ``expired``: messages that one cluster has deleted by now;
-    ``behind``: messages that are not copied yet."""
+    ``behind``: messages that are not copied yet; ``unseen``: offsets of the source that a sample left out. Of a
+    compacted topic all of these count keys."""
 
     partition: TopicPartition
     source: int = 0
@@ -64,77 +65,19 @@ class PartitionComparison:
     equal: int = 0
     expired: int = 0
     behind: int = 0
+    unseen: int = 0
     not_compared: str = ""
     differences: list[MessageDifference] = field(default_factory=list)
 
     def count(self, kind: str) -> int:
         return sum(each.kind == kind for each in self.differences)
 
-
-class MirrorComparison:
-    """What the mirror of these settings copied, against its source. Raises `ConfigurationError`, `TransportError`."""
-
-    def __init__(self, settings: MirrorSettings, source: Admin, target: Admin) -> None:
-        self._settings = settings
-        self._source = source
-        self._target = target
-
-    def ranges(self, topics: Iterable[str] = (), since_ms: int | None = None) -> list[ComparedRange]:
-        """Of these topics, or all. ``since_ms``: only messages whose timestamps are not older.
-
-        The ends are taken one after the other: what is copied, the target, the source. So each message that is read in
-        the target is also read in the source, however fast the mirror copies meanwhile.
-        """
-        known = self._positions(set(topics))
-        partitions = list(known)
-        ends = self._target.end_offsets(partitions)
-        source_ends = self._source.end_offsets(partitions)
-        firsts, source_firsts = self._target.first_offsets(partitions), self._source.first_offsets(partitions)
-        starts = _starts(self._target, firsts, ends, since_ms)
-        source_starts = _starts(self._source, source_firsts, source_ends, since_ms)
-        return [
-            ComparedRange(
-                partition,
-                max(source_starts[partition], position.start),
-                source_ends[partition],
-                starts[partition],
-                ends[partition],
-                position.next_offset,
-                source_lost_its_beginning=source_firsts[partition] > position.start,
-                target_lost_its_beginning=firsts[partition] > 0,
-            )
-            for partition, position in sorted(known.items())
-        ]
-
-    def _positions(self, wanted: set[str]) -> dict[TopicPartition, MirrorPosition]:
-        name = self._settings.name
-        everything = read_positions(self._target, self._settings.target)
-        counts = self._target.partition_counts()
-        there = self._source.partition_counts()
-        own = {
-            partition: position
-            for (mirror, partition), position in everything.items()
-            if mirror == name and partition.topic in counts and partition.topic in there
-        }
-        missing = sorted(wanted - {partition.topic for partition in own})
-        if missing or not own:
-            raise ConfigurationError(
-                f"mirror {name!r} has copied {'nothing' if not own else f'no topic {missing[0]!r}'}: correct name or "
-                "topics, or run it first"
-            )
-        return {partition: at for partition, at in own.items() if partition.topic in wanted or not wanted}
-
-    def compacted(self, topics: Iterable[str]) -> set[str]:
-        """Those of which a cluster deletes messages in the middle."""
-        names = sorted(set(topics))
-        configs = (self._source.topic_configs(names), self._target.topic_configs(names))
-        return {name for each in configs for name, config in each.items() if "compact" in config["cleanup.policy"]}
-
-    def compare(self, compared: ComparedRange, since_ms: int | None = None) -> PartitionComparison:
-        partition = compared.partition
-        source = _read(self._settings.source, partition, compared.source_start, compared.source_end)
-        target = _read(self._settings.target, partition, compared.target_start, compared.target_end)
-        return compare_logs(compared, _since(source, since_ms), _since(target, since_ms))
+    def add(self, other: PartitionComparison) -> None:
+        """Another part of the same partition."""
+        for counted in ("source", "target", "equal", "expired", "behind", "unseen"):
+            setattr(self, counted, getattr(self, counted) + getattr(other, counted))
+        self.not_compared = self.not_compared or other.not_compared
+        self.differences += other.differences
 
 
 def compare_logs(compared: ComparedRange, source: Iterable[Message], target: Iterable[Message]) -> PartitionComparison:
@@ -163,12 +106,71 @@ def compare_logs(compared: ComparedRange, source: Iterable[Message], target: Ite
     return found
 
 
+def compare_latest(
+    compared: ComparedRange,
+    source: Iterable[Message],
+    target: Iterable[Message],
+    *,
+    since_ms: int | None = None,
+    rewritten: Callable[[ComparedRange], Collection[bytes | None]] = lambda _: (),
+) -> PartitionComparison:
+    """The comparison of two compacted logs of one partition. ``since_ms``: of keys whose last message is not older.
+    ``rewritten``: asked once both are read; these keys count as not copied yet."""
+    found = PartitionComparison(compared.partition)
+    own, other = _last_of_keys(source, since_ms), _last_of_keys(target, since_ms)
+    if own is None or other is None:
+        found.not_compared = f"it has more than {_MOST_KEYS:,} keys: compare since a time"
+        return found
+    pending = {key for key, last in own.items() if last.offset >= compared.copied}
+    pending.update(_digest([key]) for key in rewritten(compared))
+    sides = tuple({key: last for key, last in lasts.items() if not last.is_tombstone} for lasts in (own, other))
+    found.source, found.target = map(len, sides)
+    firsts = [min((side[key].offset for key in sides[0].keys() & sides[1].keys()), default=None) for side in sides]
+    for key in sorted(sides[0].keys() | sides[1].keys()):
+        last, copy = sides[0].get(key), sides[1].get(key)
+        if last is not None and copy is not None and last.digests == copy.digests:
+            found.equal += 1
+        elif key in pending:
+            found.behind += 1
+        elif last is not None and copy is not None:
+            found.differences.append(_altered(last, copy))
+        elif _has_expired(compared, last, copy, firsts):
+            found.expired += 1
+        elif last is not None:
+            found.differences.append(MessageDifference("missing", last.offset, None, last.message_id))
+        elif copy is not None:
+            found.differences.append(MessageDifference("extra", None, copy.offset, copy.message_id))
+    return found
+
+
+def _has_expired(
+    compared: ComparedRange, last: _Unmatched | None, copy: _Unmatched | None, firsts: list[int | None]
+) -> bool:
+    """Whether the other cluster has deleted this. ``firsts``: the first offset in either that both have the key of."""
+    if last is not None:
+        return compared.target_lost_its_beginning and _is_before(last, firsts[0])
+    return copy is not None and compared.source_lost_its_beginning and _is_before(copy, firsts[1])
+
+
+def _last_of_keys(messages: Iterable[Message], since_ms: int | None) -> dict[bytes, _Unmatched] | None:
+    """By the digest of the key; ``None``: there are too many."""
+    lasts: dict[bytes, tuple[_Unmatched, int]] = {}
+    for message in messages:
+        digests = _digests(message)
+        last = _Unmatched(message.offset, _own_id(message), digests, message.value is None)
+        lasts[digests[0]] = last, message.timestamp_ms or 0
+        if len(lasts) > _MOST_KEYS:
+            return None
+    return {key: last for key, (last, at_ms) in lasts.items() if since_ms is None or at_ms >= since_ms}
+
+
 class _Unmatched(NamedTuple):
     """What is kept of a message without a counterpart. ``digests``: one for each of `_FIELDS`."""
 
     offset: int
     message_id: bytes | None
     digests: tuple[bytes, ...]
+    is_tombstone: bool = False
 
 
 class _Side:
@@ -260,21 +262,3 @@ def _digest(parts: Iterable[bytes | None]) -> bytes:
         digest.update(struct.pack(">i", -1 if part is None else len(part)))
         digest.update(part or b"")
     return digest.digest()
-
-
-def _starts(
-    admin: Admin, firsts: dict[TopicPartition, int], ends: dict[TopicPartition, int], since_ms: int | None
-) -> dict[TopicPartition, int]:
-    if since_ms is None:
-        return firsts
-    found = admin.offsets_for_times(dict.fromkeys(firsts, since_ms))
-    return {partition: ends[partition] if offset is None else offset for partition, offset in found.items()}
-
-
-def _read(connection: ConnectionSettings, partition: TopicPartition, start: int, end: int) -> Iterator[Message]:
-    reader = LogReader(connection, patience_seconds=_PATIENCE_SECONDS)
-    return reader.messages({partition: start}, {partition: end})
-
-
-def _since(messages: Iterable[Message], since_ms: int | None) -> Iterator[Message]:
-    return (message for message in messages if since_ms is None or (message.timestamp_ms or 0) >= since_ms)

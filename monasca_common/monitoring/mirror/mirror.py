@@ -22,6 +22,7 @@ from monasca_common.kafka import (
     ConfigurationError,
     FencedError,
     GivenStarts,
+    Hook,
     KafkaConsumer,
     KafkaProducer,
     Message,
@@ -39,6 +40,8 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.reader_audit import ReaderAudit
+from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.monitoring.mirror import positions
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
 from monasca_common.monitoring.mirror.settings import MirrorSettings
@@ -56,15 +59,20 @@ _BUFFER_BYTES = 64 * MIB
 
 
 class Mirror:
-    """One of a name copies; a second one with the name stops it. Run it on one thread."""
+    """One of a name copies; a second one with the name stops it. Run it on one thread. ``audit``: is told what was
+    copied of the source; its owner opens and closes it."""
 
-    def __init__(self, settings: MirrorSettings, status: MirrorStatus, clock: Clock) -> None:
+    def __init__(
+        self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
+    ) -> None:
         """Connects to nothing. Raises `ConfigurationError` for a driver without clusters."""
         self._settings = settings
         self._status = status
         self._clock = clock
         self._source, self._target = open_admin(settings.source), open_admin(settings.target)
         self._began = False
+        self._audit = audit
+        self._hook = Hook()
 
     def run(self, stopping: threading.Event) -> None:
         """Copy until ``stopping``; after a failure try again, with a back-off.
@@ -109,6 +117,8 @@ class Mirror:
             producer.init_transactions()
             at = self._claim(producer, plan)
             starts = {partition: position.next_offset for partition, position in at.items()}
+            if self._audit is not None:
+                self._hook = ReaderAudit(self._audit, positions=starts)
             consumer = _open_reader(settings, starts)
             stack.callback(consumer.close, _CLOSE_SECONDS)
             status.lag = lambda: _lag_by_topic(consumer)
@@ -209,6 +219,7 @@ class Mirror:
                 LOG.info("%d messages were copied, %d are left", self._status.copied, sum(self._status.lag().values()))
             began = self._clock.monotonic()
             batch = self._poll(consumer, at)
+            self._hook.after_poll(batch)
             moved = _moved(at, batch, consumer)
             if moved:
                 self._copy_batch(producer, batch, moved)
@@ -249,11 +260,14 @@ class Mirror:
                     transaction.send(message.topic, copy_of(message))
                 for position in moved.values():
                     transaction.send(POSITIONS_TOPIC, position.record())
+                self._hook.before_commit({partition: position.next_offset for partition, position in moved.items()})
                 fail_point("mirror.before_commit")
-        except MessagingError:
+        except MessagingError as error:
+            self._hook.after_commit(dict.fromkeys(moved, error))
             self._status.ended("failed")
             raise
         fail_point("mirror.after_commit")
+        self._hook.after_commit(dict.fromkeys(moved))
         self._status.ended("committed")
         for part in batch.partitions:
             self._count(part)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -11,7 +12,10 @@ from types import FrameType
 from oslo_config import cfg
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.config import joined, started, stopped
+from monasca_common.kafka.config import joined, producer_settings, started, stopped
+from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.reports import MIRRORED
+from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.monitoring.mirror.mirror import Mirror
 from monasca_common.monitoring.mirror.settings import MIRROR_GROUP, mirror_settings
 from monasca_common.monitoring.mirror.status import MirrorStatus
@@ -34,7 +38,11 @@ def run(conf: cfg.ConfigOpts) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     status = MirrorStatus(SystemClock())
-    with status_served(MIRROR_GROUP, settings.status, status.probed(settings.status.live_seconds), status.registry):
+    audit = audit_settings(conf)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            status_served(MIRROR_GROUP, settings.status, status.probed(settings.status.live_seconds), status.registry)
+        )
         LOG.info(
             "%s",
             started(
@@ -46,5 +54,8 @@ def run(conf: cfg.ConfigOpts) -> None:
                 status_at=settings.status.address,
             ),
         )
-        Mirror(settings, status, SystemClock()).run(stopping)
+        reporter = None
+        if audit.enabled:
+            reporter = stack.enter_context(AuditReporter(audit, producer_settings(conf), MIRRORED, settings.name))
+        Mirror(settings, status, SystemClock(), audit=reporter).run(stopping)
     LOG.info("%s", stopped("mirror", copied=f"{status.copied} messages"))

@@ -10,11 +10,13 @@ import threading
 import uuid
 
 import confluent_kafka
+import fixtures
 from oslotest import base
 
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.mirror.mirror import Mirror
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 from monasca_common.monitoring.mirror.status import MirrorStatus
@@ -32,6 +34,16 @@ class MirrorCase(Waiting, base.BaseTestCase):
         self.target = self.useFixture(SharedKafkaCluster(config={"log.cleaner.threads": "1"})).cluster
         self.topic = self.fixture.topic(2)
         self.name = f"mirror-{uuid.uuid4().hex[:12]}"
+        self.other_groups = ""
+
+    def audited_by(self):
+        """The settings of an audit in the source, which files have from now on."""
+        folder, topic = self.useFixture(fixtures.TempDir()).path, self.fixture.topic()
+        options = {"topic": topic, "bucket_seconds": 60, "grace_seconds": 0, "report_seconds": 0.1, "folder": folder}
+        lines = "".join(f"{name} = {value}\n" for name, value in options.items())
+        servers = self.connection(self.source).bootstrap_servers
+        self.other_groups = f"[kafka]\nbootstrap_servers = {servers}\n[audit]\nenabled = true\n{lines}"
+        return AuditSettings(enabled=True, **options)
 
     def connection(self, cluster):
         return ConnectionSettings(cluster.direct_options()["bootstrap.servers"])
@@ -94,9 +106,9 @@ class MirrorCase(Waiting, base.BaseTestCase):
         self.assertEqual(self.read(self.source, topic), self.read(self.target, topic))
 
     @contextlib.contextmanager
-    def mirror(self, *topics, **options):
+    def mirror(self, *topics, audit=None, **options):
         """One that runs on a thread within the block; its failure is raised at the end of the block."""
-        running = RunningMirror(self.settings(*topics, **options))
+        running = RunningMirror(self.settings(*topics, **options), audit)
         try:
             yield running
         finally:
@@ -108,6 +120,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
             f"[mirror_source]\nbootstrap_servers = {self.connection(self.source).bootstrap_servers}\n"
             f"[mirror_target]\nbootstrap_servers = {self.connection(self.target).bootstrap_servers}\n"
             f"[mirror]\nname = {self.name}\ntopics = {self.topic}\nbatch_size = 10\n"
+            f"[monitoring]\ndurability_check = off\n{self.other_groups}"
         )
         path = self.create_tempfiles([(uuid.uuid4().hex, text)], ".conf")[0]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at[0]}=kill@{kill_at[1]}"} if kill_at else {}
@@ -141,11 +154,11 @@ class MirrorCase(Waiting, base.BaseTestCase):
 
 
 class RunningMirror:
-    def __init__(self, settings):
+    def __init__(self, settings, audit):
         self.status = MirrorStatus(SystemClock())
         self.failure = None
         self._stopping = threading.Event()
-        self._mirror = Mirror(settings, self.status, SystemClock())
+        self._mirror = Mirror(settings, self.status, SystemClock(), audit=audit)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

@@ -4,6 +4,7 @@
 import random
 from unittest import mock
 
+import fixtures
 from oslo_config import cfg
 from oslotest import base
 from prometheus_client import generate_latest
@@ -14,13 +15,17 @@ from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.monitoring.mirror import comparison, mirror
-from monasca_common.monitoring.mirror.comparison import ComparedRange, compare_logs
+from monasca_common.monitoring.audit.balance import AuditRules, balances
+from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
+from monasca_common.monitoring.mirror import comparison, mirror, verification
+from monasca_common.monitoring.mirror.comparison import ComparedRange, compare_latest, compare_logs
+from monasca_common.monitoring.mirror.copy_counts import copy_counts, uncounted
 from monasca_common.monitoring.mirror.mirror import Mirror, copy_of
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.monitoring.mirror.settings import MirrorSettings, mirror_settings
 from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.monitoring.mirror.topics import plan_topics
+from monasca_common.monitoring.mirror.verification import MirrorVerification, SampleSize
 
 TP = TopicPartition("metrics", 0)
 _CONFIG = {"message.timestamp.type": "CreateTime", "max.message.bytes": "1000", "cleanup.policy": "delete"}
@@ -235,6 +240,192 @@ class ComparisonTest(base.BaseTestCase):
         with mock.patch.object(comparison, "_MOST_UNMATCHED", 5):
             found = self.compare(map(message, range(20)), [])
         self.assertIn("more than 5 messages", found.not_compared)
+
+
+def keyed(offset, key, value, *, timestamp_ms=1_000):
+    headers = (("message-id", b"%s at %d" % (key, offset)),)
+    return Message("metrics", 0, offset, timestamp_ms, key, value, headers)
+
+
+class LatestTest(base.BaseTestCase):
+    """Of compacted topics."""
+
+    def compare(self, source, target, *, copied=1_000_000, since_ms=None, rewritten=(), **lost):
+        compared = ComparedRange(TP, 0, 10**6, 0, 10**6, copied, **lost)
+        return compare_latest(compared, source, target, since_ms=since_ms, rewritten=lambda _: rewritten)
+
+    def facts(self, found):
+        return found.equal, found.behind, [(each.kind, each.source_offset) for each in found.differences]
+
+    def copied(self, *messages):
+        """As a mirror writes it: the same but for the offset."""
+        return [_with(each, "offset", 10 * each.offset) for each in messages]
+
+    def test_whatever_either_cluster_has_compacted_logs_with_the_same_last_messages_are_the_same(self):
+        log = [keyed(n, b"%d" % (n % 7), None if n % 5 == 3 else b"%d" % n) for n in range(40)]
+        lasts = {each.key: each for each in log}
+        for seed in range(20):
+            chance = random.Random(seed)
+
+            def compacted(chance=chance):
+                """What has a later one goes at times; and so does a tombstone that has none before it."""
+                kept = [each for each in log if chance.random() < 0.3 and lasts[each.key] is not each]
+                held = {each.key for each in kept}
+                ends = [e for e in lasts.values() if e.value is not None or e.key in held or chance.random() < 0.5]
+                return sorted([*kept, *ends], key=lambda each: each.offset)
+
+            source, target = compacted(), compacted()
+            found = self.compare(source, self.copied(*target))
+            self.assertEqual([], found.differences)
+            self.assertEqual(sum(each.value is not None for each in lasts.values()), found.equal)
+
+    def test_a_last_message_that_is_missing_altered_or_not_deleted_is_named(self):
+        a, b, c = keyed(0, b"a", b"1"), keyed(1, b"b", b"1"), keyed(2, b"c", b"1")
+        source = [a, b, c, keyed(3, b"c", None), keyed(4, b"b", b"2"), keyed(5, b"d", b"1")]
+        target = self.copied(a, b, c)
+        found = self.compare(source, target)
+        named = {(each.kind, each.source_offset, each.target_offset, each.fields) for each in found.differences}
+        altered = ("altered", 4, 10, ("value", "headers"))
+        self.assertEqual({altered, ("extra", None, 20, ()), ("missing", 5, None, ())}, named)
+
+    def test_a_key_whose_last_message_is_not_copied_yet_is_behind(self):
+        source = [keyed(4, b"a", b"2"), keyed(5, b"b", None), keyed(6, b"c", b"1")]
+        target = self.copied(keyed(0, b"a", b"1"), keyed(1, b"b", b"1"), keyed(2, b"d", b"1"))
+        found = self.compare(source, target, copied=4, rewritten=[b"d"])
+        self.assertEqual((0, 4, []), self.facts(found))
+
+    def test_older_keys_are_left_out_and_what_retention_took_is_expired(self):
+        old, new = keyed(0, b"a", b"1", timestamp_ms=5), keyed(1, b"b", b"1", timestamp_ms=9)
+        self.assertEqual((1, 0, []), self.facts(self.compare([old, new], self.copied(new), since_ms=9)))
+        found = self.compare([new], self.copied(old, new), source_lost_its_beginning=True)
+        self.assertEqual((1, (1, 0, [])), (found.expired, self.facts(found)))
+
+    def test_too_many_keys_are_not_compared(self):
+        with mock.patch.object(comparison, "_MOST_KEYS", 2):
+            found = self.compare([keyed(n, b"%d" % n, b"") for n in range(3)], [])
+        self.assertIn("more than 2 keys", found.not_compared)
+
+
+class SampleTest(base.BaseTestCase):
+    """Logs in memory: ``self.logs`` by the servers of each cluster, with gaps between the offsets of the target."""
+
+    def verification(self, source, target):
+        self.logs = {"a:1": source, "b:1": target}
+        self.useFixture(fixtures.MonkeyPatch(f"{verification.__name__}.LogReader", self.reader))
+        return MirrorVerification(settings("metrics"), *(self.admin(log) for log in (source, target)))
+
+    def reader(self, connection, **_):
+        log = self.logs[connection.bootstrap_servers]
+
+        def messages(starts, ends):
+            return (each for each in log if starts[TP] <= each.offset < ends[TP])
+
+        def at(offsets, ends):
+            there = [each for each in log if each.offset < ends[TP]]
+            first = {next((each.offset for each in there if each.offset >= wanted), None) for wanted in offsets[TP]}
+            return (each for each in there if each.offset in first)
+
+        return mock.Mock(messages=messages, at=at)
+
+    def admin(self, log):
+        def offsets_for_times(times):
+            return {TP: next((each.offset for each in log if each.timestamp_ms >= times[TP]), None)}
+
+        return mock.Mock(offsets_for_times=offsets_for_times)
+
+    def sampled(self, source, target, size, seed):
+        verifying = self.verification(source, [_with(each, "offset", 2 * n) for n, each in enumerate(target)])
+        compared = ComparedRange(TP, 0, len(source), 0, 2 * len(target), len(source))
+        return verifying.sample(compared, size, random.Random(seed))
+
+    def test_whatever_order_times_have_and_whatever_is_there_twice_a_whole_copy_is_the_same(self):
+        equal = 0
+        for seed in range(30):
+            chance = random.Random(seed)
+            times = [1_000 + n // 4 + chance.choice((0, 0, 0, -40, 40)) for n in range(2_000)]
+            source = [message(n % 1_500, offset=n, timestamp_ms=at) for n, at in enumerate(times)]
+            found = self.sampled(source, source, SampleSize(messages=200), seed)
+            self.assertEqual(([], "", 0), (found.differences, found.not_compared, found.behind))
+            self.assertGreater(found.unseen, 1_000)
+            equal += found.equal
+        self.assertGreater(equal, 30 * 50)
+
+    def test_what_is_wrong_in_the_sample_is_named_and_nothing_else(self):
+        source = [message(n) for n in range(1_000)]
+        named = set()
+        for seed in range(20):
+            chance = random.Random(seed)
+            lost, doubled, altered = (set(part) for part in _three(chance.sample(range(1_000), 12)))
+            target = []
+            for each in source:
+                if each.offset not in lost:
+                    target.append(_with(each, "value", b"?") if each.offset in altered else each)
+                target += [each] if each.offset in doubled else []
+            found = self.sampled(source, target, SampleSize(share=0.5), seed)
+            self.assertEqual(1_000, found.source + found.unseen)
+            for difference in found.differences:
+                number = int(difference.message_id.split()[1])
+                self.assertIn(number, {"missing": lost, "extra": doubled, "altered": altered}[difference.kind])
+            named.update(difference.kind for difference in found.differences)
+            self.assertLessEqual(len(found.differences), 12)
+        self.assertEqual(set(_KINDS), named)
+
+    def test_a_sample_of_more_than_there_is_compares_all(self):
+        source = [message(n) for n in range(30)]
+        found = self.sampled(source, source[:-1], SampleSize(messages=30), 1)
+        self.assertEqual((0, ["missing"]), (found.unseen, [each.kind for each in found.differences]))
+
+    def test_where_times_lead_nowhere_nothing_was_compared(self):
+        source = [message(n, timestamp_ms=10**6 - n) for n in range(1_000)]
+        with mock.patch.object(verification, "_MOST_PER_MESSAGE", 0):
+            found = self.sampled(source, source, SampleSize(messages=100), 1)
+        self.assertIn("its timestamps are in no order", found.not_compared)
+
+
+class CopyCountsTest(base.BaseTestCase):
+    """A bucket of 60 s that is over, and one that is not."""
+
+    RULES = AuditRules(bucket_seconds=60, grace_seconds=0)
+
+    def report(self, tier, *counts, handled=(), application="m"):
+        name = f"{tier} {counts} {handled}"
+        return AuditReport(name, tier, application, "h", "i", 60_000, 60, tuple(counts), tuple(handled))
+
+    def logged(self, tier, runs, *, repeated=(), bucket_ms=0):
+        return self.report(
+            tier, AuditCount("metrics", bucket_ms, offsets={0: runs}, duplicates={0: repeated} if repeated else {})
+        )
+
+    def counts(self, *reports, now_ms=90_000):
+        found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
+        return {(each.tier, each.bucket_ms): (each.source, each.target, each.missing, each.extra) for each in found}
+
+    def test_what_is_missing_or_doubled_is_counted_and_what_is_twice_in_both_is_not(self):
+        whole, more = ((0, 100),), ((0, 103),)
+        source = self.logged("broker", whole, repeated=((5, 7),))
+        for copied, repeated, found in (
+            (whole, ((9, 11),), (100, 100, 0, 0)),
+            (((0, 97),), ((5, 7),), (100, 97, 3, 0)),
+            (more, ((5, 10),), (100, 103, 0, 3)),
+            (((0, 99),), ((5, 6),), (100, 99, 1, 0)),
+        ):
+            counted = self.counts(source, self.logged("mirror", copied, repeated=repeated))
+            self.assertEqual({("mirror", 0): found}, counted)
+
+    def test_what_the_mirror_passed_over_is_missing_by_offset(self):
+        handled = [HandledRange("metrics", 0, 0, 40, 1, position=0), HandledRange("metrics", 0, 44, 100)]
+        found = self.counts(self.logged("broker", ((0, 100),)), self.report("mirrored", handled=handled))
+        self.assertEqual({("mirrored", 0): (100, 96, 4, 0)}, found)
+
+    def test_before_the_grace_period_is_over_nothing_is_known_to_differ(self):
+        reports = self.logged("broker", ((0, 100),)), self.logged("mirror", ((0, 90),))
+        for now_ms, differs in ((59_999, False), (60_000, True)):
+            found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
+            self.assertEqual([differs], [each.differs for each in found])
+
+    def test_a_topic_that_is_counted_in_one_cluster_alone_is_not_compared(self):
+        found = copy_counts(balances([self.logged("broker", ((0, 9),))], 90_000, self.RULES), "m", 90_000, self.RULES)
+        self.assertEqual(["metrics"], uncounted(found, ["metrics"]))
 
 
 class StatusTest(base.BaseTestCase):
