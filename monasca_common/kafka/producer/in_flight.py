@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.errors import DeliveryError, DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
+from monasca_common.kafka.producer.delivery_counts import CountedBulk, DeliveryCounter
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
 from monasca_common.kafka.transport.base import RawMessage
 
@@ -63,14 +63,14 @@ class Book(Protocol):
     now: float
     finished: TransportError | None
     counter: DeliveryCounter | None
-    acknowledged: list[RawMessage] | None  # where deliveries are counted, those that were not counted yet
+    acknowledged: list[RawMessage] | None  # where deliveries are counted, single ones that were not counted yet
 
     @property
     def budget(self) -> Room: ...
 
     def settle_answered(self, pending: Pending, error: Any, message: RawMessage) -> None: ...
 
-    def settle_delivered(self, bulk: PlainBulk) -> None: ...
+    def settle_delivered(self, bulk: PlainBulk, message: RawMessage) -> None: ...
 
     def break_up(self, bulk: PlainBulk) -> list[Pending]: ...
 
@@ -242,6 +242,7 @@ class PlainBulk:
         "queued_at",
         "records",
         "size",
+        "time_ms",
         "topic",
     )
 
@@ -267,6 +268,7 @@ class PlainBulk:
         self.limit = limit
         self.instead: Bulk | None = None  # its messages, where they are handed over one by one
         self.queued_at = ledger.now
+        self.time_ms = 0  # the timestamp of all of it; 0 unless it is to be counted
         self.left = len(records)
         self.latch = Latch(len(records))
         self.places = iter(range(len(records)))  # of what is reserved, and not handed over
@@ -277,11 +279,17 @@ class PlainBulk:
     def __len__(self) -> int:
         return len(self._partitions)
 
+    def stamp(self) -> int:
+        """The timestamp to send, which all have in common if it is to be counted: so nobody asks each message for its
+        own. 0: each has the client's."""
+        if self.ledger.counter is not None:
+            self.time_ms = self.ledger.counter.time_ms()
+        return self.time_ms
+
     def callbacks(self) -> Iterator[Callable[[Any, RawMessage], None]]:
         """For each message the one that librdkafka calls: of all objects that know their place, the cheapest. Drawing
         one takes its message out of ``places``."""
         partitions, offsets = self._partitions, self._offsets
-        acknowledged = self.ledger.acknowledged
 
         def answered(index: int, error: Any, message: RawMessage) -> None:
             if error is not None or self._pendings is not None:
@@ -291,17 +299,15 @@ class PlainBulk:
                     self.ledger.break_up(self)[index](error, message)
                     raise
                 return
-            if acknowledged is not None:
-                acknowledged.append(message)
             offset, partition = message.offset(), message.partition()
             offsets[index] = offset
             partitions[index] = partition
             self.left -= 1
             if not self.left:
                 try:
-                    self.ledger.settle_delivered(self)
+                    self.ledger.settle_delivered(self, message)
                 except BaseException:  # Ctrl-C: no other callback comes for this bulk
-                    self.ledger.settle_delivered(self)
+                    self.ledger.settle_delivered(self, message)
                     raise
 
         return map(MethodType, repeat(answered), self.places)
@@ -314,6 +320,17 @@ class PlainBulk:
     def is_delivered(self) -> bool:
         """Whether all of it is delivered, and no single message was needed."""
         return not self.left and self._pendings is None
+
+    def delivered_part(self) -> tuple[CountedBulk, ...]:
+        """What is delivered so far, if there is any and it is to be counted."""
+        if not self.time_ms:
+            return ()
+        sizes = [
+            len(record)
+            for record, partition in zip(self.records, self._partitions, strict=True)
+            if partition is not None
+        ]
+        return ((self.topic, self.time_ms, len(sizes), sum(sizes), None),) if sizes else ()
 
     def pendings(self) -> list[Pending]:
         """Its messages, each of which speaks for itself from now on: for `Ledger.break_up`, until all is delivered."""

@@ -34,7 +34,7 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.producer.budget import Budget
-from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
+from monasca_common.kafka.producer.delivery_counts import CountedBulk, DeliveryCounter
 from monasca_common.kafka.producer.in_flight import Bulk, DoubtfulPending, Latch, Pending, PlainBulk
 from monasca_common.kafka.producer.listeners import Listener, Listeners
 from monasca_common.kafka.producer.outcome import Outcome, classify
@@ -91,7 +91,8 @@ class Ledger:
         self.now = clock.monotonic()  # refreshed whenever the client is served: precise enough, and free in `send`
         self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self.counter: DeliveryCounter | None = None
-        self.acknowledged: list[RawMessage] | None = None  # the counter's
+        self.acknowledged: list[RawMessage] | None = None  # the counter's, as is the next
+        self.acknowledged_bulks: list[CountedBulk] = []
         self._clock = clock
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._undelivered: list[Pending] = []  # sends for the next flush; they keep their room
@@ -144,12 +145,13 @@ class Ledger:
         """Count them from now on; call it before anything is sent."""
         self.counter = DeliveryCounter(self, self._clock, bucket_seconds)
         self.acknowledged = self.counter.acknowledged
+        self.acknowledged_bulks = self.counter.acknowledged_bulks
         return self.counter
 
     def served(self) -> None:
         """The client was served. Under the ``serving`` lock."""
         self.tick()
-        if self.acknowledged and self.counter is not None:
+        if self.counter is not None:
             self.counter.settle()
 
     def oldest_queued_at(self) -> float:
@@ -205,6 +207,7 @@ class Ledger:
             left = dict.fromkeys([pending for pending in pendings if pending.outcome is None])
             messages, messages_left = len(pendings), len(left)
             settled_bytes = bulk.size - sum([pending.size for pending in left])
+            delivered = bulk.delivered_part()
             with self.budget.lock:  # no call in this block: nothing of it can be interrupted
                 if bulk in self.bulks:
                     del self.bulks[bulk]
@@ -212,6 +215,7 @@ class Ledger:
                     self.budget.room_messages += messages
                     self.budget.left_bytes += settled_bytes
                     bulk.latch.left = messages_left
+                    self.acknowledged_bulks += delivered
             return pendings
 
     def break_up_before_it_is_handed_over(self, bulk: PlainBulk) -> Bulk:
@@ -266,15 +270,19 @@ class Ledger:
                 self._note_refusal(pending.topic, fault)
             self._settle(pending, outcome)
 
-    def settle_delivered(self, bulk: PlainBulk) -> None:
+    def settle_delivered(self, bulk: PlainBulk, message: RawMessage) -> None:
         """Settle a bulk of which all was acknowledged; the callback of its last message calls this."""
         messages = len(bulk)
+        size = bulk.size - bulk.overhead_bytes * messages
         with self.budget.lock:  # no call in this block: nothing of it can be interrupted
             if bulk in self.bulks:
                 del self.bulks[bulk]
                 self.budget.room_messages += messages
                 self.budget.left_bytes += bulk.size
                 bulk.records = []
+                if bulk.time_ms:
+                    self.acknowledged_bulks += ((bulk.topic, bulk.time_ms, messages, size, message),)
+                    bulk.time_ms = 0
                 bulk.latch.left = 0
                 self.opened += (bulk.latch,)
         if self.attentive:

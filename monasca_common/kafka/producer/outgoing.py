@@ -47,6 +47,9 @@ class Outgoing:
         overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
         if max(map(len, plain)) + overhead > limit.max_bytes:
             return None
+        counter = self._ledger.counter
+        if counter is not None and topic not in counter.stamped_topics:
+            return None
         message_ids = self._ids.take(len(plain)) if limit.with_ids else None
         return PlainBulk(self._ledger, topic, plain, key, message_ids, overhead, limit)
 

@@ -287,10 +287,11 @@ class TopicLimits:
         headers: Iterable[list[tuple[str, bytes]]] = (
             repeat([]) if bulk.message_ids is None else [[(MESSAGE_ID_HEADER, mid)] for mid in bulk.message_ids]
         )
+        time_ms = bulk.stamp()
         messages = zip(bulk.records, bulk.callbacks(), headers, strict=False)
         for index, (record, callback, header) in enumerate(messages):
             try:
-                produce(topic, record, key, ANY_PARTITION, callback, callback, 0, header)
+                produce(topic, record, key, ANY_PARTITION, callback, callback, time_ms, header)
             except Exception as error:
                 self.refused(bulk.ledger.break_up(bulk)[index], error)
 

@@ -1,10 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources count what brokers acknowledged, once, in the bucket of its timestamp."""
 
+import dataclasses
+
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.transport.memory import Fail
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
 from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
+
+
+class LoggedMessage:
+    """Of a topic whose log sets its own time."""
+
+    def topic(self):
+        return TOPIC
+
+    def timestamp(self):
+        return 2, START_MS + BUCKET_MS
 
 
 class SourcesTest(AuditCase):
@@ -16,6 +29,9 @@ class SourcesTest(AuditCase):
                 number = (count.bucket_ms - START_MS) // BUCKET_MS
                 found[number] = found.get(number, 0) + count.messages
         return found
+
+    def bytes_counted(self):
+        return sum(count.bytes for report in self.reports() for count in report.counts)
 
     def test_every_way_of_sending_is_counted_once(self):
         with self.audited_producer() as (producer, reporter):
@@ -85,6 +101,42 @@ class SourcesTest(AuditCase):
         self.assertEqual({0: 4}, self.counted())
         self.assertEqual(4, len(self.kafka.broker.records(TOPIC)))
 
+    def test_what_is_delivered_of_a_bulk_counts_once_also_if_the_rest_is_refused_and_sent_again(self):
+        with self.audited_producer() as (producer, reporter):
+            self.kafka.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=3, count=2)
+            report = producer.publish(TOPIC, [b"1", b"22", b"333", b"4444", b"55555"])
+            self.assertEqual([2, 3], [each.index for each in report.failed])
+            reporter.report()
+            self.assertEqual({0: 3}, self.counted())
+            self.assertEqual(8, self.bytes_counted())
+
+            self.assertTrue(producer.retry(report).ok)
+            reporter.report()
+
+        self.assertEqual({0: 5}, self.counted())
+        self.assertEqual(15, self.bytes_counted())
+
+    def test_messages_of_a_bulk_have_one_timestamp_that_says_where_it_counts(self):
+        counter = self.kafka.producer().count_deliveries(60)
+        self.clock.advance(BUCKET_MS / 1000 + 1)
+        counter.acknowledged_bulks.append((TOPIC, START_MS + BUCKET_MS - 1, 3, 6, None))
+        counter.settle()
+
+        (count,) = counter.take().items()
+        self.assertEqual(((TOPIC, START_MS), (3, 6, 3003, 1001)), (count[0], dataclasses.astuple(count[1])))
+
+    def test_a_bulk_is_stamped_only_where_the_log_keeps_the_time_of_its_sender(self):
+        producer = self.kafka.producer()
+        counter = producer.count_deliveries(60)
+        with self.subTest("not known yet"):
+            producer.publish(TOPIC, [b"1", b"2"])
+            self.assertEqual({TOPIC}, counter.stamped_topics)
+        with self.subTest("the log sets its own time from now on"):
+            counter.acknowledged_bulks.append((TOPIC, START_MS, 2, 2, LoggedMessage()))
+            counter.settle()
+            self.assertEqual(set(), counter.stamped_topics)
+            self.assertEqual([START_MS, START_MS + BUCKET_MS], [bucket_ms for _, bucket_ms in counter.take()])
+
     def test_a_transaction_counts_when_it_is_committed(self):
         producer = KafkaProducer(
             self.kafka.producer_settings(transactional_id="one"),
@@ -111,6 +163,7 @@ class SourcesTest(AuditCase):
             producer.publish(TOPIC, [Record(b"four", timestamp_ms=self.clock.time_ms() - 500)])
             reporter.report()
 
+        self.assertEqual(4, sum(self.counted().values()))
+        self.assertEqual(16, self.bytes_counted())
         found = [count for report in self.reports() for count in report.counts]
-        self.assertEqual((4, 16), (sum(each.messages for each in found), sum(each.bytes for each in found)))
         self.assertEqual({500}, {each.delay_ms for each in found} - {0})
