@@ -158,6 +158,7 @@ class LogCounter:
         self._commit_starts()
         counts = tuple(self._counts.take(self._clock.time_ms()))
         if counts:
+            fail_point("audit.before_counts")
             records = [Record(reports.encode(self._report(each))) for each in counts]
             self._producer.publish(self._settings.topic, records).raise_for_undelivered()
             fail_point("audit.after_counts")
@@ -165,6 +166,7 @@ class LogCounter:
         positions = {partition: offset for partition, offset in self._positions.items() if partition in owned}
         if positions:
             self._consumer.commit(positions)
+            fail_point("audit.after_count_commit")
         self._positions.clear()
 
     def _commit_starts(self) -> None:

@@ -18,6 +18,7 @@ from oslo_config import cfg
 from monasca_common.kafka import Admin, KafkaProducer, MessagingError, load_admin, open_producer
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import connection_settings, producer_settings, started, stopped
+from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, AuditVerdict, Balance
 from monasca_common.monitoring.audit.metrics import AuditMetrics, envelopes, tier_totals
@@ -84,6 +85,7 @@ class AuditService:
             log = stack.enter_context(self._open_log(self._since_ms()))
             for report in log.read(_READ_SECONDS):
                 book.add(report)
+            fail_point("audit.after_read")
             while not self._stopping.is_set():
                 self.balance(book, producer)
                 self._turn.turned()
@@ -103,6 +105,7 @@ class AuditService:
         if producer is not None and totals:
             messages = list(envelopes(totals, self._settings.tenant or "", self._settings.region, now_ms))
             producer.publish(self._settings.metrics_topic, messages).raise_for_undelivered()
+            fail_point("audit.after_metrics")
         self._trouble = ""
         self.balances += 1
 

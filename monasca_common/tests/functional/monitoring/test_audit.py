@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audits on a real Kafka: exactly what was dropped, doubled or delayed is reported, and nothing else, whoever dies."""
 
+import concurrent.futures
 import contextlib
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import uuid
 
 import fixtures
 from oslotest import base
+from testtools.content import text_content
 
 from monasca_common.cli import main
 from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCluster
@@ -36,13 +39,17 @@ bootstrap_servers = {copy}
 [audit]
 topic = {reports}
 bucket_seconds = 60
-grace_seconds = 0
+grace_seconds = {grace_seconds}
 report_seconds = 0.1
 window_seconds = 3600
+{more}
 """
 
 
 class AuditCase(Waiting, base.BaseTestCase):
+    grace_seconds = 0
+    options = ()  # more of [audit]
+
     def setUp(self):
         super().setUp()
         self.fixture = self.useFixture(SharedKafkaCluster())
@@ -67,7 +74,13 @@ class AuditCase(Waiting, base.BaseTestCase):
         return AuditReporter(settings, ProducerSettings(self.connection()), tier, application)
 
     def config(self):
-        text = _CONFIGURATION.format(servers=self.servers, copy=self.copy, reports=self.reports)
+        text = _CONFIGURATION.format(
+            servers=self.servers,
+            copy=self.copy,
+            reports=self.reports,
+            grace_seconds=self.grace_seconds,
+            more="\n".join(self.options),
+        )
         return self.create_tempfiles([("audit", text)], ".conf")[0]
 
     def send(self, messages, bucket=0):
@@ -117,13 +130,16 @@ class AuditCase(Waiting, base.BaseTestCase):
 
     def show(self):
         """The exit status, and {(bucket, tier): row}."""
+        status, rows = self.rows()
+        buckets = sorted({row["bucket"] for row in rows})
+        return status, {(buckets.index(row["bucket"]), row["tier"]): row for row in rows}
+
+    def rows(self):
         out = self.useFixture(fixtures.StringStream("stdout")).stream
         with fixtures.MonkeyPatch("sys.stdout", out):
             status = main.main(["audit", "show", "--config-file", self.config(), "-f", "json"])
         out.seek(0)
-        rows = json.loads(out.read())
-        buckets = sorted({row["bucket"] for row in rows})
-        return status, {(buckets.index(row["bucket"]), row["tier"]): row for row in rows}
+        return status, json.loads(out.read())
 
     def figures(self, *names):
         return {key: tuple(row[name] for name in names) for key, row in self.show()[1].items()}
@@ -264,6 +280,87 @@ class TestAuditCrash(AuditCase):
 
     def missing(self):
         return sum(self.total(tier, what) for tier in ("broker", "database", "spark") for what in ("lost", "late"))
+
+
+class TestCleanRuns(AuditCase):
+    """Nothing is wrong, so nothing may be called incomplete: 8 groups read 5 topics, which are 40 runs, and all the
+    while their members come and go by chance."""
+
+    groups, topics = 8, 5
+
+    def test_nothing_is_missing_however_often_readers_come_and_go(self):
+        seed = uuid.uuid4().int
+        self.addDetail("seed", text_content(str(seed)))
+        chance = random.Random(seed)
+        self.all_topics = [self.topic, *(self.fixture.topic(_PARTITIONS) for _ in range(self.topics - 1))]
+        self.all_sent = threading.Event()
+        chosen = [each for topic in self.all_topics[1:] for each in ("--topic", topic)]
+        with self.counting(*chosen), concurrent.futures.ThreadPoolExecutor(self.groups) as pool:
+            readers = [
+                pool.submit(self.come_and_go, f"{self.group}-{number}", random.Random(seed + number))
+                for number in range(self.groups)
+            ]
+            try:
+                sent = self.send_by_chance(chance)
+            finally:
+                self.all_sent.set()
+            restarts = sum(reader.result() for reader in readers)
+            self.wait_until(lambda: self.of_all("broker") == sent, lambda: f"{sent}: {self.of_all('broker')}")
+            status, rows = self.rows()
+
+        self.assertGreater(restarts, self.groups)
+        self.assertEqual(0, status)
+        self.assertEqual({"OK"}, {row["verdict"] for row in rows})
+        self.assertEqual(0, sum(row[what] for row in rows for what in ("lost", "late", "duplicates", "surplus")))
+        self.assertEqual(sent * self.groups, sum(row["messages"] for row in rows if row["tier"] == "database"))
+        read = {(row["topic"], row["application"]) for row in rows if row["tier"] == "database"}
+        self.assertEqual(self.groups * self.topics, len(read))
+
+    def of_all(self, tier):
+        return sum(row["messages"] for row in self.rows()[1] if row["tier"] == tier)
+
+    def send_by_chance(self, chance):
+        """How many were sent."""
+        sent = 0
+        with self.reporter("producer", "agent") as reporter, open_producer(self.producing()) as producer:
+            reporter.watch(producer)
+            for number in range(150):
+                at_ms = self.bucket_ms + chance.randrange(3 * _BUCKET_MS)
+                records = [Record(b"%d" % number, timestamp_ms=at_ms)] * chance.randint(1, 40)
+                topic = self.all_topics[number % self.topics]
+                producer.publish(topic, records).raise_for_undelivered()
+                sent += len(records)
+                self.all_sent.wait(chance.uniform(0, 0.05))
+        return sent
+
+    def come_and_go(self, group, chance):
+        """Until all is committed; how many members there were."""
+        members = 0
+        with self.reporter("database", group) as reporter:
+            while not (self.all_sent.is_set() and self.has_committed_all(group)):
+                together = chance.choice((1, 1, 2))
+                with contextlib.ExitStack() as stack:
+                    for _ in range(together):
+                        stack.enter_context(self.member(group, reporter))
+                        members += 1
+                    self.all_sent.wait(chance.uniform(0.1, 1.0))
+                    if self.all_sent.is_set():
+                        self.wait_until(lambda: self.has_committed_all(group), f"all is committed by {group}")
+        return members
+
+    @contextlib.contextmanager
+    def member(self, group, reporter):
+        settings = ConsumerSettings(self.connection(), tuple(self.all_topics), group, batch_size=50)
+        with open_consumer(settings) as consumer:
+            processor = Processor(consumer, lambda part: None, hooks=[ReaderAudit(reporter)])
+            with _running(processor):
+                yield
+
+    def has_committed_all(self, group):
+        admin = self.fixture.cluster.admin
+        partitions = [TopicPartition(topic, number) for topic in self.all_topics for number in range(_PARTITIONS)]
+        committed, ends = admin.group_offsets(group), admin.end_offsets(partitions)
+        return all(committed.get(partition, 0) == end for partition, end in ends.items())
 
 
 @contextlib.contextmanager
