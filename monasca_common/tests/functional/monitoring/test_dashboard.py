@@ -63,7 +63,9 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
     def start(self):
         (port,) = free_ports(1)
         servers = self.cluster.direct_options()["bootstrap.servers"]
-        options = f"login = none\nport = {port}\ninterval_seconds = 1\nlag_window_seconds = 2\n"
+        options = (
+            f"login = none\nport = {port}\ninterval_seconds = 1\nlag_window_seconds = 2\nsource_timeout_seconds = 8\n"
+        )
         text = f"[kafka]\nbootstrap_servers = {servers}\n[dashboard]\n{options}"
         path = self.create_tempfiles([("dashboard", text)], ".conf")[0]
         command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard", "--config-file", path]

@@ -24,15 +24,14 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.attachments import attach_file
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.notification.mail_server import MailServer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change
 
-CHANGES = 40
-DEATHS = 5
+CHANGES = 24
+DEATHS = 3
 MOST_OF_A_CORE = 0.5  # while something is down
 # A member that died is missed for so long. One that does not die must not be missed because the machine is busy.
 QUICK_SESSION_SECONDS = 1.5
@@ -82,7 +81,7 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.fixture = fixture = self.useFixture(SharedKafkaCluster(config=QUICK_GROUPS))
+        self.fixture = fixture = self.useFixture(SharedKafkaCluster())
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.changes, self.retries, self.periodic = (fixture.topic(2) for _ in range(3))
         self.told = fixture.topic(1)
