@@ -13,7 +13,6 @@ import fixtures
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.waiting import Waiting
 
 GIVES_UP_SECONDS, SLOW_ANSWER_SECONDS = 5, 12.0
@@ -23,7 +22,7 @@ class ExamplesTest(Waiting, ExampleCase):
     def setUp(self):
         super().setUp()
         # The settings of the other functional tests, so that a process starts one cluster for all of them.
-        self.kafka = self.useFixture(SharedKafkaCluster(proxied=True, config=QUICK_GROUPS))
+        self.kafka = self.useFixture(SharedKafkaCluster(proxied=True))
         self.group = f"example-{uuid.uuid4().hex[:8]}"
 
     def on_kafka(self, topic, *lines):

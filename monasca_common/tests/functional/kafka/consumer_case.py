@@ -25,17 +25,6 @@ EAGER = {"assignment_strategy": "range", "session_timeout_seconds": 6.0}
 KIP_848 = {"group_protocol": "consumer"}
 PROTOCOLS = {"classic": CLASSIC, "eager": EAGER, "kip-848": KIP_848}
 
-# Its members hear of each other in tenths of a second instead of five.
-QUICK_GROUPS = {
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": "6000",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.heartbeat.interval.ms": "300",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.min.assignment.interval.ms": "0",
-}
-
 
 class Recorder(RebalanceListener):
     """Remembers what it heard; ``starts`` is what `assigned` answers."""
@@ -92,7 +81,7 @@ class Member(threading.Thread):
 class ConsumerCase(Waiting, base.BaseTestCase):
     """Tests over a real broker; each takes topics and groups of its own."""
 
-    cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True, "config": QUICK_GROUPS}
+    cluster_settings: ClassVar[dict[str, Any]] = {"proxied": True}
 
     def setUp(self):
         super().setUp()

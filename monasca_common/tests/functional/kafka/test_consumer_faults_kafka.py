@@ -32,7 +32,6 @@ from monasca_common.kafka.transport.admin import Permission
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
 from monasca_common.tests.functional.kafka.consumer_case import (
     BUSY_SECONDS,
-    QUICK_GROUPS,
     ConsumerCase,
     Recorder,
 )
@@ -292,7 +291,7 @@ class TestMisuse(ConsumerCase):
 
 
 class TestPermissions(ConsumerCase):
-    cluster_settings: ClassVar[dict[str, Any]] = {"sasl": True, "acl": True, "config": QUICK_GROUPS}
+    cluster_settings: ClassVar[dict[str, Any]] = {"sasl": True, "acl": True}
 
     def setUp(self):
         super().setUp()

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import uuid
-from typing import Any
 
 import fixtures
 
@@ -17,7 +16,6 @@ from monasca_common.kafka.errors import CommitUnknown, FatalError, FencedError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor import Processor
 from monasca_common.tests.functional.kafka import hanging_program
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
 
 TIMEOUT = 3.0
@@ -28,8 +26,6 @@ CLOSE_SECONDS = 1.0 + BUSY_SECONDS
 
 
 class HangCase(ProducerCase):
-    cluster_settings: dict[str, Any] = {"proxied": True, "config": QUICK_GROUPS}  # noqa: RUF012  # as in `ProducerCase`
-
     def setUp(self):
         super().setUp()
         self.said = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))

@@ -24,7 +24,6 @@ from monasca_common.tests.functional.kafka import processor_program
 from monasca_common.tests.functional.kafka.consumer_case import (
     CLASSIC,
     KIP_848,
-    QUICK_GROUPS,
     ConsumerCase,
     Recorder,
 )
@@ -38,7 +37,7 @@ GOOD = {b"%d" % number for number in range(MESSAGES) if b"bad%d" % number not in
 
 
 class ProcessorCase(ConsumerCase):
-    cluster_settings: ClassVar[dict[str, Any]] = {"config": QUICK_GROUPS}
+    cluster_settings: ClassVar[dict[str, Any]] = {}
 
     def log(self, topic, isolation="read_committed"):
         """(id, value) of every record, read by another client."""

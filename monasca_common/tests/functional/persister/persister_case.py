@@ -29,7 +29,6 @@ from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import Told, check
 from monasca_common.tests.functional.attachments import attach_file
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.persister import persister_program
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.persister import envelopes
@@ -130,7 +129,7 @@ class PersisterProcess:
 
 
 class PersisterCase(Waiting, base.BaseTestCase):
-    cluster_settings: ClassVar[dict[str, Any]] = {"config": QUICK_GROUPS}
+    cluster_settings: ClassVar[dict[str, Any]] = {}
     database = "sqlite"
     own_server = False  # one that the test may kill
     session_seconds = 30.0  # nobody loses a partition because the machine is busy

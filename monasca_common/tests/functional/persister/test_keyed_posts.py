@@ -12,7 +12,6 @@ from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.api import api_host
 from monasca_common.tests.functional.api.api_case import ApiProcess
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, QUICK_SESSION_SECONDS, PersisterCase
 
 _DAY_MS = 86_400_000
@@ -22,7 +21,7 @@ _PATHS = {"logs": "/v2.0/logs", "events": "/v1.0/events"}
 
 
 class KeyedPosts:
-    cluster_settings = {"config": QUICK_GROUPS, "proxied": True}  # noqa: RUF012  # as in its base
+    cluster_settings = {"proxied": True}  # noqa: RUF012  # as in its base
     session_seconds = QUICK_SESSION_SECONDS
 
     def setUp(self):

@@ -17,7 +17,6 @@ from oslotest import base
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.kafka import client_factory
 from monasca_common.tests.functional.attachments import attach_file
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
@@ -64,7 +63,7 @@ class ServiceCase(Waiting, base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.fixture = self.useFixture(SharedKafkaCluster(config=QUICK_GROUPS))
+        self.fixture = self.useFixture(SharedKafkaCluster())
         self.cluster = self.fixture.cluster
         self.servers = self.cluster.client_options("admin")["bootstrap.servers"]
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)

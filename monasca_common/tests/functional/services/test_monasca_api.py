@@ -19,7 +19,6 @@ from monasca_common.api.query import iso
 from monasca_common.devbroker import ports
 from monasca_common.tests.functional.api.api_case import METRICS
 from monasca_common.tests.functional.attachments import attach_file
-from monasca_common.tests.functional.kafka.consumer_case import QUICK_GROUPS
 from monasca_common.tests.functional.services.api_service import IDENTITY, PROJECT, PublishedApiCase
 from monasca_common.tests.functional.storage import influxdb_case
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
@@ -226,7 +225,7 @@ class TestKilled(PublishedApiCase):
 
 class TestReadingFromInfluxdb(PublishedApiCase):
     # Another cluster than that of the tests above, which post thousands of names.
-    cluster_settings = {"proxied": True, "config": QUICK_GROUPS}  # noqa: RUF012
+    cluster_settings = {}  # noqa: RUF012
 
     def test_measurements_come_back_from_influxdb(self):
         name, base_ms = f"t{uuid.uuid4().hex[:8]}", time.time_ns() // 1_000_000_000 * 1000 - 600_000
