@@ -13,7 +13,7 @@ from typing import Any
 from cliff.lister import Lister
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import moment, positive
+from monasca_common.cli.command import add_watch_options, moment, positive
 from monasca_common.cli.lag import ClusterCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import connection_settings
@@ -121,16 +121,12 @@ class AuditWatch(_AuditCommand):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            "--interval",
-            type=positive,
-            default=_INTERVAL_SECONDS,
-            metavar="N",
-            help="how many seconds lie between two looks; too small: a load on this machine; too large: what is "
-            "missing is reported late (default: %(default)s)",
+        add_watch_options(
+            parser,
+            interval_seconds=_INTERVAL_SECONDS,
+            too_small="a load on this machine",
+            too_large="what is missing is reported late",
         )
-        parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
-        parser.add_argument("--json", action="store_true", help="print lines of JSON in place of text")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -50,6 +50,22 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def add_watch_options(
+    parser: argparse.ArgumentParser, *, interval_seconds: int, too_small: str, too_large: str
+) -> None:
+    """Of a command that looks again and again. ``too_small``, ``too_large``: what such an interval costs."""
+    parser.add_argument(
+        "--interval",
+        type=positive,
+        default=interval_seconds,
+        metavar="N",
+        help=f"how many seconds lie between two looks; too small: {too_small}; too large: {too_large} "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
+    parser.add_argument("--json", action="store_true", help="print lines of JSON in place of text")
+
+
 def moment_ms(text: str) -> int:
     """The type of an argument that is a time, in UTC where it names no zone."""
     try:

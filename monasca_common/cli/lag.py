@@ -15,7 +15,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, positive
+from monasca_common.cli.command import MonascaCommand, add_watch_options, positive
 from monasca_common.cli.kept_offsets import differing_copies
 from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin, plugins
@@ -246,16 +246,12 @@ class LagWatch(_LagCommand):
         parser.add_argument(
             "--group", default="*", metavar="G", help="only groups with this name; * and ? stand for other characters"
         )
-        parser.add_argument(
-            "--interval",
-            type=positive,
-            default=_INTERVAL_SECONDS,
-            metavar="N",
-            help="how many seconds lie between two looks; too small: a load on the brokers; too large: changes are "
-            "reported late (default: %(default)s)",
+        add_watch_options(
+            parser,
+            interval_seconds=_INTERVAL_SECONDS,
+            too_small="a load on the brokers",
+            too_large="changes are reported late",
         )
-        parser.add_argument("--looks", type=positive, metavar="N", help="end after so many looks (default: never)")
-        parser.add_argument("--json", action="store_true", help="print lines of JSON in place of text")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
