@@ -99,7 +99,8 @@ def make_app(
     posts = PostContext(settings, publishing, limits or RowLimits(), series_limit, now, stamps)
     _add_routes(app, posts, reader, AlarmsContext(settings, alarms_database, now, keys))
     own_metrics = ApiMetrics(producers)
-    app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
+    if settings.status.port is None:
+        app.add_route("/metrics", MetricsPage(own_metrics, settings.metrics_token))
     app.routes[openapi.PATH] = openapi.OpenApi  # which describes itself as well
     app.add_route(openapi.PATH, openapi.OpenApi(app.routes, settings, auth.PUBLIC_PATHS))
     limited = InFlightLimit(app, places_of(settings))

@@ -12,14 +12,16 @@ import hmac
 import os
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import falcon
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_TEXT
+from prometheus_client.registry import Collector
 
 from monasca_common.api.access import Served
 from monasca_common.api.notes import NO_MESSAGES, MessageCounts
@@ -100,13 +102,25 @@ class ApiMetrics:
     def text(self) -> bytes:
         """Up to now for this worker; others count what they served within half a second."""
         self.before_read()
-        folder = os.environ.get(_FOLDER)
-        if folder is None:
-            return generate_latest(self._registry)
+        return generate_latest(self._registry if os.environ.get(_FOLDER) is None else workers_registry())
+
+
+class WorkersCollector(Collector):
+    """What all workers count, within half a second; in any process that has the environment of theirs."""
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        folder = os.environ[_FOLDER]
         _forget_dead_workers(folder)
-        registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        yield from multiprocess.MultiProcessCollector(None, folder).collect()  # type: ignore[no-untyped-call]
+
+
+def workers_registry() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(WorkersCollector())
+    return registry
 
 
 class MetricsPage:

@@ -18,10 +18,13 @@ from monasca_common.api.auth import has_token
 from monasca_common.api.connections import ConnectionLimits
 from monasca_common.api.http_messages import HttpRules
 from monasca_common.api.limits import WsgiApp
+from monasca_common.api.own_metrics import workers_registry
 from monasca_common.api.service import Service
-from monasca_common.api.settings import ApiSettings
+from monasca_common.api.settings import API_GROUP, ApiSettings
+from monasca_common.api.status import ApiStatus
 from monasca_common.api.worker import ApiWorker
 from monasca_common.kafka.config import joined, producer_settings, shown_url, started, stopped
+from monasca_common.monitoring.status_server import status_served
 from monasca_common.storage.base import Capability
 from monasca_common.storage.plugins import driver_of
 from monasca_common.storage.settings import has_database, storage_settings
@@ -43,6 +46,7 @@ def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> s
     return started(
         "api",
         at=listening,
+        status=settings.status.address,
         workers=settings.workers,
         authentication=settings.auth_strategy,
         writes=joined((settings.metrics_topic, settings.logs_topic, settings.events_topic)),
@@ -76,6 +80,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
         self.settings = settings
         self._service: Service | None = None
         self._ready = False
+        self._status = contextlib.ExitStack()  # of the parent
         self._connections = settings.max_connections
         super().__init__(prog="monasca-api")
 
@@ -139,11 +144,14 @@ class Server(BaseApplication):  # type: ignore[misc]  # it has no annotations
 
     def _when_ready(self, arbiter: Any) -> None:
         self._connections = allowed_connections(self.settings.max_connections)
+        health = ApiStatus(self.settings, lambda: arbiter.WORKERS).health
+        self._status.enter_context(status_served(API_GROUP, self.settings.status, health, workers_registry()))
         LOG.info("%s", start_line(self._conf, self.settings, joined(arbiter.LISTENERS)))
         self._ready = True
 
     def _on_exit(self, _arbiter: Any) -> None:
         """Called in the parent, when no worker is left."""
+        self._status.close()
         if self._ready:
             LOG.info("%s", stopped("api"))
 

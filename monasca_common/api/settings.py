@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from oslo_config import cfg
@@ -16,11 +16,13 @@ from monasca_common.kafka.config import (
     OptionGroup,
     OptionType,
     config_file,
+    made_of,
     option,
     options_of,
     producer_settings,
 )
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.settings import StatusSettings
 
 API_GROUP = "api"
 CONFIG_FILES = "MONASCA_API_CONFIG_FILES"  # in the environment, for a server without our command line
@@ -43,6 +45,7 @@ class ApiSettings:
         help="How many processes serve requests: one per free core. Too small: requests wait. Too large: processes "
         "compete for cores, and each needs memory and connections.",
     )
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
     max_in_flight: int = option(
         64,
         minimum=2,
@@ -70,8 +73,8 @@ class ApiSettings:
     metrics_token: str | None = option(
         None,
         secret=True,
-        help="What GET /metrics must bring, as Authorization: Bearer. Unset: everybody who reaches the API may read "
-        "its metrics, which name no tenant.",
+        help="What GET /metrics must bring at the API's own port, as Authorization: Bearer. Unset: everybody who "
+        "reaches the API may read its metrics, which name no tenant. With status_port they are served there alone.",
     )
     region: str = option(
         "RegionOne", old_names=("DEFAULT.region",), help="The region of the metrics and logs that this API receives."
@@ -246,6 +249,7 @@ def api_settings(conf: cfg.ConfigOpts) -> ApiSettings:
         config_file.log_old_group(conf, group)
     settings = read.settings(
         ApiSettings,
+        status=read.settings(StatusSettings),
         publish_timeout_seconds=read["publish_timeout_seconds"] or kafka.publish_timeout_seconds,
         rejected_metrics_topic=read["rejected_metrics_topic"] or f"{read['metrics_topic']}.dlq",
     )

@@ -55,6 +55,8 @@ class Api(MonascaCommand):
             start_logging(conf)
             settings = check(conf)
             check_listener(API_GROUP, settings.host, settings.port)
+            if settings.status.port is not None:
+                check_listener(API_GROUP, settings.status.host, settings.status.port, prefix="status_")
             check_at_start("api", conf)
         except ConfigurationError as error:
             return self.complain(str(error))

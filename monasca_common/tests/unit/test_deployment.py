@@ -166,6 +166,20 @@ class ConfigurationsTest(ConfiguredTestCase):
             self.assertIn(url[1], PATHS[name])
         self.assertEqual(["127.0.0.1:8070:8070"], spec["api"]["ports"])
 
+    def test_prometheus_asks_the_api_where_tenants_do_not_reach_it(self):
+        status = api_settings(self.conf("systemd", "api")).status
+        asked = {
+            each["job_name"]: each["static_configs"][0]["targets"]
+            for each in yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+        }
+        self.assertEqual([status.address], asked["monasca-api"])
+        pod = manifests("Deployment")["api"]["spec"]["template"]
+        ports = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]}
+        self.assertEqual(api_settings(self.conf("kubernetes", "api")).status.port, ports["status"])
+        self.assertEqual(str(ports["status"]), pod["metadata"]["annotations"]["prometheus.io/port"])
+        served = {port["targetPort"] for port in manifests("Service")["api"]["spec"]["ports"]}
+        self.assertEqual({"http"}, served)
+
     def test_the_default_port_of_the_dashboard_is_no_other_service_s(self):
         files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix in (".conf", ".yml", ".yaml")]
         ports = {

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the API answers, against what a real Kafka has, whatever happens in between."""
 
+import http.client
 import json
 import signal
 import socket
@@ -12,6 +13,7 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
@@ -155,6 +157,38 @@ class TestWatching(ApiProcessCase):
         self.assertEqual(503, status)
         (line,) = [line for line in api.text().splitlines() if "are not delivered" in line]
         self.assertIn(headers["x-openstack-request-id"], line)
+
+    def test_probes_and_metrics_have_a_port_of_their_own_which_tells_of_all_workers(self):
+        (port,) = free_ports(1)
+        api = self.api(api=["workers = 2", f"status_port = {port}"])
+
+        def ask(path):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
+            self.addCleanup(connection.close)
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+        self.wait_until(lambda: ask("/readyz")[0] == 200, api.text)
+        for worker in api.workers():  # the other one answers
+            worker.suspend()
+            self.assertEqual(204, api.post(metric())[0])
+            worker.resume()
+        counted = 'monasca_api_messages_total{kind="metrics",outcome="delivered"} 2.0'
+        self.wait_until(lambda: counted in ask("/metrics")[1], lambda: ask("/metrics")[1])
+        for name in ("live", "ready"):
+            self.assertIn(f'monasca_service_{name}{{service="api"}} 1.0', ask("/metrics")[1])
+        status, body = ask("/healthz")
+        ages = json.loads(body)["seconds_since_turn"]
+        self.assertEqual((200, {f"worker_{each.pid}" for each in api.workers()}), (status, set(ages)))
+        self.assertEqual((200, 404), (api.fetch("GET", "/healthcheck")[0], api.fetch("GET", "/metrics")[0]))
+        first = api.workers()[0]
+        first.kill()
+        first.wait(PATIENCE_SECONDS)
+        self.wait_until(lambda: len(api.workers()) == 2 and f"worker_{first.pid}" not in ask("/healthz")[1])
+        self.assertIn(counted, ask("/metrics")[1])
+        self.assertEqual(0, api.stop())
+        self.assertRaises(ConnectionRefusedError, ask, "/healthz")
 
 
 class TestIdempotencyKey(ApiProcessCase):

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from types import SimpleNamespace
+
+from oslotest import base
+
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.status import ApiStatus
+from monasca_common.devbroker.ports import free_ports
+from monasca_common.monitoring.settings import StatusSettings
+
+
+class Worker(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(self.server.body)
+
+    def log_message(self, *_):
+        """Log nothing."""
+
+
+class ApiStatusTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.workers = {}
+        self.server = HTTPServer(("127.0.0.1", 0), Worker)
+        self.addCleanup(self.server.server_close)
+        self.status = ApiStatus(
+            ApiSettings(host="0.0.0.0", port=self.server.server_port, status=StatusSettings(live_seconds=60)),
+            lambda: self.workers,
+        ).health
+
+    def answered(self, status, body):
+        """What ``/readyz`` and ``/healthcheck`` are while a worker answers this."""
+        self.server.status, self.server.body = status, body
+        serving = Thread(target=lambda: [self.server.handle_request() for _ in range(2)])
+        serving.start()
+        self.addCleanup(serving.join)
+        return self.status.ready(), self.status.health()
+
+    def worker(self, age):
+        def last_update():
+            if age is None:
+                raise ValueError("its file is closed")
+            return time.monotonic() - age
+
+        return SimpleNamespace(tmp=SimpleNamespace(last_update=last_update))
+
+    def test_it_is_ready_while_a_worker_says_so(self):
+        (is_ready, _), (is_well, body) = self.answered(200, b'{"status":"ok","producer":{"status":"ok"}}')
+        self.assertEqual((True, True, "ok"), (is_ready, is_well, body["status"]))
+
+    def test_what_a_worker_misses_is_why_it_is_not_ready(self):
+        body = b'{"status":"failing","producer":{"status":"ok"},"storage":{"status":"failing"}}'
+        (is_ready, told), (is_well, _) = self.answered(503, body)
+        self.assertEqual((False, ["storage is failing"], False), (is_ready, told["reasons"], is_well))
+
+    def test_what_answers_in_another_way_and_what_does_not_answer_are_not_ready(self):
+        (is_ready, told), _ = self.answered(200, b"<html>")
+        self.assertEqual((False, 1), (is_ready, len(told["reasons"])))
+        (port,) = free_ports(1)
+        is_ready, told = ApiStatus(ApiSettings(port=port), dict).health.ready()
+        self.assertFalse(is_ready)
+        self.assertIn("no worker answers", told["reasons"][0])
+
+    def test_it_lives_while_every_worker_turns(self):
+        self.workers = {7: self.worker(1.0), 8: self.worker(None)}
+        self.assertTrue(self.status.live()[0])
+        self.workers[9] = self.worker(61.0)
+        self.assertFalse(self.status.live()[0])
