@@ -45,6 +45,7 @@ _SERVICES = {
     "pipeline run evaluate": "the evaluator",
     "notification": "the notification service",
     "audit count": "the audit",
+    "lag serve": "the service of lag",
     "dashboard": "the dashboard",
 }
 _SAY_EVERY_SECONDS = 5.0
@@ -125,8 +126,8 @@ class Quickstart(MonascaCommand):
         api.wait_until_answers(f"http://127.0.0.1:{port}/")
         services, dashboard = [persister, api], f"http://127.0.0.1:{dashboard_port}/"
         if self._has_dashboard(broker):
-            services.append(self._started("audit count", supervisor, configuration, stack))
-            services.append(self._started("dashboard", supervisor, configuration, stack))
+            for name in ("audit count", "lag serve", "dashboard"):
+                services += [self._started(name, supervisor, configuration, stack)]
             services[-1].wait_until_answers(f"{dashboard}healthcheck")
             self._say(f"the dashboard shows what happens: {dashboard}")
         self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
@@ -151,7 +152,7 @@ class Quickstart(MonascaCommand):
     def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
         if broker.kind == "kafka":
             self._say("making the database's tables and the topics")
-            needed = ["api", "persister", "pipeline", *(["notification"] if webhook.why_not() is None else [])]
+            needed = ["api", "persister", "pipeline", "lag", *(["notification"] if webhook.why_not() is None else [])]
             named = [word for name in needed for word in ("--service", name)]
             run_command("init", "--execute", "--partitions", str(PARTITIONS), *named, configuration=configuration)
         else:

@@ -95,6 +95,9 @@ grace_seconds = 30
 report_seconds = 1
 window_seconds = 3600
 
+[lag]
+interval_seconds = 2
+
 [dashboard]
 login = none
 port = {dashboard_port}

@@ -115,7 +115,7 @@ class QuickstartTest(base.BaseTestCase):
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)
-        self.assertIn("stopping the dashboard, the audit, the API, the persister and Apache Kafka; the data ", out)
+        self.assertIn("stopping the dashboard, the service of lag, the audit, the API, the persister and ", out)
         self.assert_nothing_runs()
 
     def test_it_stays_up_after_the_table_and_answers(self):

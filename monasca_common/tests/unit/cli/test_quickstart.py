@@ -72,9 +72,10 @@ class InterruptTest(base.BaseTestCase):
     def test_in_the_middle_it_says_what_it_stops_and_when_that_is_done(self):
         status, lines = self.interrupted(self.stand_ins["Run"].return_value.go)
         self.assertEqual(130, status)
+        kafka = "the API, the persister and Apache Kafka"
         self.assertEqual(
             [
-                "stopping the dashboard, the audit, the API, the persister and Apache Kafka; the data is removed",
+                f"stopping the dashboard, the service of lag, the audit, {kafka}; the data is removed",
                 "(Kafka ends)",
                 "everything is stopped",
             ],
@@ -87,7 +88,7 @@ class InterruptTest(base.BaseTestCase):
             self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
         )
         self.assertEqual(0, status)
-        what = "stopping the dashboard, the audit, the API, the persister and Apache Kafka"
+        what = "stopping the dashboard, the service of lag, the audit, the API, the persister and Apache Kafka"
         self.assertEqual(f"{what}; the data stays in {self.folder}", lines[0])
         self.assertEqual("everything is stopped", lines[-1])
 
@@ -101,7 +102,7 @@ class InterruptTest(base.BaseTestCase):
         status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
         self.assertEqual(130, status)
         self.assertIn(
-            "Spark, the notification service, the evaluator, the dashboard, the audit, the API, ",
+            "Spark, the notification service, the evaluator, the dashboard, the service of lag, the audit, the API, ",
             lines[0],
         )
 
@@ -111,7 +112,7 @@ class InterruptTest(base.BaseTestCase):
         status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
         self.assertEqual(130, status)
         self.assertIn(
-            "stopping the notification service, the evaluator, the dashboard, the audit, the API, ",
+            "stopping the notification service, the evaluator, the dashboard, the service of lag, the audit, the API, ",
             lines[0],
         )
 
