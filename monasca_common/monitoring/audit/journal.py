@@ -2,7 +2,8 @@
 """Reports that are not acknowledged yet, in a file of this process: they outlive it.
 
 Whoever starts next on this machine takes over the files of processes that are gone, and sends what is in them. A report
-may so be sent twice; its id tells. It survives the death of a process, however sudden; not the loss of the disk.
+may so be sent twice; its id tells. It survives the death of a process, however sudden; not the loss of the disk,
+nor of the machine's power: no write waits for the disk.
 """
 
 from __future__ import annotations
