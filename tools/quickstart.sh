@@ -27,8 +27,7 @@ measured; a webhook on this machine is told of each change. Everything stays up 
   --help          this text
 
 Exit status: 0 when nothing was lost and nothing doubled, the alarm went from OK to ALARM and back, and the webhook was
-told. Needs Python 3.11 or newer and git; Java 17 or newer for a
-real Kafka and Spark.
+told. Needs Python 3.11 or newer and git; Java 17 or newer for a real Kafka and Spark.
 EOF
             exit 0
             ;;

@@ -92,7 +92,9 @@ def plugins() -> Mapping[str, AddressFault]:
         try:
             found[name] = getattr(each.load(), "address_fault", lambda _: None)
         except Exception as error:
-            LOG.info("no methods of type %s: its notifier cannot be loaded here: %s", name, error)
+            # What is not installed is nobody's trouble, and a first run would begin with it.
+            level = logging.DEBUG if isinstance(error, ModuleNotFoundError) else logging.WARNING
+            LOG.log(level, "no methods of type %s: its notifier cannot be loaded here: %s", name, error)
     return MappingProxyType(found)
 
 

@@ -5,13 +5,16 @@ import email
 import email.policy
 import hashlib
 import hmac
+import importlib.metadata
 import json
+import logging
 import socket
 from pathlib import Path
 
 import fixtures
 from oslotest import base
 
+from monasca_common.alarms import notification_methods
 from monasca_common.alarms.notification_methods import NotificationMethod, violations
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
@@ -62,6 +65,15 @@ class TypesTest(ConfigurationTestCase):
     def test_an_unknown_one_is_refused_with_those_that_are_known(self):
         notifiers = Notifiers(self.configured(CONFIGURATION))
         self.assertIn("use one of apprise, email, jira, pagerduty, slack, webhook", self.refused(notifiers.load, "fax"))
+
+    def test_one_whose_package_is_not_installed_is_left_out_in_silence_and_a_broken_one_with_a_warning(self):
+        found = {"monasca_fax_machine:Fax": "", "json:missing": "no methods of type FAX: its notifier cannot be loaded"}
+        for place, said in found.items():
+            entry_point = importlib.metadata.EntryPoint("fax", place, notification_methods.NOTIFIERS)
+            log = self.useFixture(fixtures.FakeLogger(notification_methods.__name__, level=logging.INFO))
+            with fixtures.MonkeyPatch("importlib.metadata.entry_points", lambda group, each=entry_point: [each]):
+                self.assertEqual({}, dict(notification_methods.plugins.__wrapped__()))
+            self.assertEqual((bool(said), True), (bool(log.output), said in log.output))
 
 
 class SettingsTest(ConfigurationTestCase):
