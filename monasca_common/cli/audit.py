@@ -8,17 +8,20 @@ import fnmatch
 import json
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from cliff.lister import Lister
+from oslo_config import cfg
 
 from monasca_common.cli import configuration
 from monasca_common.cli.command import add_watch_options, moment, positive
 from monasca_common.cli.lag import ClusterCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import connection_settings
+from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, Balance
-from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log
+from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log, report_extents
 from monasca_common.monitoring.audit.reports import bucket_of
 from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
 
@@ -39,8 +42,18 @@ _COLUMNS = (
     "max_delay_seconds",
 )
 _READ_SECONDS = 60.0
+_SPARK_READER = "monasca-audit-spark"  # Spark commits no offset under this name
 _INTERVAL_SECONDS = 10
 _MS = 1000
+
+
+class _LeftOut(Protocol):
+    """How many reports and messages are in no balance: see `AuditBook`."""
+
+    @property
+    def foreign(self) -> int: ...
+    @property
+    def early(self) -> int: ...
 
 
 class _AuditCommand(ClusterCommand):
@@ -60,11 +73,15 @@ class _AuditCommand(ClusterCommand):
         )
         return parser
 
-    def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
-        """Raises `ConfigurationError` and `TransportError`."""
+    def configured(self, parsed_args: argparse.Namespace) -> tuple[cfg.ConfigOpts, AuditSettings]:
+        """Raises `ConfigurationError`."""
         conf = configuration.read(parsed_args)
         configuration.register_own_options(conf)
-        settings = audit_settings(conf)
+        return conf, audit_settings(conf)
+
+    def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
+        """Raises `ConfigurationError` and `TransportError`."""
+        conf, settings = self.configured(parsed_args)
         admin, connection = (
             plugins.load_admin(conf, parsed_args.section),
             connection_settings(conf, parsed_args.section),
@@ -78,38 +95,67 @@ class AuditShow(_AuditCommand, Lister):
 
     Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
     UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. The exit status is 1
-    where something is INCOMPLETE or UNCOUNTED, 2 where the brokers cannot be asked.
+    where something is INCOMPLETE or UNCOUNTED, 2 where the brokers, or Spark, cannot be asked.
     """
 
+    extra = "spark"
     _is_incomplete = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--missing", action="store_true", help="only where something is missing")
+        parser.add_argument(
+            "--spark",
+            action="store_true",
+            help="read and balance on Spark, as [spark] says: for more reports than one process reads in a minute",
+        )
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         return super().run(parsed_args) or int(self._is_incomplete)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        settings, all_found, left_out = self._on_spark(parsed_args) if parsed_args.spark else self._here(parsed_args)
+        if left_out.foreign:
+            self.complain(
+                f"{left_out.foreign} reports have buckets of another length and are left out: give all services the "
+                "same bucket_seconds in group [audit]"
+            )
+        if left_out.early:
+            self.complain(
+                f"{left_out.early} messages have times more than a day ahead and are left out: correct the clocks of "
+                "those who send them"
+            )
+        found = _chosen(all_found, parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
+        self._is_incomplete = any(each.verdict.is_final for each in found)
+        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
+
+    def _here(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
         settings, log = self.opened(parsed_args)
         book = AuditBook(settings.rules)
         with log:
             for report in log.read(_READ_SECONDS):
                 book.add(report)
-        if book.foreign:
-            self.complain(
-                f"{book.foreign} reports have buckets of another length and are left out: give all services the same "
-                "bucket_seconds in group [audit]"
-            )
-        if book.early:
-            self.complain(
-                f"{book.early} messages have times more than a day ahead and are left out: correct the clocks of those "
-                "who send them"
-            )
-        found = _chosen(book.balances(_now_ms()), parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
-        self._is_incomplete = any(each.verdict.is_final for each in found)
-        return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
+        return settings, book.balances(_now_ms()), book
+
+    def _on_spark(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
+        """Raises `MessagingError` where Spark fails, too: nothing is known then."""
+        from monasca_common.pipeline.errors import PipelineError
+        from monasca_common.pipeline.settings import spark_settings
+        from monasca_common.pipeline.source.offset_store import OffsetRange
+        from monasca_common.pipeline.spark.audit_balances import balance_log
+
+        conf, settings = self.configured(parsed_args)
+        admin = plugins.load_admin(conf, parsed_args.section)
+        since_ms = _since_ms(settings, parsed_args.last_seconds)
+        extents = report_extents(admin, settings.topic, since_ms)
+        ranges = [OffsetRange(tp.partition, start, end) for tp, (start, end) in extents.items() if start < end]
+        consumer = ConsumerSettings(connection_settings(conf, parsed_args.section), (settings.topic,), _SPARK_READER)
+        try:
+            found = balance_log(spark_settings(conf), consumer, ranges, settings.rules, _now_ms())
+        except PipelineError as error:
+            raise MessagingError(str(error)) from error
+        return settings, found.balances, found
 
 
 class AuditWatch(_AuditCommand):

@@ -65,6 +65,13 @@ class ReportLog:
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
     """The reports from this moment on. Raises `ConfigurationError` without the topic, and `TransportError`."""
+    extents = report_extents(admin, topic, since_ms)
+    return ReportLog(connection, topic, {partition: start for partition, (start, _) in extents.items()})
+
+
+def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:
+    """Where the reports from this moment on begin in each partition, and where they end. Raises as
+    `open_report_log`."""
     count = admin.partition_counts().get(topic, 0)
     if not count:
         raise ConfigurationError(
@@ -73,6 +80,4 @@ def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, si
     partitions = [TopicPartition(topic, number) for number in range(count)]
     ends = admin.end_offsets(partitions)
     starts = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-    return ReportLog(
-        connection, topic, {each: ends[each] if (at := starts[each]) is None else at for each in partitions}
-    )
+    return {each: (ends[each] if (at := starts[each]) is None else at, ends[each]) for each in partitions}

@@ -8,7 +8,8 @@ of event time do not overlap; each is known by its beginning, in milliseconds si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -93,6 +94,20 @@ def decode(value: bytes | None) -> AuditReport | None:
     except msgspec.DecodeError:
         return None
     return report if report.version == VERSION else None
+
+
+def by_topic(report: AuditReport) -> Iterator[tuple[str, AuditReport]]:
+    """What it says of each topic, as reports with its id."""
+    counts, handled = defaultdict[str, list[AuditCount]](list), defaultdict[str, list[HandledRange]](list)
+    for count in report.counts:
+        counts[count.topic].append(count)
+    for each in report.handled:
+        handled[each.topic].append(each)
+    for topic in counts.keys() | handled.keys():
+        yield (
+            topic,
+            msgspec.structs.replace(report, counts=tuple(counts.get(topic, ())), handled=tuple(handled.get(topic, ()))),
+        )
 
 
 def bucket_of(time_ms: int, bucket_seconds: int) -> int:
