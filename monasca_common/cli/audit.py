@@ -94,6 +94,7 @@ class AuditShow(_AuditCommand, Lister):
     """Show, for each topic, span of event time and tier, what arrived, what is lost, late or doubled.
 
     Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
+    RECREATED: the topic was deleted and recreated, so what arrived is not known.
     UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. The exit status is 1
     where something is INCOMPLETE or UNCOUNTED, 2 where the brokers, or Spark, cannot be asked.
     """

@@ -97,9 +97,7 @@ class AuditCounting(ServiceCommand):
         def serve() -> None:
             """After a failure, or with other topics, it begins again where the group's offsets are: what was not
             reported is read again."""
-            consumer_settings = ConsumerSettings(
-                connection, choice.choose(), parsed_args.group, topic_check_seconds=0.0
-            )
+            consumer_settings = ConsumerSettings(connection, choice.choose(), parsed_args.group)
             starts = CounterStarts(admin, parsed_args.group, settings, round(time.time() * 1000))
             with open_consumer(consumer_settings, listener=starts) as consumer:
                 counter = LogCounter(settings, consumer, producer, parsed_args.tier, since_ms=starts.since_ms)

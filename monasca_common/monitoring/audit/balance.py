@@ -40,6 +40,7 @@ class AuditVerdict(enum.Enum):
 
     OK = "all arrived"
     OPEN = "something is missing, and the grace period is not over"
+    RECREATED = "the topic was deleted and recreated, so it is not known what arrived"
     UNCOUNTED = "nothing counts the log, so it is not known what arrived, and the grace period is over"
     INCOMPLETE = "something is missing, and the grace period is over"
 
@@ -135,6 +136,7 @@ class _TierBooks:
     first_sent_ms: int = _END
     last_sent_ms: int = 0
     since_ms: int | None = None
+    logs: dict[str, int] = field(default_factory=dict)  # id: when it was reported last
 
     def note(self, report: AuditReport) -> None:
         self.first_sent_ms = min(self.first_sent_ms, report.sent_ms)
@@ -191,6 +193,7 @@ class AuditBook:
         self._seen: dict[str, int] = {}  # id: when it was sent, or its newest bucket, whichever is later
         self.foreign = 0  # reports with buckets of another length, which cannot be balanced with ours
         self.early = 0  # messages whose time has not come, by more than a day
+        self.outdated = False  # it still has what was read in a log that is gone: begin another one
 
     def add(self, report: AuditReport) -> None:
         """Add a report, unless it is there already."""
@@ -209,6 +212,8 @@ class AuditBook:
             stage = self._topics[count.topic][report.tier, application]
             stage.note(report)
             stage.buckets[count.bucket_ms].add(count)
+            if count.log:
+                stage.logs[count.log] = max(report.sent_ms, stage.logs.get(count.log, 0))
         length_ms = self._rules.bucket_seconds * 1000
         for handled in report.handled:
             stage = self._topics[handled.topic][report.tier, application]
@@ -220,9 +225,13 @@ class AuditBook:
     def forget(self, before_ms: int) -> None:
         """Drop buckets that began before, ids of reports that were sent before and have no bucket that is kept, and
         readers that have reported nothing since a bucket began that is dropped: they are out of service."""
+        long_ago_ms = before_ms - self._rules.bucket_seconds * 1000
         for topic in list(self._topics):
             stages = self._topics[topic]
             log = stages.get((LOG, ""))
+            self.outdated |= any(
+                len(each.logs) > 1 and min(each.logs.values()) < long_ago_ms for each in stages.values()
+            )
             dropped_ms = max((each for each in (log.buckets if log else ()) if each < before_ms), default=0)
             for stage in stages.values():
                 for bucket_ms in [each for each in stage.buckets if each < before_ms]:
@@ -269,6 +278,7 @@ class _Balancing:
         self._log = stages.get((LOG, ""))
         self._copies = {key: stage for key, stage in stages.items() if key[0] in COPIES}
         self._readers = {key: stage for key, stage in sorted(stages.items()) if _reads(key)}
+        self._is_recreated = any(len(stage.logs) > 1 for stage in stages.values())
         self._covered = {key: stage.covered() for key, stage in self._readers.items()}
 
     def buckets(self) -> list[int]:
@@ -349,6 +359,7 @@ class _Balancing:
         closes_ms = bucket_ms + (self._rules.bucket_seconds + self._rules.grace_seconds) * 1000
         over = AuditVerdict.UNCOUNTED if self._log is None else AuditVerdict.INCOMPLETE
         missing = over if self._now_ms >= closes_ms else AuditVerdict.OPEN
+        verdict = missing if lost or late else AuditVerdict.OK
         return Balance(
             topic=self._topic,
             bucket_ms=bucket_ms,
@@ -363,5 +374,5 @@ class _Balancing:
             bytes=bucket.bytes,
             mean_delay_seconds=bucket.delay_ms / bucket.delayed / 1000 if bucket.delayed else 0.0,
             max_delay_seconds=bucket.max_delay_ms / 1000,
-            verdict=missing if lost or late else AuditVerdict.OK,
+            verdict=AuditVerdict.RECREATED if self._is_recreated else verdict,
         )

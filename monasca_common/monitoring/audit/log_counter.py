@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, PartitionBatch, RebalanceListener, Record
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
@@ -129,6 +131,7 @@ class LogCounter:
         self._clock = clock or SystemClock()
         self._counts = LogCounts(settings)
         self._positions: dict[TopicPartition, int] = {}
+        self._logs: dict[str, str] | None = None
         self._starts: dict[TopicPartition, int] | None = {} if since_ms is not None else None
 
     def run(self, has_ended: Callable[[], bool]) -> None:
@@ -158,6 +161,8 @@ class LogCounter:
         self._commit_starts()
         counts = tuple(self._counts.take(self._clock.time_ms()))
         if counts:
+            if self._logs is None:
+                self._logs = self._consumer.topic_ids()  # a consumer reads the same logs until it raises TopicRecreated
             fail_point("audit.before_counts")
             records = [Record(reports.encode(self._report(each))) for each in counts]
             self._producer.publish(self._settings.topic, records).raise_for_undelivered()
@@ -184,6 +189,7 @@ class LogCounter:
             self._starts = None
 
     def _report(self, count: AuditCount) -> AuditReport:
+        count = structs.replace(count, log=(self._logs or {}).get(count.topic, ""))
         return AuditReport(
             id=uuid.uuid4().hex,
             tier=self._tier,

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from monasca_common.models import json_text
 from monasca_common.models.metric import envelope
-from monasca_common.monitoring.audit.balance import Balance
+from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
 
 #: The metric of Monasca: how many messages are missing in spans that should be complete; 0 where all is well.
 MISSING_METRIC = "monasca.audit.missing_messages"
@@ -40,6 +40,8 @@ class TierTotal:
 def tier_totals(found: Iterable[Balance]) -> list[TierTotal]:
     sums: dict[tuple[str, str, str], list[int]] = {}
     for each in found:
+        if each.verdict is AuditVerdict.RECREATED:
+            continue
         total = sums.setdefault((each.topic, each.tier, each.application), [0, 0, 0])
         total[0] += each.expected
         total[1] += each.lost + each.late if each.verdict.is_final else 0

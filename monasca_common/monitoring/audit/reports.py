@@ -38,6 +38,7 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
     ``delay_ms``: of all its messages in sum, from their timestamps to the moment at which they were counted.
     ``offsets``, ``duplicates``: of a counter alone, by partition; the second are those of the first whose message id
     another record of the same bucket has, at a lower place. Then ``messages`` says nothing that ``offsets`` does not.
+    ``log``: the topic's id, of a counter that knows it: another one is another log under the same name.
     """
 
     topic: str
@@ -48,6 +49,7 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
     max_delay_ms: int = 0
     offsets: Mapping[int, Runs] = {}
     duplicates: Mapping[int, Runs] = {}
+    log: str = ""
 
 
 class HandledRange(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -50,6 +50,7 @@ class AuditService:
         self._stopping = threading.Event()
         self._turn = LoopTurn(self._clock)
         self._incomplete: set[tuple[str, int, str, str]] = set()
+        self._recreated: set[str] = set()
         self._trouble = "nothing has been balanced yet"
         self.balances = 0
         self.metrics = AuditMetrics()
@@ -86,7 +87,7 @@ class AuditService:
             for report in log.read(_READ_SECONDS):
                 book.add(report)
             fail_point("audit.after_read")
-            while not self._stopping.is_set():
+            while not (self._stopping.is_set() or book.outdated):
                 self.balance(book, producer)
                 self._turn.turned()
                 due = self._clock.monotonic() + self._settings.balance_seconds
@@ -100,6 +101,7 @@ class AuditService:
         book.forget(since_ms)
         found = [each for each in book.balances(now_ms) if each.bucket_ms >= since_ms]
         self._report(found)
+        self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
         totals = tier_totals(found)
         self.metrics.balanced(totals, book.foreign)
         if producer is not None and totals:
@@ -134,6 +136,11 @@ class AuditService:
         if healed:
             LOG.info("%d spans of event time that were incomplete are complete now", len(healed))
         self._incomplete = incomplete
+
+    def _report_recreated(self, topics: set[str]) -> None:
+        for topic in sorted(topics - self._recreated):
+            LOG.warning("topic %s was deleted and recreated: for window_seconds it is not known what arrived", topic)
+        self._recreated = topics
 
     def _since_ms(self) -> int:
         back_ms = self._settings.window_seconds * 1000

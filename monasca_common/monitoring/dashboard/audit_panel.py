@@ -44,6 +44,7 @@ _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Doubled", "
 _TONES = {
     AuditVerdict.OK: Tone.GOOD,
     AuditVerdict.OPEN: Tone.GOOD,  # it may be on its way
+    AuditVerdict.RECREATED: Tone.WARNING,
     AuditVerdict.UNCOUNTED: Tone.WARNING,
     AuditVerdict.INCOMPLETE: Tone.ERROR,
 }
@@ -209,6 +210,8 @@ def _bucket(balance: Balance | None) -> Cell:
         f"{balance.late:,} late, {balance.duplicates:,} duplicates, {balance.surplus:,} more than acknowledged"
     )
     more = f" +{doubled:,}" if doubled else ""
+    if balance.verdict is AuditVerdict.RECREATED:
+        return Cell("?", shade="open", note=f"{note}; {balance.verdict.value}")
     if balance.verdict is AuditVerdict.OK:
         return Cell(f"100{more}", shade="more" if doubled else "full", note=note)
     percent = f"{_percent(balance.completeness)}{more}"

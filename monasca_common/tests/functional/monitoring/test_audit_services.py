@@ -30,7 +30,7 @@ from monasca_common.monitoring.audit.metrics import MISSING_METRIC
 from monasca_common.monitoring.audit.reports import HandledRange
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing.database import SqlDatabase
-from monasca_common.tests.functional.monitoring.test_audit import AuditCase
+from monasca_common.tests.functional.monitoring.test_audit import _PARTITIONS, AuditCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
 _PROGRAM = "monasca_common.tests.functional.monitoring.audit_services_program"
@@ -115,6 +115,19 @@ class CounterTest(ServicesCase):
         self.count_all()
 
         self.assertEqual((80, 80, 0, 0, 3, 0), self.books())
+
+    def test_a_topic_that_is_recreated_is_neither_complete_nor_missing(self):
+        self.send_with(b"one", 40)
+        self.count_all()
+        self.fixture.cluster.admin.delete_topic(self.topic)
+        self.fixture.cluster.admin.create_topic(self.topic, _PARTITIONS)
+        self.counter += "-again"  # the static member of the first group is still in it
+        self.begin()
+        self.send_with(b"one", 20)
+        self.count_all()
+        status, rows = self.rows()
+
+        self.assertEqual((0, {"RECREATED"}), (status, {row["verdict"] for row in rows}))
 
     def test_a_counter_that_commits_before_it_reports_is_found_out(self):
         self.grace_seconds = 0  # what it reads again for the ids is later

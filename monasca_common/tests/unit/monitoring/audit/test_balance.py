@@ -10,6 +10,7 @@ from oslotest import base
 
 from monasca_common.monitoring.audit import reports
 from monasca_common.monitoring.audit.balance import AuditBook, AuditRules, AuditVerdict, balances
+from monasca_common.monitoring.audit.metrics import tier_totals
 from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.monitoring.audit.runs import runs_of
 
@@ -197,6 +198,27 @@ class BalanceTest(base.BaseTestCase):
         self.assertEqual((10, 0, 0, 10), figures(books(*uncounted)[LOG]))
         self.assertIs(AuditVerdict.UNCOUNTED, books(*uncounted)[LOG].verdict)
         self.assertIs(AuditVerdict.OPEN, books(*uncounted, now_ms=BUCKET)[LOG].verdict)
+
+    def test_of_a_topic_that_was_recreated_nothing_is_complete_and_nothing_missing(self):
+        logs = [self.counted(range(100), "first"), self.counted(range(50), "second")]
+        found = books(sent(150), *logs, handled(0, 100))
+
+        self.assertEqual({AuditVerdict.RECREATED}, {each.verdict for each in found.values()})
+        self.assertFalse(AuditVerdict.RECREATED.is_final)
+        self.assertEqual([], tier_totals(found.values()))
+
+    def test_a_book_is_outdated_once_the_first_of_two_logs_has_left_the_window(self):
+        book = AuditBook(RULES)
+        for each in (self.counted([0], "first"), self.counted([0], "second", NEXT + 120_000)):
+            book.add(each)
+        book.forget(NEXT)
+        self.assertFalse(book.outdated)
+        book.forget(NEXT + 120_000)
+        self.assertTrue(book.outdated)
+
+    def counted(self, offsets, log, bucket=BUCKET):
+        count = AuditCount("t", bucket, len(offsets), offsets={0: runs_of(offsets)}, log=log)
+        return report("broker", count, sent_ms=bucket)
 
     def test_each_application_of_a_tier_is_balanced_by_itself(self):
         other = handled(0, 90, application="2_metrics")

@@ -88,6 +88,16 @@ class AuditServiceTest(AuditCase):
         self.assertEqual([("api", 0.0), ("broker", 0.0)], self.values())
         self.assertIn("are complete now", self.log.output)
 
+    def test_a_topic_that_was_recreated_is_logged_once_and_measured_nowhere(self):
+        for log in ("first", "second"):
+            count = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10),)}, log=log)
+            self.book.add(AuditReport(log, "broker", "a", "h", "i", START_MS, 60, (count,)))
+        for _ in range(2):
+            self.service.balance(self.book, self.kafka.producer())
+
+        self.assertEqual([], self.values())
+        self.assertEqual(1, self.log.output.count("was deleted and recreated"))
+
     def test_it_goes_on_while_the_brokers_are_away(self):
         thread = threading.Thread(target=self.service.run)
         thread.start()
