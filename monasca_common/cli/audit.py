@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import time
@@ -163,8 +164,10 @@ class AuditWatch(_AuditCommand):
     """Balance again and again; print a line when a topic, span and tier becomes INCOMPLETE or UNCOUNTED, and when it is
     OK again.
 
-    Ends with Ctrl-C, or after --looks. The exit status is 1 where the last look found something of the kind.
+    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found something of the kind.
     """
+
+    _is_incomplete = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -177,6 +180,11 @@ class AuditWatch(_AuditCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            self._watch(parsed_args)
+        return int(self._is_incomplete)
+
+    def _watch(self, parsed_args: argparse.Namespace) -> None:
         settings, log = self.opened(parsed_args)
         book = AuditBook(settings.rules)
         incomplete: set[tuple[Any, ...]] = set()
@@ -193,9 +201,10 @@ class AuditWatch(_AuditCommand):
                     if (_key(each) in now) != (_key(each) in incomplete):
                         self.print(_line(each, as_json=parsed_args.json))
                 incomplete = now
+                self._is_incomplete = bool(incomplete)
                 looks += 1
                 if looks == parsed_args.looks:
-                    return int(bool(incomplete))
+                    return
                 due = time.monotonic() + parsed_args.interval
                 while time.monotonic() < due:
                     for report in log.poll():

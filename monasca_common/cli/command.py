@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import ClassVar
 
@@ -14,9 +16,10 @@ from cliff.command import Command
 
 from monasca_common.kafka.extras import remedy
 
-# Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted).
+# Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted by Ctrl-C).
 NOTHING_FOUND = 3
 PARTLY_DONE = 4
+TERMINATED = 143
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -41,6 +44,40 @@ class MonascaCommand(Command):
     def print(self, *lines: str) -> None:
         self.app.stdout.write("\n".join(lines) + "\n")
         self.app.stdout.flush()
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: what Ctrl-C ends in order, it ends in the same way."""
+
+
+class OperatorCommand(MonascaCommand):
+    """A command that comes to an end. SIGTERM interrupts it as Ctrl-C does: transactions are aborted, what was done is
+    printed."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """143 after SIGTERM; Ctrl-C is 130 of the program."""
+        try:
+            with _interrupted_by_sigterm():
+                return super().run(parsed_args)
+        except _Terminated:
+            return TERMINATED
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Nothing where signals cannot be handled: outside the main thread of a program that calls a command."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_signal(_signum: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def positive(text: str) -> int:

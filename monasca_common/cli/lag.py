@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import fnmatch
 import json
@@ -15,7 +16,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, add_watch_options, positive
+from monasca_common.cli.command import OperatorCommand, add_watch_options, positive
 from monasca_common.cli.kept_offsets import differing_copies
 from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin, plugins
@@ -48,7 +49,7 @@ _MS = 1000
 _Lags = dict[str, dict[TopicPartition, LagVerdict]]
 
 
-class ClusterCommand(MonascaCommand):
+class ClusterCommand(OperatorCommand):
     """A command that asks the brokers of a configuration."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -238,8 +239,10 @@ class LagShow(_LagCommand, Lister):
 class LagWatch(_LagCommand):
     """Look again and again, and print a line a group whenever its status changes; at first for each.
 
-    Ends with Ctrl-C, or after --looks. The exit status is 1 where the last look found a group in error.
+    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found a group in error.
     """
+
+    _is_error = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -255,6 +258,11 @@ class LagWatch(_LagCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
+        with contextlib.suppress(KeyboardInterrupt):
+            self._watch(parsed_args)
+        return int(self._is_error)
+
+    def _watch(self, parsed_args: argparse.Namespace) -> None:
         survey = self.survey(parsed_args)
         known: dict[str, str] = {}
         looks = 0
@@ -264,9 +272,10 @@ class LagWatch(_LagCommand):
                 if known.get(group) != lag.status.name:
                     self.print(_line(group, known.get(group), lag, as_json=parsed_args.json))
             known = {group: lag.status.name for group, lag in groups.items()}
+            self._is_error = any(lag.status.is_error for lag in groups.values())
             looks += 1
             if looks == parsed_args.looks:
-                return int(any(lag.status.is_error for lag in groups.values()))
+                return
             time.sleep(parsed_args.interval)
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, moment, moment_ms
+from monasca_common.cli.command import OperatorCommand, moment, moment_ms
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin, plugins
 from monasca_common.kafka.config import connection_settings
@@ -57,7 +57,7 @@ class MirrorRun(ServiceCommand):
         return service.run
 
 
-class MirrorVerify(MonascaCommand, Lister):
+class MirrorVerify(OperatorCommand, Lister):
     """Compare what a mirror has copied with its source, and say what is not the same: every message, or those of a
     sample, or the numbers that audits have counted.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, kept_offsets, offset_plan
-from monasca_common.cli.command import MonascaCommand, duration_seconds, moment_ms, partitions_of_topic
+from monasca_common.cli.command import OperatorCommand, duration_seconds, moment_ms, partitions_of_topic
 from monasca_common.cli.kept_offsets import KeptOffsets
 from monasca_common.cli.offset_plan import LogSpan, Move, Standing
 from monasca_common.kafka import Admin, plugins
@@ -35,7 +35,7 @@ class _Refused(Exception):
     """What is asked for cannot be done, or should not."""
 
 
-class _OffsetsCommand(MonascaCommand):
+class _OffsetsCommand(OperatorCommand):
     """A consumer group, its topics, and where its offsets are kept."""
 
     _stores_rows = False  # the group is a persister's

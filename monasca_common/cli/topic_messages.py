@@ -48,8 +48,8 @@ class _MessagesCommand(ClusterCommand):
 class TopicTail(_MessagesCommand):
     """Follow a topic: print the messages that come, from its end or from where it is said, until Ctrl-C or a bound.
 
-    Key, headers and value are shown with --payload alone. The exit status is 0 after Ctrl-C, 3 where a bound was
-    reached and no message was selected. For example:
+    Key, headers and value are shown with --payload alone. The exit status is 0 after Ctrl-C and SIGTERM, 3 where a
+    bound was reached and no message was selected. For example:
     monasca-common topic tail metrics:0 --last 10 --field metric.name=cpu.idle --payload
     """
 

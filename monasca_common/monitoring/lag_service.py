@@ -166,8 +166,8 @@ def run(conf: cfg.ConfigOpts, until: Callable[[LagService], object]) -> None:
     settings = lag_settings(conf)
     service = LagService(settings, load_admin(conf))
     with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
+        until(service)  # first: who sees that it has started may stop it
         LOG.info("%s", start_line(settings))
-        until(service)
         service.run()
     LOG.info("%s", stopped("lag", surveys=service.surveys))
 

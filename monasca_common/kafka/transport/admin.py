@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -405,13 +406,18 @@ class Admin:
         answer = self._all(futures, timeout)
         return {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
 
-    def _metadata(self, **arguments: Any) -> Any:
-        try:
-            answer = self._client.list_topics(**arguments)
-        except KafkaException as error:
-            raise self._fault(error) from error
-        self._let_in()
-        return answer
+    def _metadata(self, *, timeout: float, **arguments: Any) -> Any:
+        """Asked on a thread of its own, because the client's call hears no signal: Ctrl-C would wait for its end."""
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._client.list_topics(timeout=timeout, **arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="kafka-metadata", daemon=True).start()
+        return self._result(answer, timeout)
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
         return {what: self._result(future, timeout) for what, future in futures.items()}

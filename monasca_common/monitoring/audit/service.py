@@ -165,8 +165,8 @@ def run(conf: cfg.ConfigOpts, until: Callable[[AuditService], object]) -> None:
         settings, _opening(load_admin(conf), connection_settings(conf), settings), producer_settings(conf)
     )
     with status_served(AUDIT_GROUP, settings.status, service.health, service.metrics.registry):
+        until(service)  # first: who sees that it has started may stop it
         LOG.info("%s", started("audit", reads=settings.topic, status_at=settings.status.address))
-        until(service)
         service.run()
     LOG.info("%s", stopped("audit", balances=service.balances))
 

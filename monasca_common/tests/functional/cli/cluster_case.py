@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 
 import confluent_kafka
 import fixtures
@@ -21,14 +22,18 @@ SECONDS = 60.0
 
 
 class ClusterCommandCase(Waiting, base.BaseTestCase):
-    """``command``: the words before the arguments of `run_command`."""
+    """``command``: the words before the arguments of `run_command`. ``broker_settings``: tests that have the same share
+    a cluster."""
 
     command: tuple[str, ...] = ()
     nodes = 1
+    broker_settings: Mapping[str, str] = {}
 
     def setUp(self):
         super().setUp()
-        self.fixture = self.useFixture(SharedKafkaCluster(self.nodes))
+        self.fixture = self.useFixture(
+            SharedKafkaCluster(self.nodes, **({"config": self.broker_settings} if self.broker_settings else {}))
+        )
         self.cluster = self.fixture.cluster
         self.admin = self.cluster.admin
         self.own = uuid.uuid4().hex[:12]
@@ -69,6 +74,13 @@ class ClusterCommandCase(Waiting, base.BaseTestCase):
         process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self._end, process)
         return process
+
+    def stopped(self, process, signum):
+        """The exit status, standard output and standard error of a process that gets this signal."""
+        process.send_signal(signum)
+        out, err = process.communicate(timeout=SECONDS)
+        self.assertNotIn("Traceback", err)
+        return process.returncode, out, err
 
     def _end(self, process):
         process.kill()

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on a cluster of a thousand topics."""
+
+import contextlib
+import json
+import types
+from collections import Counter
+
+import confluent_kafka
+import fixtures
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+
+TOPICS = 1000
+NAMES = [f"many-{number:04}" for number in range(TOPICS)]
+_JSON = ("-f", "json")
+_ASKS = (
+    *("list_topics", "describe_topics", "describe_configs", "list_offsets"),
+    *("list_consumer_groups", "describe_consumer_groups", "list_consumer_group_offsets"),
+)
+_filled: set[str] = set()  # the servers of clusters
+
+
+class LargeCase(ClusterCommandCase):
+    broker_settings = types.MappingProxyType(
+        {"log.cleaner.threads": "2"}
+    )  # another cluster than the one that other tests share
+
+    def setUp(self):
+        super().setUp()
+        self.servers = self.cluster.direct_options()["bootstrap.servers"]
+        if self.servers not in _filled:
+            self.fill()
+            _filled.add(self.servers)
+
+    def fill(self):
+        """A message in each topic, of which a group has read every second one."""
+        client = AdminClient({**self.cluster.direct_options(), "log_level": 0})
+        wanted = [NewTopic(name, 1, 1) for name in NAMES]
+        for made in client.create_topics(wanted, operation_timeout=SECONDS, request_timeout=SECONDS).values():
+            made.result(SECONDS)
+        self.cluster.create_topic("monasca-audit", 1)
+        self.cluster.create_topic("monasca-lag", 1, config={"cleanup.policy": "compact"})
+        producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
+        for name in NAMES:
+            producer.produce(name, b"{}", partition=0)
+        self.assertEqual(0, producer.flush(SECONDS))
+        read = {TopicPartition(name, 0): number % 2 for number, name in enumerate(NAMES)}
+        self.admin.alter_group_offsets("wide", read)
+
+    def configure(self, text=""):
+        folder = self.useFixture(fixtures.TempDir()).path
+        given = f"""\
+[kafka]
+bootstrap_servers = {self.servers}
+[audit]
+enabled = true
+folder = {folder}
+status_port = 0
+[lag]
+status_port = 0
+interval_seconds = 1
+[monitoring]
+durability_check = off
+{text}"""
+        self.config = self.create_tempfiles([("every", given)], ".conf")[0]
+
+
+class TestAThousandTopics(LargeCase):
+    """How much is asked does not grow with the topics, and nothing of them is left out."""
+
+    def setUp(self):
+        super().setUp()
+        self.configure()
+
+    @contextlib.contextmanager
+    def few_requests(self, most=30):
+        counts = Counter()
+
+        def counted(name):
+            original = getattr(AdminClient, name)
+
+            def call(client, *arguments, **options):
+                counts[name] += 1
+                return original(client, *arguments, **options)
+
+            return call
+
+        with contextlib.ExitStack() as stack:
+            for name in _ASKS:
+                stack.enter_context(fixtures.MonkeyPatch(f"confluent_kafka.admin.AdminClient.{name}", counted(name)))
+            yield
+        self.assertTrue(0 < counts.total() <= most, counts)
+
+    def rows(self, *words, status=0):
+        found, out, err = self.run_command(*words, *_JSON)
+        self.assertEqual(status, found, err)
+        return json.loads(out)
+
+    def test_topics(self):
+        with self.few_requests():
+            rows = self.rows("topic", "list", "--name", "many-*")
+        self.assertEqual((NAMES, {1}, {"fine"}), tuple(_columns(rows, "topic", "messages", "state")))
+        self.assertEqual([1], [row["messages"] for row in self.rows("topic", "show", NAMES[500])])
+        for words in (("tail", NAMES[500], "--from-beginning", "--no-follow"), ("sample", NAMES[501])):
+            with self.few_requests():
+                status, out, _ = self.run_command("topic", *words, "--json")
+            self.assertEqual((0, 0), (status, json.loads(out)["offset"]))
+
+    def test_lag_and_offsets(self):
+        with self.few_requests():
+            rows = self.rows("lag", "show", "--group", "wide")
+        self.assertEqual(NAMES, [row["topic"] for row in rows])
+        self.assertEqual(TOPICS // 2, sum(row["unread"] for row in rows))
+        with self.few_requests():
+            (row,) = self.rows("lag", "list", "--group", "wide")
+        self.assertEqual((TOPICS, TOPICS // 2), (row["partitions"], row["unread"]))
+        status, out, _ = self.run_command("lag", "watch", "--group", "wide", "--looks", "1", "--json")
+        self.assertEqual((0, "wide"), (status, json.loads(out)["group"]))
+        words = ("--group", "wide", "--topic", NAMES[500], "--json")
+        before = self.admin.group_offsets("wide")
+        (shown,) = json.loads(self.run_command("offsets", "show", *words)[1])["partitions"]
+        self.assertEqual((0, 1), (shown["stored"], shown["left"]))
+        for target in ("--to-latest", "--to-earliest"):
+            self.assertEqual(0, self.run_command("offsets", "reset", target, "--execute", *words)[0])
+            moved = self.admin.group_offsets("wide")
+            self.assertEqual(target == "--to-latest", moved.pop(TopicPartition(NAMES[500], 0)) == 1)
+            self.assertEqual(TOPICS - 1, len(moved.items() & before.items()))
+
+    def test_dead_letters(self):
+        words = ("--topic", NAMES[0], "--group", self.own, "--json")
+        for command, fact in (
+            (("list",), "waiting"),
+            (("replay", "--execute"), "stay"),
+            (("purge", "--all", "--dry-run"), "letters"),
+        ):
+            status, out, err = self.run_command("dlq", *command, *words)
+            self.assertEqual((0, 1), (status, json.loads(out)["topics"][0][fact]), err)
+        self.assertEqual(0, self.run_command("dlq", "show", f"{NAMES[0]}/0/0")[0])
+
+    def test_durability_balance_and_audit(self):
+        with self.few_requests():
+            rows = self.rows("durability", "check", status=1)
+        self.assertLessEqual(set(NAMES), {row["topic"] for row in rows if row["rule"] == "one_copy"})
+        with self.few_requests():
+            (row,) = self.rows("balance", "--topic", "many-*")
+        self.assertEqual((TOPICS, 0), (row["leads"], row["percent_away"]))
+        self.assertEqual([], self.rows("audit", "show", "--topic", "many-*"))
+        self.assertEqual(0, self.run_command("audit", "watch", "--topic", "many-*", "--looks", "1")[0])
+
+
+def _columns(rows, first, *others):
+    """The first column as it is, the different values of the others."""
+    yield [row[first] for row in rows]
+    yield from ({row[name] for row in rows} for name in others)
