@@ -49,6 +49,8 @@ class Dashboard(ServiceCommand):
             settings = dashboard_settings(conf)
             connection = connection_settings(conf, KAFKA_GROUP)
             check_listener(DASHBOARD_GROUP, settings.host, settings.port)
+            if settings.status.port is not None:
+                check_listener(DASHBOARD_GROUP, settings.status.host, settings.status.port, prefix="status_")
             login = login_of(settings, conf)
             audit = audit_settings(conf)
             letters = dead_letter_topics(parsed_args.config_file)

@@ -55,6 +55,7 @@ class PanelSource(Generic[T]):
         self._now_ms = now_ms
         self._snapshot: Snapshot[T] = Snapshot()
         self._began_ms: int | None = None
+        self._due_ms = now_ms()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"dashboard-{name}", daemon=True)
 
@@ -73,6 +74,12 @@ class PanelSource(Generic[T]):
         error = f"no answer for {(now_ms - began_ms) / 1000:.0f} s"
         return Snapshot(known.figures, known.gathered_ms, error, known.failing_since_ms or began_ms)
 
+    @property
+    def seconds_overdue(self) -> float:
+        """How long ago the look that is under way began, or the next should have."""
+        due_ms = self._due_ms if self._began_ms is None else self._began_ms
+        return max(0, self._now_ms() - due_ms) / 1000
+
     def look(self) -> None:
         """Gather once."""
         now_ms = self._began_ms = self._now_ms()
@@ -85,6 +92,7 @@ class PanelSource(Generic[T]):
             text = str(error) if isinstance(error, MessagingError) else f"{type(error).__name__}: {error}"
             self._snapshot = Snapshot(before.figures, before.gathered_ms, text, before.failing_since_ms or now_ms)
         finally:
+            self._due_ms = self._now_ms() + int(self._interval_seconds * 1000)
             self._began_ms = None
 
     def _run(self) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from monasca_common.monitoring.dashboard.load_panel import LoadGatherer
 from monasca_common.monitoring.dashboard.panel_source import PanelSource, Snapshot
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.dashboard.view import PanelView
+from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_history import read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
@@ -54,6 +55,26 @@ class Panels:
     def stop(self) -> None:
         for source in self._sources.values():
             source.stop()
+
+    def health(self, live_seconds: float) -> ServiceHealth:
+        """It is ready as soon as there is something to show of every source, if only why it fails: who takes it out of
+        service when Kafka is down takes away the page that tells so."""
+        return ServiceHealth(
+            "dashboard",
+            self._failures,
+            liveness(live_seconds, lambda: {name: each.seconds_overdue for name, each in self._sources.items()}),
+            readiness(self._unseen),
+        )
+
+    def _unseen(self) -> Iterator[str]:
+        for name, source in self._sources.items():
+            snapshot = source.snapshot()
+            if snapshot.gathered_ms is None and not snapshot.error:
+                yield f"{name}: not looked at yet"
+
+    def _failures(self) -> tuple[bool, dict[str, Any]]:
+        failures = {name: error for name, each in self._sources.items() if (error := each.snapshot().error)}
+        return not failures, {"healthy": not failures, "failures": failures}
 
     @property
     def now_ms(self) -> int:

@@ -17,11 +17,13 @@ from typing import Any
 from gunicorn import glogging
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
+from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.config import joined, started, stopped
 from monasca_common.monitoring.dashboard.app import DashboardLogin, make_app
 from monasca_common.monitoring.dashboard.panels import Panels
-from monasca_common.monitoring.dashboard.settings import DashboardSettings
+from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, DashboardSettings
+from monasca_common.monitoring.status_server import status_served
 
 LOG = logging.getLogger(__name__)
 
@@ -152,6 +154,7 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
         self._make_panels = make_panels
         self._login = login
         self._panels: Panels | None = None
+        self._status = contextlib.ExitStack()
         super().__init__(prog="monasca-dashboard")
 
     def load_config(self) -> None:
@@ -187,6 +190,9 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
         """Called by the worker, after the fork."""
         self._panels = self._make_panels()
         self._panels.start()
+        status = self._settings.status
+        health = self._panels.health(status.live_seconds)
+        self._status.enter_context(status_served(DASHBOARD_GROUP, status, health, CollectorRegistry()))
         return partial(DashboardWorker.read_first, make_app(self._settings, self._panels, self._login))
 
     def _when_ready(self, arbiter: Any) -> None:
@@ -207,6 +213,7 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
         LOG.info("%s", stopped("dashboard"))
 
     def _worker_exit(self, _arbiter: Any, _worker: Any) -> None:
+        self._status.close()
         if self._panels is not None:
             self._panels.stop()
 

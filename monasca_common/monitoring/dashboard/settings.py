@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import GroupReader, OptionGroup, OptionType, option, options_of
+from monasca_common.kafka.config import GroupReader, OptionGroup, OptionType, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.settings import StatusSettings
 
 DASHBOARD_GROUP = "dashboard"
 
@@ -113,6 +114,7 @@ class DashboardSettings:
         help="How long an answer of the API may take. Too small: charts of long times fail. Too large: a page waits "
         "for an API that does not answer.",
     )
+    status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
     @property
     def has_tls(self) -> bool:
@@ -143,7 +145,7 @@ def is_loopback(host: str) -> bool:
 def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
     """What ``[dashboard]`` says. Raises `ConfigurationError` for a combination that cannot work, or is not safe."""
     read = GroupReader(conf, _DASHBOARD)
-    settings = read.settings(DashboardSettings)
+    settings = read.settings(DashboardSettings, status=read.settings(StatusSettings))
     for name in ("tls_certificate", "tls_key", "password_file", "keystone_ca_file", "api_ca_file"):
         path = getattr(settings, name)
         if path is not None and not Path(path).is_file():

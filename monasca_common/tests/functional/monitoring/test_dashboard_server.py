@@ -77,7 +77,7 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         super().setUp()
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.tls = None
-        (self.port,) = free_ports(1)
+        self.port, self.status_port = free_ports(2)
 
     def command(self, *words, given=""):
         command = [sys.executable, "-m", "monasca_common.cli.main", "dashboard", *words]
@@ -124,6 +124,16 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         finally:
             connection.close()
 
+    def probe(self, path):
+        """Of the port of its own, which has neither TLS nor a login."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.status_port, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
     def log_in(self, user, password, **fields):
         _, headers, text = self.ask("GET", "/login")
         token = re.search(r'name="form_token" value="([^"]+)"', text)[1]
@@ -141,7 +151,9 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         users.write_text(line)
         self.tls = ssl.create_default_context(cafile=str(self.folder / "ca.pem"))
         pem = self.folder / "broker.pem"
-        process, log = self.start(login="file", password_file=users, tls_certificate=pem, tls_key=pem)
+        process, log = self.start(
+            login="file", password_file=users, tls_certificate=pem, tls_key=pem, status_port=self.status_port
+        )
         self.assertEqual(303, self.ask("GET", "/")[0])
         self.assertEqual(401, self.log_in("ada", "wrong")[0])
         status, headers, _ = self.log_in("ada", PASSWORD)
@@ -150,6 +162,10 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
         self.assertTrue(cookie.startswith("__Host-monasca-session="))
         self.assertTrue({"Secure", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; ")), cookie)
         self.wait_until(lambda: "not reachable since" in self.page_of(headers)[2])  # there is no Kafka
+        self.assertEqual(200, self.probe("/healthz")[0])
+        status, text = self.probe("/healthcheck")
+        self.assertEqual((503, True), (status, "failures" in text), text)
+        self.assertIn('monasca_service_live{service="dashboard"} 1.0', self.probe("/metrics")[1])
         process.send_signal(signal.SIGTERM)
         self.assertEqual(0, process.wait(PATIENCE_SECONDS), log.read_text())
         self.assertNotIn(PASSWORD, log.read_text())

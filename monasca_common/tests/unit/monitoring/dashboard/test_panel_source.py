@@ -43,6 +43,20 @@ class PanelSourceTest(base.BaseTestCase):
         self.assertEqual(("figures", 1000), (snapshot.figures, snapshot.gathered_ms))
         self.assertEqual(("still none", 2000), (snapshot.error, snapshot.failing_since_ms))
 
+    def test_a_source_is_overdue_by_what_its_look_takes_and_by_what_it_rests_too_long(self):
+        def slow(_now):
+            self.now_ms += 7000
+            overdue.append(source.seconds_overdue)
+
+        overdue = []
+        source = self.source(slow)
+        source.look()
+        self.assertEqual([7.0], overdue)
+        self.now_ms += 10
+        self.assertEqual(0.0, source.seconds_overdue)
+        self.now_ms += 2000
+        self.assertEqual(2.0, source.seconds_overdue)
+
     def test_a_success_ends_a_failure(self):
         self.fail_with(ValueError("a defect"))
         self.answers.append(lambda: "figures")

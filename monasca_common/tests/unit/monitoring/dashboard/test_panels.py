@@ -3,6 +3,7 @@
 
 from oslotest import base
 
+from monasca_common.kafka import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
 from monasca_common.monitoring.dashboard.audit_panel import audit_figures, audit_panel
@@ -10,7 +11,8 @@ from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigu
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigures, durability_panel
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, group_panel, lag_panel
 from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, TopicLoad, load_panel
-from monasca_common.monitoring.dashboard.panel_source import Snapshot
+from monasca_common.monitoring.dashboard.panel_source import PanelSource, Snapshot
+from monasca_common.monitoring.dashboard.panels import Panels
 from monasca_common.monitoring.dashboard.view import Tone, page_of, verdict
 from monasca_common.monitoring.durability import Finding, Severity
 from monasca_common.monitoring.lag import LagStatus, LagVerdict
@@ -29,6 +31,24 @@ def group(name, verdict, **facts):
 
 def texts(view):
     return [[cell.text for cell in row.cells] for row in view.rows]
+
+
+class HealthTest(base.BaseTestCase):
+    def test_it_is_ready_once_each_source_was_looked_at_also_if_that_failed(self):
+        def fail(_now):
+            raise RetriableError("no broker answers")
+
+        sources = {
+            name: PanelSource(name, gather, interval_seconds=1, timeout_seconds=5, now_ms=lambda: 1000)
+            for name, gather in {"lag": fail, "load": lambda _now: ()}.items()
+        }
+        health = Panels(sources, lambda: 1000).health(60.0)
+        sources["load"].look()
+        self.assertEqual((False, {"ready": False, "reasons": ["lag: not looked at yet"]}), health.ready())
+        sources["lag"].look()
+        self.assertEqual((True, {"ready": True, "reasons": []}), health.ready())
+        self.assertEqual((False, {"healthy": False, "failures": {"lag": "no broker answers"}}), health.health())
+        self.assertTrue(health.live()[0])
 
 
 class AuditPanelTest(base.BaseTestCase):
