@@ -12,13 +12,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from cliff.lister import Lister
-from oslo_config import cfg
 
-from monasca_common.cli import configuration
-from monasca_common.cli.command import add_watch_options, moment, positive
-from monasca_common.cli.lag import ClusterCommand
-from monasca_common.kafka import plugins
-from monasca_common.kafka.config import connection_settings
+from monasca_common.cli.command import ClusterCommand, add_watch_options, moment, positive
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, Balance
@@ -74,19 +69,10 @@ class _AuditCommand(ClusterCommand):
         )
         return parser
 
-    def configured(self, parsed_args: argparse.Namespace) -> tuple[cfg.ConfigOpts, AuditSettings]:
-        """Raises `ConfigurationError`."""
-        conf = configuration.read(parsed_args)
-        configuration.register_own_options(conf)
-        return conf, audit_settings(conf)
-
     def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
         """Raises `ConfigurationError` and `TransportError`."""
-        conf, settings = self.configured(parsed_args)
-        admin, connection = (
-            plugins.load_admin(conf, parsed_args.section),
-            connection_settings(conf, parsed_args.section),
-        )
+        settings = audit_settings(self.read(parsed_args))
+        admin, connection = self.cluster(parsed_args)
         since_ms = _since_ms(settings, parsed_args.last_seconds)
         return settings, open_report_log(admin, connection, settings.topic, since_ms)
 
@@ -95,9 +81,9 @@ class AuditShow(_AuditCommand, Lister):
     """Show, for each topic, span of event time and tier, what arrived, what is lost, late or doubled.
 
     Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
-    RECREATED: the topic was deleted and recreated, so what arrived is not known.
-    UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. The exit status is 1
-    where something is INCOMPLETE or UNCOUNTED, 2 where the brokers, or Spark, cannot be asked.
+    UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. RECREATED: the topic
+    was deleted and recreated, so what arrived is not known. The exit status is 1 where something is INCOMPLETE or
+    UNCOUNTED, 2 where the brokers, or Spark, cannot be asked.
     """
 
     extra = "spark"
@@ -147,12 +133,13 @@ class AuditShow(_AuditCommand, Lister):
         from monasca_common.pipeline.source.offset_store import OffsetRange
         from monasca_common.pipeline.spark.audit_balances import balance_log
 
-        conf, settings = self.configured(parsed_args)
-        admin = plugins.load_admin(conf, parsed_args.section)
+        conf = self.read(parsed_args)
+        settings = audit_settings(conf)
+        admin, connection = self.cluster(parsed_args)
         since_ms = _since_ms(settings, parsed_args.last_seconds)
         extents = report_extents(admin, settings.topic, since_ms)
         ranges = [OffsetRange(tp.partition, start, end) for tp, (start, end) in extents.items() if start < end]
-        consumer = ConsumerSettings(connection_settings(conf, parsed_args.section), (settings.topic,), _SPARK_READER)
+        consumer = ConsumerSettings(connection, (settings.topic,), _SPARK_READER)
         try:
             found = balance_log(spark_settings(conf), consumer, ranges, settings.rules, _now_ms())
         except PipelineError as error:

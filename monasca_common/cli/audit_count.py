@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from oslo_config import cfg
 
+from monasca_common.cli.command import stop_on_signals
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Admin, open_consumer, open_producer, plugins, run_with_restarts
 from monasca_common.kafka.clock import Clock, SystemClock
@@ -91,9 +90,6 @@ class AuditCounting(ServiceCommand):
         producer = open_producer(producer_settings(conf))
         stopping = threading.Event()
 
-        def stop(*_: Any) -> None:
-            stopping.set()
-
         def serve() -> None:
             """After a failure, or with other topics, it begins again where the group's offsets are: what was not
             reported is read again."""
@@ -103,8 +99,7 @@ class AuditCounting(ServiceCommand):
                 counter = LogCounter(settings, consumer, producer, parsed_args.tier, since_ms=starts.since_ms)
                 counter.run(lambda: stopping.is_set() or choice.has_changed())
 
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        stop_on_signals(stopping.set)
         LOGGER.info("%s", started("audit counter", reads=len(topics), group=parsed_args.group))
         try:
             run_with_restarts(serve, "the audit counter", stopping, SystemClock(), expected=(MessagingError,))

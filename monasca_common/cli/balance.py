@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, positive
-from monasca_common.cli.lag import ClusterCommand
+from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, ClusterCommand, positive
 from monasca_common.kafka import Admin, TopicPartition
 
 _PERCENT = 10  # as brokers tolerate by default

@@ -13,8 +13,14 @@ from types import FrameType
 from typing import ClassVar
 
 from cliff.command import Command
+from oslo_config import cfg
 
+from monasca_common.cli import configuration
+from monasca_common.kafka import Admin, plugins
+from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
+from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import remedy
+from monasca_common.kafka.settings import ConnectionSettings
 
 # Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted by Ctrl-C).
 NOTHING_FOUND = 3
@@ -61,6 +67,40 @@ class OperatorCommand(MonascaCommand):
                 return super().run(parsed_args)
         except _Terminated:
             return TERMINATED
+
+
+class ClusterCommand(OperatorCommand):
+    """A command that asks the brokers of a configuration."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configuration.add_arguments(parser)
+        parser.add_argument(
+            "--section",
+            default=KAFKA_GROUP,
+            metavar="S",
+            help="the group of options in the configuration whose brokers are asked (default: %(default)s)",
+        )
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """2, and the reason on standard error, where the cluster cannot be asked."""
+        try:
+            return super().run(parsed_args)
+        except MessagingError as error:
+            self.complain(str(error))
+            return 2
+
+    def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
+        """Raises `ConfigurationError`."""
+        conf = self.read(parsed_args)
+        return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
+
+    def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
+        """Raises `ConfigurationError`."""
+        conf = configuration.read(parsed_args)
+        configuration.register_own_options(conf)
+        return conf
 
 
 @contextlib.contextmanager

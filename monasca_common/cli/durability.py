@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from cliff.lister import Lister
 
-from monasca_common.cli.lag import ClusterCommand
+from monasca_common.cli.command import ClusterCommand
 from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.monitoring.durability import (

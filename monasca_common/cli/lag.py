@@ -13,15 +13,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cliff.lister import Lister
-from oslo_config import cfg
 
-from monasca_common.cli import configuration
-from monasca_common.cli.command import OperatorCommand, add_watch_options, positive
+from monasca_common.cli.command import ClusterCommand, add_watch_options, positive
 from monasca_common.cli.kept_offsets import differing_copies
 from monasca_common.cli.offset_plan import Kept
-from monasca_common.kafka import Admin, plugins
-from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
-from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
+from monasca_common.kafka import Admin
+from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, group_lag
@@ -47,40 +44,6 @@ _READ_SECONDS = 30.0
 _MS = 1000
 
 _Lags = dict[str, dict[TopicPartition, LagVerdict]]
-
-
-class ClusterCommand(OperatorCommand):
-    """A command that asks the brokers of a configuration."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        configuration.add_arguments(parser)
-        parser.add_argument(
-            "--section",
-            default=KAFKA_GROUP,
-            metavar="S",
-            help="the group of options in the configuration whose brokers are asked (default: %(default)s)",
-        )
-        return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """2, and the reason on standard error, where the cluster cannot be asked."""
-        try:
-            return super().run(parsed_args)
-        except MessagingError as error:
-            self.complain(str(error))
-            return 2
-
-    def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
-        """Raises `ConfigurationError`."""
-        conf = self.read(parsed_args)
-        return plugins.load_admin(conf, parsed_args.section), connection_settings(conf, parsed_args.section)
-
-    def read(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
-        """Raises `ConfigurationError`."""
-        conf = configuration.read(parsed_args)
-        configuration.register_own_options(conf)
-        return conf
 
 
 class _LagCommand(ClusterCommand):

@@ -11,8 +11,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import NOTHING_FOUND, positive
-from monasca_common.cli.lag import ClusterCommand
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, positive
 from monasca_common.kafka import Admin, ConfigurationError, RetriableError, TopicPartition, TransportError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from monasca_common.cli import message_selection, message_view, progress
-from monasca_common.cli.command import NOTHING_FOUND, partitions_of_topic, positive
-from monasca_common.cli.lag import ClusterCommand
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, partitions_of_topic, positive
 from monasca_common.cli.topic import known_topic
 from monasca_common.kafka import Admin, ConfigurationError, Message, TopicPartition
 from monasca_common.monitoring.log_reading import LogReader

@@ -29,6 +29,7 @@ from monasca_common.monitoring.audit.reports import (
     AuditCount,
     AuditReport,
     HandledRange,
+    bucket_of,
 )
 from monasca_common.monitoring.audit.runs import Runs, difference, intersection, size, union
 
@@ -214,12 +215,13 @@ class AuditBook:
             stage.buckets[count.bucket_ms].add(count)
             if count.log:
                 stage.logs[count.log] = max(report.sent_ms, stage.logs.get(count.log, 0))
-        length_ms = self._rules.bucket_seconds * 1000
         for handled in report.handled:
             stage = self._topics[handled.topic][report.tier, application]
             stage.note(report)
             first_ms = handled.first_ms
-            bucket_ms = None if first_ms is None or first_ms > latest_ms else first_ms // length_ms * length_ms
+            bucket_ms = None
+            if first_ms is not None and first_ms <= latest_ms:
+                bucket_ms = bucket_of(first_ms, self._rules.bucket_seconds)
             stage.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:

@@ -98,7 +98,7 @@ class LogCounts:
             ids[message_id] = place
             self._number_of_ids += 1
             if self._number_of_ids > _MOST_IDS:
-                LOG.warning("more than %d message ids: duplicates in the oldest bucket are not told", _MOST_IDS)
+                LOG.warning("more than %d message ids: duplicates in the oldest bucket are not reported", _MOST_IDS)
                 self._forget(min(self._ids))
         elif first != place:
             ids[message_id] = min(first, place)

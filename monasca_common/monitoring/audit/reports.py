@@ -23,10 +23,9 @@ SOURCES = frozenset({"producer", "api"})
 LOG = "broker"
 #: They count, by id, what arrived in the log of another cluster.
 COPIES = frozenset({"mirror"})
-#: A tier of any other name reads the log, and reports which offsets it has handled.
-MIRRORED = "mirrored"  # a mirror: what it has copied from this log
-READERS = ("database", "notification", "spark", MIRRORED)
-
+#: A mirror: what it has copied from this log. It is a reader, as a tier of any other name is: ``database``,
+#: ``notification`` and ``spark`` report which offsets they have handled, too.
+MIRRORED = "mirrored"
 
 #: A clock may be wrong by so much. Messages of later times are left out: they would never be old enough to forget.
 AHEAD_MS = 86_400_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service of audits: it balances the books again and again, and tells what is missing: a line in the log, metrics
+"""The service of audits: it balances the books again and again, and reports what is missing: a line in the log, metrics
 for Prometheus, and a metric of Monasca over which `monasca-common init` defines an alarm.
 
 It has no state but what is in the topic of the reports, so it may be killed at any time, and several may run.
@@ -96,7 +96,7 @@ class AuditService:
                         book.add(report)
 
     def balance(self, book: AuditBook, producer: KafkaProducer | None) -> None:
-        """Balance once, and tell it. Raises `MessagingError`."""
+        """Balance once, and report what was found. Raises `MessagingError`."""
         now_ms, since_ms = self._clock.time_ms(), self._since_ms()
         book.forget(since_ms)
         found = [each for each in book.balances(now_ms) if each.bucket_ms >= since_ms]

@@ -37,8 +37,9 @@ EMPTY = PanelView(
     "",
     "How much of what was sent arrived at each tier, in percent, by the time at which it was made. "
     "\N{MULTIPLICATION X}: some is missing for good, or for longer than the grace period; "
-    "\N{HORIZONTAL ELLIPSIS}: some is missing still; ?: nothing counts what arrived; +: records more than were "
-    "acknowledged, or with an id that is there already. The same as monasca-common audit show.",
+    "\N{HORIZONTAL ELLIPSIS}: some is missing still; ?: nothing counts what arrived, or the topic was recreated; "
+    "+: records more than were acknowledged, or with an id that is there already. The same as monasca-common audit "
+    "show.",
 )
 _FIRST_COLUMNS = ("Status", "Topic", "Tier", "Messages", "Missing", "Doubled", "Delay")
 _TONES = {

@@ -230,7 +230,7 @@ class TestDurabilityOffline(base.BaseTestCase):
         out, err = io.StringIO(), io.StringIO()
         (topic,) = topic_durability(admin, ["metrics"])
         self.assertEqual(["offline"], [each.rule for each in durability_findings(topic)])
-        cluster = mock.patch("monasca_common.cli.lag.ClusterCommand.cluster", lambda *_: (admin, None))
+        cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
         with cluster, mock.patch("sys.stdout", out), mock.patch("sys.stderr", err):
             status = main.main(["durability", "check", "--topic", "metrics", "-f", "json"])
         self.assertEqual(1, status)
@@ -250,7 +250,7 @@ class TestDurabilityOffline(base.BaseTestCase):
 
         admin.end_offsets = admin.first_offsets = offsets
         admin.offsets_for_times = lambda times: dict.fromkeys(times)
-        cluster = mock.patch("monasca_common.cli.lag.ClusterCommand.cluster", lambda *_: (admin, None))
+        cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
         with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
             status = main.main(["durability", "check", "--topic", "metrics", "-f", "json"])
         self.assertEqual(0, status)
@@ -260,7 +260,7 @@ class TestUnknownGroup(base.BaseTestCase):
     def test_a_group_that_is_not_there_is_not_well(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])
         for command in (["lag", "list"], ["lag", "watch", "--looks", "1"]):
-            cluster = mock.patch("monasca_common.cli.lag.ClusterCommand.cluster", lambda *_: (admin, None))
+            cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
             with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()):
                 self.assertNotEqual(0, main.main([*command, "--group", "monasca-persiter"]))
 
