@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
@@ -93,7 +93,7 @@ def _tier(topic: str, place: str, balances: Sequence[Balance], since_ms: int) ->
         place,
         max((each.verdict for each in balances), key=order.index),
         sum(each.messages for each in balances),
-        sum(each.lost + each.late for each in balances),
+        sum(each.lost + each.late for each in balances if each.verdict is not AuditVerdict.RECREATED),
         sum(each.duplicates + each.surplus for each in balances),
         max(each.max_delay_seconds for each in balances),
         {each.bucket_ms: each for each in balances if each.bucket_ms >= since_ms},
@@ -155,7 +155,7 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
             summary=_summary(figures.tiers),
             columns=(*_FIRST_COLUMNS, *_headings(figures.buckets)),
             rows=tuple(_row(tier, figures.buckets) for tier in figures.tiers),
-            concerns=tuple(_concern(tier) for tier in figures.tiers if tier.wrong),
+            concerns=(*_recreated(figures.tiers), *(_concern(tier) for tier in figures.tiers if tier.wrong)),
         )
 
     return panel_of(snapshot, EMPTY, shown, now_ms)
@@ -173,6 +173,13 @@ def _summary(tiers: Sequence[TierFigures]) -> str:
     topics = len({tier.topic for tier in tiers})
     missing = sum(tier.missing for tier in tiers)
     return f"{count(topics, 'topic is', 'topics are')} counted; {count(missing, 'message', 'messages')} missing."
+
+
+def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
+    """One for a topic: every tier of it has the verdict."""
+    verdict = AuditVerdict.RECREATED
+    for topic in sorted({tier.topic for tier in tiers if tier.verdict is verdict}):
+        yield Concern(Tone.WARNING, f"{topic}: {verdict.value}")
 
 
 def _concern(tier: TierFigures) -> Concern:

@@ -104,6 +104,16 @@ class AuditPanelTest(base.BaseTestCase):
         )
         self.assertEqual(("?", "open"), self.cells(view)[2])
 
+    def test_a_topic_that_was_recreated_is_one_concern_and_nothing_of_it_is_missing(self):
+        tiers = (self.balance(2, tier, lost=5, verdict=AuditVerdict.RECREATED) for tier in ("broker", "database"))
+        view = self.panel(*tiers)
+        self.assertEqual(
+            [(Tone.WARNING, "metrics: the topic was deleted and recreated, so it is not known what arrived")],
+            [(each.tone, each.text) for each in view.concerns],
+        )
+        self.assertEqual("1 topic is counted; 0 messages missing.", view.summary)
+        self.assertEqual(("?", "open"), self.cells(view)[2])
+
     def test_the_more_is_missing_the_more_it_stands_out(self):
         view = self.panel(
             *(
