@@ -210,45 +210,45 @@ class AuditBook:
             if count.bucket_ms > latest_ms:
                 self.early += count.messages
                 continue
-            stage = self._topics[count.topic][report.tier, application]
-            stage.note(report)
-            stage.buckets[count.bucket_ms].add(count)
+            books = self._topics[count.topic][report.tier, application]
+            books.note(report)
+            books.buckets[count.bucket_ms].add(count)
             if count.log:
-                stage.logs[count.log] = max(report.sent_ms, stage.logs.get(count.log, 0))
+                books.logs[count.log] = max(report.sent_ms, books.logs.get(count.log, 0))
         for handled in report.handled:
-            stage = self._topics[handled.topic][report.tier, application]
-            stage.note(report)
+            books = self._topics[handled.topic][report.tier, application]
+            books.note(report)
             first_ms = handled.first_ms
             bucket_ms = None
             if first_ms is not None and first_ms <= latest_ms:
                 bucket_ms = bucket_of(first_ms, self._rules.bucket_seconds)
-            stage.has_handled(handled, bucket_ms)
+            books.has_handled(handled, bucket_ms)
 
     def forget(self, before_ms: int) -> None:
         """Drop buckets that began before, ids of reports that were sent before and have no bucket that is kept, and
         readers that have reported nothing since a bucket began that is dropped: they are out of service."""
         long_ago_ms = before_ms - self._rules.bucket_seconds * 1000
         for topic in list(self._topics):
-            stages = self._topics[topic]
-            log = stages.get((LOG, ""))
+            tiers = self._topics[topic]
+            log = tiers.get((LOG, ""))
             self.outdated |= any(
-                len(each.logs) > 1 and min(each.logs.values()) < long_ago_ms for each in stages.values()
+                len(each.logs) > 1 and min(each.logs.values()) < long_ago_ms for each in tiers.values()
             )
             dropped_ms = max((each for each in (log.buckets if log else ()) if each < before_ms), default=0)
-            for stage in stages.values():
-                for bucket_ms in [each for each in stage.buckets if each < before_ms]:
-                    del stage.buckets[bucket_ms]
-            for key in [key for key, stage in stages.items() if _reads(key) and stage.last_sent_ms < dropped_ms]:
-                del stages[key]
-            if not any(stage.buckets for stage in stages.values()):
+            for books in tiers.values():
+                for bucket_ms in [each for each in books.buckets if each < before_ms]:
+                    del books.buckets[bucket_ms]
+            for key in [key for key, books in tiers.items() if _reads(key) and books.last_sent_ms < dropped_ms]:
+                del tiers[key]
+            if not any(books.buckets for books in tiers.values()):
                 self._rest(topic)
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def _rest(self, topic: str) -> None:
         """There was nothing in it for a while: only where its readers are is kept."""
-        readers = {key: stage for key, stage in self._topics.pop(topic).items() if _reads(key)}
-        for stage in readers.values():
-            stage.rest()
+        readers = {key: books for key, books in self._topics.pop(topic).items() if _reads(key)}
+        for books in readers.values():
+            books.rest()
         if readers:
             self._topics[topic].update(readers)
 
@@ -267,31 +267,29 @@ def _reads(key: tuple[str, str]) -> bool:
 
 
 class _Balancing:
-    """Of one topic."""
+    """Balances one topic at one moment."""
 
-    def __init__(
-        self, topic: str, stages: Mapping[tuple[str, str], _TierBooks], now_ms: int, rules: AuditRules
-    ) -> None:
+    def __init__(self, topic: str, tiers: Mapping[tuple[str, str], _TierBooks], now_ms: int, rules: AuditRules) -> None:
         self._topic = topic
         self._now_ms = now_ms
         self._rules = rules
-        self._stages = stages
-        self._sources = {key: stage for key, stage in stages.items() if key[0] in SOURCES}
-        self._log = stages.get((LOG, ""))
-        self._copies = {key: stage for key, stage in stages.items() if key[0] in COPIES}
-        self._readers = {key: stage for key, stage in sorted(stages.items()) if _reads(key)}
-        self._is_recreated = any(len(stage.logs) > 1 for stage in stages.values())
-        self._covered = {key: stage.covered() for key, stage in self._readers.items()}
+        self._tiers = tiers
+        self._sources = {key: books for key, books in tiers.items() if key[0] in SOURCES}
+        self._log = tiers.get((LOG, ""))
+        self._copies = {key: books for key, books in tiers.items() if key[0] in COPIES}
+        self._readers = {key: books for key, books in sorted(tiers.items()) if _reads(key)}
+        self._is_recreated = any(len(books.logs) > 1 for books in tiers.values())
+        self._covered = {key: books.covered() for key, books in self._readers.items()}
 
     def buckets(self) -> list[int]:
         """Those of sources and logs. What only a reader has is older than all that is known of them."""
         known = [*self._sources.values(), *self._copies.values(), *([] if self._log is None else [self._log])]
-        return sorted({bucket_ms for stage in known for bucket_ms in stage.buckets})
+        return sorted({bucket_ms for books in known for bucket_ms in books.buckets})
 
     def balances(self, bucket_ms: int) -> Iterator[Balance]:
         acknowledged = 0
-        for key, stage in sorted(self._sources.items()):
-            bucket = stage.buckets.get(bucket_ms)
+        for key, books in sorted(self._sources.items()):
+            bucket = books.buckets.get(bucket_ms)
             if bucket is not None:
                 acknowledged += bucket.messages
                 yield self._balance(key, bucket_ms, bucket, bucket.messages, bucket.messages)
@@ -304,34 +302,34 @@ class _Balancing:
             return
         expected = acknowledged if self._sources else bucket.records
         yield self._counted((LOG, ""), self._log, bucket_ms, expected)
-        for key, stage in self._readers.items():
-            yield self._read(key, stage, bucket_ms, bucket)
-        for key, stage in sorted(self._copies.items()):
-            if not stage.misses(bucket_ms):
-                yield self._counted(key, stage, bucket_ms, bucket.records - bucket.repeated, by_id=True)
+        for key, books in self._readers.items():
+            yield self._read(key, books, bucket_ms, bucket)
+        for key, books in sorted(self._copies.items()):
+            if not books.misses(bucket_ms):
+                yield self._counted(key, books, bucket_ms, bucket.records - bucket.repeated, by_id=True)
 
     def _counted(
-        self, key: tuple[str, str], stage: _TierBooks, bucket_ms: int, expected: int, *, by_id: bool = False
+        self, key: tuple[str, str], books: _TierBooks, bucket_ms: int, expected: int, *, by_id: bool = False
     ) -> Balance:
         """A log, balanced by the number of its records, or of different message ids."""
-        bucket = stage.buckets.get(bucket_ms, _Bucket())
+        bucket = books.buckets.get(bucket_ms, _Bucket())
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
-        lost = missing if stage.is_beyond(bucket_ms, self._now_ms) else 0
+        lost = missing if books.is_beyond(bucket_ms, self._now_ms) else 0
         surplus = max(0, records - repeated - expected)
         return self._balance(
             key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus
         )
 
-    def _read(self, key: tuple[str, str], stage: _TierBooks, bucket_ms: int, log: _Bucket) -> Balance:
+    def _read(self, key: tuple[str, str], books: _TierBooks, bucket_ms: int, log: _Bucket) -> Balance:
         """A reader, balanced by offsets. What was there before it began is not expected of it."""
         covered = self._covered[key]
         expected = late = lost = 0
         for partition, runs in log.offsets.items():
             handled = covered.get(partition, ())
-            begins = [first for first, _ in handled[:1]] + list(stage.positions.get(partition, ()))
+            begins = [first for first, _ in handled[:1]] + list(books.positions.get(partition, ()))
             if not begins:
-                awaited = size(runs) if bucket_ms >= stage.first_sent_ms else 0
+                awaited = size(runs) if bucket_ms >= books.first_sent_ms else 0
                 expected += awaited
                 late += awaited
                 continue
@@ -342,7 +340,7 @@ class _Balancing:
             expected += size(wanted)
             late += behind
             lost += size(missing) - behind
-        bucket = stage.buckets.get(bucket_ms, _Bucket())
+        bucket = books.buckets.get(bucket_ms, _Bucket())
         return self._balance(key, bucket_ms, bucket, expected, expected - lost - late, lost, late)
 
     def _balance(

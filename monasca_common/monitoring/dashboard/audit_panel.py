@@ -162,7 +162,7 @@ def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:
 
 
 def _headings(buckets: Sequence[int]) -> list[str]:
-    """Of buckets shorter than a minute with their seconds."""
+    """The beginnings of buckets; with seconds where buckets are shorter than a minute."""
     headings = [_clock(each) for each in buckets]
     if len(set(headings)) == len(buckets):
         return headings
