@@ -105,6 +105,16 @@ class DashboardWorker(ThreadWorker):  # type: ignore[misc]  # it has no annotati
         self.nr_conns -= 1
         conn.close()
 
+    def on_pending_socket_readable(self, conn: Any, client: Any) -> None:
+        """A connection may be ended in the same round of events in which its client sends."""
+        if conn in self.pending_conns:
+            super().on_pending_socket_readable(conn, client)
+
+    def on_client_socket_readable(self, conn: Any, client: Any) -> None:
+        """As above, of one that had a request before."""
+        if conn in self.keepalived_conns:
+            super().on_client_socket_readable(conn, client)
+
     def handle(self, conn: Any) -> Any:
         """Called in a thread, for each request."""
         self._here.wait = partial(self._waited_for, conn)

@@ -96,6 +96,36 @@ class RequestTimeTest(base.BaseTestCase):
         self.assertEqual([other, *conns[1:]], list(self.worker.pending_conns))
         self.assertEqual((b"", 51), (clients[0].recv(1), self.worker.nr_conns))
 
+    def test_a_connection_that_sends_while_it_is_ended_for_another_one_does_not_end_the_worker(self):
+        for is_new in (True, False):
+            self.worker.poller = selectors.DefaultSelector()
+            self.addCleanup(self.worker.poller.close)
+            conns, clients = zip(*(self.pair("10.0.0.1") for _ in range(50)), strict=True)
+            for conn in conns:
+                self.make_idle(conn, is_new=is_new)
+            listener, knocking = socket.socketpair()
+            self.addCleanup(listener.close)
+            self.addCleanup(knocking.close)
+            another, _its_client = self.pair("10.0.0.1")
+            accept = partial(lambda each, _: self.worker.enqueue_req(each), another)
+            self.worker.poller.register(listener, selectors.EVENT_READ, accept)
+            knocking.send(b"another comes, and in the same round")
+            clients[0].send(b"the first one sends")
+            self.worker.wait_for_and_dispatch_events(_PATIENCE_SECONDS)
+            self.assertEqual(50, len(self.worker.pending_conns) + len(self.worker.keepalived_conns))
+            self.worker.pending_conns.clear()
+            self.worker.keepalived_conns.clear()
+
+    def make_idle(self, conn, *, is_new):
+        """As gunicorn does before the first request, and after one."""
+        if is_new:
+            self.worker.enqueue_req(conn)
+            return
+        conn.set_timeout()
+        self.worker.keepalived_conns.append(conn)
+        readable = partial(self.worker.on_client_socket_readable, conn)
+        self.worker.poller.register(conn.sock, selectors.EVENT_READ, readable)
+
     def pair(self, address):
         client, server = socket.socketpair()
         for each in (client, server):
