@@ -152,8 +152,10 @@ def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
             raise read.error(name, f"is {path}, which is not a file: correct the path")
     for name in ("keystone_url", "api_url"):
         url = getattr(settings, name)
-        if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        if url is not None and not _is_http_url(url):
             raise read.error(name, "is not a URL that begins with http:// or https://: correct it")
+        if url is not None and "@" in urlsplit(url).netloc:
+            raise read.error(name, "has a user or a password, which logs and pages would show: leave them out")
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise read.error("tls_certificate", "and tls_key belong together: set both, or none of them")
     if settings.login == "file" and settings.password_file is None:
@@ -165,6 +167,14 @@ def dashboard_settings(conf: cfg.ConfigOpts) -> DashboardSettings:
         )
     _check_reach(read, settings)
     return settings
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets without an address of IPv6, or a port that is none
+        return False
 
 
 def _check_reach(read: GroupReader, settings: DashboardSettings) -> None:

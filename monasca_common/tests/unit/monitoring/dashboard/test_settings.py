@@ -48,3 +48,11 @@ class DashboardSettingsTest(base.BaseTestCase):
     def test_a_file_that_is_not_there_and_a_url_that_is_none_are_named(self):
         self.assertIn("password_file", self.refusal(login="file", password_file="/nowhere"))
         self.assertIn("api_url", self.refusal(login="none", api_url="localhost:8070"))
+        for url in ("http://[::1", "http://host:99999", "http://host:x", "https://"):
+            self.assertIn("api_url in group [dashboard] is not a URL", self.refusal(login="none", api_url=url), url)
+
+    def test_a_password_in_a_url_is_refused_and_not_shown(self):
+        for name in ("api_url", "keystone_url"):
+            refusal = self.refusal(login="none", **{name: "https://ada:secret@api.example.org"})
+            self.assertIn(f"{name} in group [dashboard] has a user or a password", refusal)
+            self.assertNotIn("secret", refusal)
