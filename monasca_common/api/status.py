@@ -49,7 +49,9 @@ class ApiStatus:
             connection.sock.connect(self._address)
             connection.request("GET", "/healthcheck", headers={"Connection": "close"})
             answer = connection.getresponse()
-            return answer.status == http.HTTPStatus.OK, msgspec.json.decode(answer.read(), type=dict[str, Any])
+            body = msgspec.json.decode(answer.read(), type=dict[str, Any])
+            is_well = answer.status == http.HTTPStatus.OK
+            return is_well, {"status": f"a worker answers {answer.status}", **body}
         except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
             return False, {"status": f"no worker answers: {error}"}
         finally:
@@ -59,7 +61,7 @@ class ApiStatus:
         is_well, body = self._asked()
         if is_well:
             return
-        parts = {part: facts for part, facts in body.items() if isinstance(facts, dict)}
+        parts = {part: facts for part, facts in body.items() if isinstance(facts, dict) and "status" in facts}
         bad = [f"{part} is {facts['status']}" for part, facts in parts.items() if facts["status"] != "ok"]
         yield from bad or [str(body["status"])]
 

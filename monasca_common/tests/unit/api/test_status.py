@@ -66,6 +66,12 @@ class ApiStatusTest(base.BaseTestCase):
         self.assertFalse(is_ready)
         self.assertIn("no worker answers", told["reasons"][0])
 
+    def test_a_worker_that_answers_with_an_error_is_a_reason(self):
+        body = b'{"error":{"code":500,"title":"Internal Server Error","message":"this was not expected"}}'
+        (is_ready, told), (is_well, known) = self.answered(500, body)
+        self.assertEqual((False, ["a worker answers 500"], False), (is_ready, told["reasons"], is_well))
+        self.assertEqual("this was not expected", known["error"]["message"])
+
     def test_it_lives_while_every_worker_turns(self):
         self.workers = {7: self.worker(1.0), 8: self.worker(None)}
         self.assertTrue(self.status.live()[0])
