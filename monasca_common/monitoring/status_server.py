@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -24,6 +25,7 @@ from monasca_common.monitoring.settings import StatusSettings
 
 _REQUEST_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+_MOST_CONNECTIONS = 50  # each has a thread and a file, which the service itself needs
 _PREFIX = "monasca_service"
 _PROBES = ("/healthcheck", "/healthz", "/readyz")
 _METRICS = "/metrics"
@@ -31,7 +33,7 @@ STATUS_PATHS = frozenset((*_PROBES, _METRICS))
 
 
 class StatusServer(ThreadingHTTPServer):
-    """An HTTP server on a socket that is bound and listening already."""
+    """An HTTP server on a socket that is bound and listening already. Of too many connections the oldest ends."""
 
     daemon_threads = True
 
@@ -41,7 +43,29 @@ class StatusServer(ThreadingHTTPServer):
         self.socket = listener
         self.looks = dict(zip(_PROBES, (health.health, health.live, health.ready), strict=True))
         self.registry = registry
+        self._lock = threading.Lock()
+        self._connections: dict[Any, None] = {}  # the oldest first
         registry.register(HealthCollector(health))
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._connections) >= _MOST_CONNECTIONS:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._connections[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no news, such as a balancer that only connects."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class HealthCollector(Collector):

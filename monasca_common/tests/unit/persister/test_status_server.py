@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import socket
+import struct
 import threading
 import time
 import urllib.error
 import urllib.request
+from socketserver import TCPServer
 
+import fixtures
 from msgspec import structs
 from oslotest import base
 
@@ -106,6 +109,36 @@ class StatusServerTest(base.BaseTestCase):
             with self.subTest(name):
                 found = list(unready_reasons([structs.replace(ready, **changes)], now_ms))
                 self.assertEqual(expected, [reason.partition(" for 61")[0] for reason in found])
+
+    def connected(self):
+        client = socket.create_connection(self.server.server_address, timeout=50)
+        self.addCleanup(client.close)
+        return client
+
+    def test_a_client_that_goes_away_leaves_no_traceback(self):
+        said = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", said))
+        ended, end = threading.Event(), TCPServer.shutdown_request
+
+        def end_and_tell(server, request):
+            end(server, request)
+            ended.set()
+
+        self.useFixture(fixtures.MonkeyPatch("socketserver.TCPServer.shutdown_request", end_and_tell))
+        client = self.connected()
+        client.sendall(b"GET /healthz")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that it resets
+        client.close()
+        self.assertTrue(ended.wait(50))
+        said.seek(0)
+        self.assertEqual("", said.read())
+
+    def test_of_too_many_connections_the_oldest_ends_and_the_newest_is_served(self):
+        clients = [self.connected() for _ in range(50)]
+        self.assertEqual(503, self.get("/healthz")[0])
+        self.assertEqual(b"", clients[0].recv(1))
+        clients[1].setblocking(False)
+        self.assertRaises(BlockingIOError, clients[1].recv, 1)
 
     def test_probes_are_answered(self):
         self.assertEqual(503, self.get("/healthz")[0])  # the status was told in 1970
