@@ -203,7 +203,8 @@ def _now_ms() -> int:
 
 
 def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:
-    return bucket_of(_now_ms() - (last_seconds or settings.window_seconds) * _MS, settings.bucket_seconds)
+    since_ms = max(0, _now_ms() - (last_seconds or settings.window_seconds) * _MS)
+    return bucket_of(since_ms, settings.bucket_seconds)
 
 
 def _chosen(found: Iterable[Balance], pattern: str, since_ms: int) -> list[Balance]:

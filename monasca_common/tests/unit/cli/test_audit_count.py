@@ -3,6 +3,7 @@
 
 from oslotest import base
 
+from monasca_common.cli import audit
 from monasca_common.cli.audit_count import TopicChoice
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.transport.memory import VirtualClock
@@ -50,3 +51,8 @@ class TopicChoiceTest(base.BaseTestCase):
     def test_no_topic_at_all_is_refused(self):
         self.there = {}
         self.assertRaises(ConfigurationError, self.choice().choose)
+
+
+class LookBackTest(base.BaseTestCase):
+    def test_who_looks_back_farther_than_time_goes_sees_all(self):
+        self.assertEqual(0, audit._since_ms(AuditSettings(), 99_999_999_999))
