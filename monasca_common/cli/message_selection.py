@@ -46,7 +46,7 @@ def is_meant(message: Message, parsed_args: argparse.Namespace) -> bool:
     return (
         (parsed_args.since is None or time_ms >= parsed_args.since)
         and (parsed_args.until is None or time_ms < parsed_args.until)
-        and (parsed_args.key is None or message.key == parsed_args.key.encode())
+        and (parsed_args.key is None or message.key == _bytes(parsed_args.key))
         and all(_has_header(message, header) for header in parsed_args.header or ())
         and (not parsed_args.field or _has_fields(message, parsed_args.field))
     )
@@ -55,7 +55,12 @@ def is_meant(message: Message, parsed_args: argparse.Namespace) -> bool:
 def _has_header(message: Message, wanted: str) -> bool:
     name, equals, value = wanted.partition("=")
     found = [content or b"" for each, content in message.headers if each == name]
-    return value.encode() in found if equals else bool(found)
+    return _bytes(value) in found if equals else bool(found)
+
+
+def _bytes(argument: str) -> bytes:
+    """As the shell gave them: what is not UTF-8 came as halves of characters."""
+    return argument.encode(errors="surrogateescape")
 
 
 def _has_fields(message: Message, wanted: list[tuple[list[str], str]]) -> bool:

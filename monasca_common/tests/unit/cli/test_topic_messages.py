@@ -56,6 +56,11 @@ class DrawingTest(base.BaseTestCase):
 
 
 class SelectionTest(base.BaseTestCase):
+    def test_a_key_and_a_header_that_are_no_utf_8_are_found_as_the_shell_gives_them(self):
+        one = message(key=b"\xff", headers=[("room", b"\xfe")])
+        arguments = ("--key", "\udcff", "--header", "room=\udcfe")
+        self.assertTrue(message_selection.is_meant(one, parsed(*arguments)))
+
     def test_each_condition_has_to_be_met(self):
         one = message(
             b'{"metric": {"name": "cpu", "tags": ["a", "b"], "n": 1.5, "on": true}}', headers=[("room", b"hall")]
