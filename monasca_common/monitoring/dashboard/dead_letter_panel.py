@@ -82,7 +82,7 @@ class DeadLetterGatherer:
         if known is not None and known[0] == spans:
             return known
         waiting = sum(max(0, end - start) for start, end in spans.values())
-        reasons = _reasons(self._letters(spans)) if waiting else ()
+        reasons = reasons_of(self._letters(spans)) if waiting else ()
         return spans, DeadLetterFigures(topic, waiting, reasons)
 
     def _letters(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> list[Letter]:
@@ -94,11 +94,13 @@ class DeadLetterGatherer:
             return list(itertools.islice(letters, _LOOKED_AT))
 
 
-def _reasons(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:
+def reasons_of(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:
+    """Each text is cut: whoever writes a letter chooses it."""
     same: dict[tuple[str, str, str], list[int]] = {}
     for letter in letters:
-        error = " ".join(letter.error.split())[:_SHOWN_CHARACTERS] or "without a reason"
-        key = (letter.origin_topic or "nowhere", letter.group, error)
+        texts = letter.origin_topic or "nowhere", letter.group, " ".join(letter.error.split()) or "without a reason"
+        origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
+        key = (origin, group, error)
         same.setdefault(key, []).append(letter.message.timestamp_ms or 0)
     return tuple(LetterReason(*key, len(times), max(times)) for key, times in same.items())
 

@@ -3,11 +3,16 @@
 
 from oslotest import base
 
-from monasca_common.kafka import RetriableError
+from monasca_common.kafka import Letter, Message, RetriableError, dead_letters
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
 from monasca_common.monitoring.dashboard.audit_panel import audit_figures, audit_panel
-from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterFigures, LetterReason, dead_letter_panel
+from monasca_common.monitoring.dashboard.dead_letter_panel import (
+    DeadLetterFigures,
+    LetterReason,
+    dead_letter_panel,
+    reasons_of,
+)
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityFigures, durability_panel
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, group_panel, lag_panel
 from monasca_common.monitoring.dashboard.load_panel import LoadGatherer, TopicLoad, load_panel
@@ -267,6 +272,11 @@ class DeadLetterPanelTest(base.BaseTestCase):
         self.assertEqual(
             ["9", "metrics.dlq", "metrics", "persister", "Poison: not JSON", "1970-01-01 00:01:00 UTC"], texts(view)[1]
         )
+
+    def test_what_a_letter_says_of_its_origin_is_cut(self):
+        headers = ((dead_letters.ORIGIN_TOPIC, b"t" * 100_000), (dead_letters.GROUP, b"g" * 100_000))
+        (reason,) = reasons_of([Letter.of(Message("metrics.dlq", 0, 0, 0, None, b"x", headers))])
+        self.assertEqual((300, 300), (len(reason.origin_topic), len(reason.group)))
 
     def test_no_letters_are_fine(self):
         self.assertEqual(Tone.GOOD, dead_letter_panel(Snapshot((DeadLetterFigures("log.dlq", 0, ()),), 0), 0).tone)
