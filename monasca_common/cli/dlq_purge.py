@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from monasca_common.cli import progress
@@ -31,6 +31,9 @@ class _Beginning:
     letters: int = 0
     ended: bool = False
     behind: int = 0  # letters that are meant too, behind one that is not
+
+
+_Found = Mapping[DeadLetterTopic, Mapping[TopicPartition, _Beginning]]
 
 
 class DlqPurge(DeadLetterCommand):
@@ -70,10 +73,12 @@ class DlqPurge(DeadLetterCommand):
         deletable = sum(each.letters for beginnings in found.values() for each in beginnings.values())
         behind = sum(each.behind for beginnings in found.values() for each in beginnings.values())
         execute = bool(deletable) and not parsed_args.dry_run and (parsed_args.yes or self._agreed(deletable))
-        if execute:
-            for topic, beginnings in found.items():
-                _delete(topic, beginnings)
-        self._report(parsed_args, found, execute=execute)
+        deleted: set[DeadLetterTopic] = set()
+        try:
+            if execute:
+                _delete(found, deleted)
+        finally:  # what was deleted is said, also when something interrupts it
+            self._report(parsed_args, found, deleted)
         if not deletable:
             self.complain("no letter is selected" if not behind else "none of the letters selected can be deleted")
             return NOTHING_FOUND
@@ -116,26 +121,28 @@ class DlqPurge(DeadLetterCommand):
     def _report(
         self,
         parsed_args: argparse.Namespace,
-        found: Mapping[DeadLetterTopic, Mapping[TopicPartition, _Beginning]],
-        *,
-        execute: bool,
+        found: _Found,
+        deleted: Set[DeadLetterTopic],
     ) -> None:
         told = []
         for topic, beginnings in found.items():
             letters = sum(each.letters for each in beginnings.values())
             behind = sum(each.behind for each in beginnings.values())
             before = {str(partition.partition): each.before for partition, each in beginnings.items() if each.letters}
-            told.append({"topic": topic.name, "letters": letters, "cannot": behind, "before": before})
+            is_done = topic in deleted or bool(deleted and not letters)
+            facts = {"letters": letters, "cannot": behind, "before": before, "deleted": is_done}
+            told.append({"topic": topic.name, **facts})
             if not parsed_args.json:
-                self.print(f"{topic.name}: {count_letters(letters)} {'deleted' if execute else 'to be deleted'}")
+                self.print(f"{topic.name}: {count_letters(letters)} {'deleted' if is_done else 'to be deleted'}")
             if behind and not parsed_args.json:
                 self.print(
                     f"  {count_letters(behind)} selected as well cannot be deleted: before them are letters that are "
                     "not selected, and Kafka deletes from the beginning only"
                 )
+        executed = any(topic in deleted for topic in found)
         if parsed_args.json:
-            self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": execute}))
-        elif not execute:
+            self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": executed}))
+        elif not executed:
             self.print("Nothing was deleted.")
 
 
@@ -153,12 +160,14 @@ def _count(beginning: _Beginning, message: Message, letter: Letter | None, *, wa
         beginning.behind += 1
 
 
-def _delete(topic: DeadLetterTopic, beginnings: Mapping[TopicPartition, _Beginning]) -> None:
-    """The group goes on behind what was deleted."""
-    before = {partition: each.before for partition, each in beginnings.items() if each.letters}
-    if not before:
-        return
-    topic.admin().delete_records(before)
-    with topic.reader(list(before)) as consumer:
-        behind = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
-        consumer.commit(behind)
+def _delete(found: _Found, deleted: set[DeadLetterTopic]) -> None:
+    """Adds to ``deleted``, topic by topic. The group goes on behind what was deleted."""
+    for topic, beginnings in found.items():
+        before = {partition: each.before for partition, each in beginnings.items() if each.letters}
+        if not before:
+            continue
+        topic.admin().delete_records(before)
+        deleted.add(topic)
+        with topic.reader(list(before)) as consumer:
+            behind = {each: offset for each, offset in before.items() if (consumer.position(each) or 0) < offset}
+            consumer.commit(behind)

@@ -5,7 +5,7 @@ import io
 import json
 import sys
 
-from monasca_common.kafka import Record, TopicPartition, dead_letters, plugins
+from monasca_common.kafka import Record, TopicPartition, TransportError, dead_letters, plugins
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
 from monasca_common.tests.unit.cli.command_case import CommandCase
@@ -280,12 +280,15 @@ class PurgeTest(DlqCase):
     def setUp(self):
         super().setUp()
         self.patch(plugins, "load_admin", lambda conf, group: self)
+        self.refused = None
         self.bury(2)
         self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError"})
         self.bury(1)
 
     def delete_records(self, before):
         for partition, offset in before.items():
+            if partition.topic == self.refused:
+                raise TransportError("it may not", name="TOPIC_AUTHORIZATION_FAILED")
             self.kafka.broker.delete_records(*partition, offset)
 
     def left(self):
@@ -296,6 +299,23 @@ class PurgeTest(DlqCase):
         self.assertEqual((0, 2), (status, self.left()))
         self.assertIn("1 letter selected as well cannot be deleted", out)
         self.assertEqual({_LETTERS: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
+
+    def test_where_one_topic_refuses_what_was_deleted_before_is_said(self):
+        self.kafka.broker.create_topic("other.dlq", 1)
+        self.bury(3, topic="other.dlq")
+        self.refused = "other.dlq"
+        arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--yes")
+        status, out, err = self.run_command(*arguments)
+        self.assertEqual((1, 0, 3), (status, self.left(), len(self.kafka.broker.records("other.dlq"))))
+        self.assertEqual(["metrics.dlq: 4 letters deleted", "other.dlq: 3 letters to be deleted"], out.splitlines())
+        self.assertIn("it may not", err)
+        self.bury(2)
+        status, out, _ = self.run_command(*arguments, "--json")
+        told = json.loads(out)
+        self.assertEqual((1, True), (status, told["executed"]))
+        self.assertEqual(
+            [("metrics.dlq", True), ("other.dlq", False)], [(t["topic"], t["deleted"]) for t in told["topics"]]
+        )
 
     def test_who_says_nothing_deletes_nothing(self):
         status, _, err = self.run_command("purge")
