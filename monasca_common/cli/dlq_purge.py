@@ -78,7 +78,7 @@ class DlqPurge(DeadLetterCommand):
             if execute:
                 _delete(found, deleted)
         finally:  # what was deleted is said, also when something interrupts it
-            self._report(parsed_args, found, deleted)
+            self._report(parsed_args, found, deleted, execute=execute)
         if not deletable:
             self.complain("no letter is selected" if not behind else "none of the letters selected can be deleted")
             return NOTHING_FOUND
@@ -123,6 +123,8 @@ class DlqPurge(DeadLetterCommand):
         parsed_args: argparse.Namespace,
         found: _Found,
         deleted: Set[DeadLetterTopic],
+        *,
+        execute: bool,
     ) -> None:
         told = []
         for topic, beginnings in found.items():
@@ -139,10 +141,9 @@ class DlqPurge(DeadLetterCommand):
                     f"  {count_letters(behind)} selected as well cannot be deleted: before them are letters that are "
                     "not selected, and Kafka deletes from the beginning only"
                 )
-        executed = any(topic in deleted for topic in found)
         if parsed_args.json:
-            self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": executed}))
-        elif not executed:
+            self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": execute}))
+        elif not execute:
             self.print("Nothing was deleted.")
 
 
