@@ -11,7 +11,8 @@ from gunicorn.config import Config
 from gunicorn.workers.gthread import TConn
 from oslotest import base
 
-from monasca_common.monitoring.dashboard.server import ClientWaits, DashboardLog, DashboardWorker
+from monasca_common.monitoring.dashboard.server import ClientWaits, DashboardLog, DashboardServer, DashboardWorker
+from monasca_common.monitoring.dashboard.settings import DashboardSettings
 
 _HEAD = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n"
 _PATIENCE_SECONDS = 60
@@ -145,3 +146,9 @@ class RequestTimeTest(base.BaseTestCase):
         for conn in conns:
             waits.end(conn)
         self.assertEqual({}, waits._waiting)
+
+    def test_a_proxy_whose_address_all_clients_have_is_waited_for_by_all_threads_but_one(self):
+        for options, at_once in (({}, 8), ({"tls_at_proxy": True}, 15)):
+            server = DashboardServer(DashboardSettings(**options), None, None)
+            kind = server.cfg.worker_class
+            self.assertEqual((at_once, 16), (kind.waited_for_at_an_address, server.cfg.threads))
