@@ -258,7 +258,14 @@ class CommitUnknown(ConsumerError):
 
 
 class TransactionError(MessagingError):
-    """The transaction was aborted; nothing of it is visible, and its inputs are read again."""
+    """The transaction was aborted; nothing of it is visible, and its inputs are read again.
+
+    ``report``: of its messages, where it was aborted because some were not delivered.
+    """
+
+    def __init__(self, message: str, report: UndeliveredReport | None = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class SerializationError(MessagingError):

@@ -13,7 +13,6 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -40,7 +39,6 @@ from monasca_common.kafka.message import (
 )
 from monasca_common.kafka.processor import dead_letters
 from monasca_common.kafka.processor.dead_letters import MAX_REPLAYS, Letter
-from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.producer import KafkaProducer
 
 LOG = logging.getLogger(__name__)
@@ -198,11 +196,11 @@ class DeadLetterReplay:
             rows = [self._refused(row, refused) for row in rows]
             letters = self._letters(rows)
             dealt_with = self._account(partition, rows)
-            refused = {}
             try:
-                self._send_together(producer, partition, letters, dealt_with, refused)
+                self._send_together(producer, partition, letters, dealt_with)
                 break
-            except TransactionError:
+            except TransactionError as error:
+                refused = _refused_of(letters, error)
                 if not refused:
                     raise
         fail_point("replay.after_commit")
@@ -215,14 +213,12 @@ class DeadLetterReplay:
         partition: TopicPartition,
         letters: Sequence[Letter],
         dealt_with: _DealtWith,
-        refused: dict[int, DeliveryError],
     ) -> None:
-        """One transaction. ``refused``: gets the offsets of letters because of which it was aborted."""
+        """One transaction."""
         with producer.transaction() as transaction:
             for letter in letters:
                 if letter.goes:
-                    heard = partial(_hear, refused, letter.message.offset)
-                    transaction.send(letter.origin_topic, letter.original(), on_delivery=heard)
+                    transaction.send(letter.origin_topic, letter.original())
             if dealt_with.noted:
                 transaction.send(partition.topic, self._notes.record(partition, dealt_with.noted))
             if dealt_with.next_offset is not None:
@@ -448,10 +444,17 @@ class _GroupThatReadsOn:
         return
 
 
-def _hear(refused: dict[int, DeliveryError], offset: int, delivery: Delivery) -> None:
-    """Note the letter whose message was refused itself; the others of its transaction are only aborted with it."""
-    if delivery.error is not None and _is_refusal(delivery.error):
-        refused[offset] = delivery.error
+def _refused_of(letters: Iterable[Letter], aborted: TransactionError) -> dict[int, DeliveryError]:
+    """The offsets of the letters whose messages were refused themselves; the others are only aborted with them."""
+    report = aborted.report
+    undelivered = () if report is None else (*report.failed, *report.unknown)
+    errors = {(each.topic, each.message_id): each.error for each in undelivered}
+    refused = {}
+    for letter in letters:
+        error = errors.get((letter.origin_topic, letter.message_id))
+        if letter.goes and error is not None and _is_refusal(error):
+            refused[letter.message.offset] = error
+    return refused
 
 
 def _is_refusal(error: DeliveryError) -> bool:

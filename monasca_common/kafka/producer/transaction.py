@@ -143,7 +143,8 @@ class Transaction:
             first = (report.failed + report.unknown)[0]
             raise TransactionError(
                 f"{len(report.failed + report.unknown)} messages of the transaction were not delivered; "
-                f"the first: {first.error}"
+                f"the first: {first.error}",
+                report,
             )
         for consumer, inputs in self._inputs:
             # The generation first: what is taken away after this carries an old one, and the broker refuses it. Asked

@@ -3,11 +3,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import fixtures
 from oslotest import base
 
 from monasca_common.kafka import (
     DeadLetterReplay,
     DeadLetters,
+    KafkaConsumer,
+    KafkaProducer,
     MessagingError,
     Poison,
     Processor,
@@ -18,8 +21,13 @@ from monasca_common.kafka import (
 from monasca_common.kafka import dead_letters as headers_of
 from monasca_common.kafka.processor import dead_letter_replay
 from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
+from monasca_common.kafka.producer import listeners
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
+from monasca_common.tests.unit.kafka.transactional_memory import (
+    TransactionalMemoryConsumer,
+    TransactionalMemoryProducer,
+)
 
 TOPIC, OTHER, LETTERS = "readings", "others", "readings.dlq"
 
@@ -221,6 +229,24 @@ class RefusalTest(ReplayCase):
         self.write(LETTERS, Record(b"x", headers=((headers_of.ORIGIN_TOPIC, b"a b"),)))
         self.assertEqual((3, 0), self.replay())
         self.assertEqual([b"x"], self.refused)
+
+    def test_one_that_is_refused_in_a_transaction_waits_however_late_listeners_are_called(self):
+        self.useFixture(fixtures.MonkeyPatch(f"{listeners.__name__}.Listeners.call_those_due", lambda _: None))
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
+        settings = self.kafka.producer_settings(transactional_id="one")
+        self.producer = KafkaProducer(
+            settings,
+            lambda batch_bytes, on_error: TransactionalMemoryProducer(
+                self.kafka.producer_settings(), batch_bytes=batch_bytes, on_error=on_error
+            ),
+        )
+        self.addCleanup(self.producer.close, 1.0)
+        reading = self.kafka.consumer_settings(LETTERS, "replay")
+        with KafkaConsumer(reading, TransactionalMemoryConsumer(reading)) as consumer:
+            letters = list(DeadLetterReplay(consumer).send(self.producer))
+
+        self.assertEqual([True, False, True], [letter.goes for letter in letters])
+        self.assertIn("not taken by its topic", letters[1].refusal)
 
     def test_the_limit_counts_none_of_them(self):
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, nth=1)
