@@ -50,7 +50,7 @@ class Journal:
             ) from error
 
     def add(self, report: AuditReport, *, held: bool = False) -> None:
-        """It is on the disk when this returns; a disk that is full is logged, and the report is in memory alone.
+        """It is in its file when this returns; a disk that is full is logged, and the report is in memory alone.
         ``held``: it is not `pending` before `release`, unless this process is killed: then it is for the next one."""
         with self._lock:
             self._keep(report)
@@ -121,7 +121,7 @@ class Journal:
         return written
 
     def _keep(self, report: AuditReport) -> bool:
-        """Whether it is on the disk. It begins a line of its own, whatever was cut off before."""
+        """Whether it is in its file. It begins a line of its own, whatever was cut off before."""
         line = _line(report)
         self._drop(report.id)
         self._pending[report.id] = report
@@ -139,7 +139,7 @@ class Journal:
                 self._write(self._file, line)
                 self._file_bytes += len(line)
         except OSError as error:
-            LOG.error("a report of the audit is not on the disk, so a crash would lose it: %s", error)
+            LOG.error("a report of the audit is in no file, so a crash would lose it: %s", error)
             return False
         return True
 

@@ -87,7 +87,8 @@ class AuditReporter:
         self._add(counts=tuple(counts))
 
     def handled(self, ranges: Iterable[HandledRange], *, held: bool = False) -> str:
-        """What a reader has handled. It is on the disk when this returns: commit the offsets after that.
+        """What a reader has handled. It is in the journal's file when this returns, and survives this process: commit
+        the offsets after that.
 
         ``held``: it is sent once `settle` is called with the id that this returns, at the close, or by the next process
         if this one is killed before: whatever is not committed is then read, and handled, again.
