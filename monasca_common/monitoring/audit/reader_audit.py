@@ -10,6 +10,7 @@ to the next one to report, and what was not committed is handled again.
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -34,21 +35,24 @@ class ReaderAudit(Hook):
     def __init__(self, reporter: AuditReporter, *, positions: Mapping[TopicPartition, int] | None = None) -> None:
         self._reporter = reporter
         self._positions = {} if positions is None else positions
+        self._lock = threading.Lock()  # transactions commit in threads that do not poll
         self._polled: dict[TopicPartition, deque[_Polled]] = defaultdict(deque)
         self._known: set[TopicPartition] = set()  # those that were reported since they were assigned
         self._held: str | None = None  # the report of the commit that is on its way; there is one at a time
 
     def after_poll(self, batch: Batch) -> None:
-        for part in batch.partitions:
-            polled = self._polled[part.topic_partition]
-            while polled and polled[-1].first >= part.start_offset:
-                polled.pop()  # the reader went back
-            first_ms = part.slice(0, 1).timestamps[0]
-            polled.append(_Polled(part.start_offset, part.next_offset, first_ms))
+        with self._lock:
+            for part in batch.partitions:
+                polled = self._polled[part.topic_partition]
+                while polled and polled[-1].first >= part.start_offset:
+                    polled.pop()  # the reader went back
+                first_ms = part.slice(0, 1).timestamps[0]
+                polled.append(_Polled(part.start_offset, part.next_offset, first_ms))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         now_ms = self._reporter.clock.time_ms()
-        ranges = [each for partition, end in offsets.items() for each in self._ranges(partition, end, now_ms)]
+        with self._lock:
+            ranges = [each for partition, end in offsets.items() for each in self._ranges(partition, end, now_ms)]
         self.after_commit({})  # of the one before nobody knows what came of it
         if ranges:
             self._held = self._reporter.handled(ranges, held=True)
@@ -63,9 +67,10 @@ class ReaderAudit(Hook):
         self.after_lost(partitions)
 
     def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self._known.difference_update(partitions)
-        for partition in partitions:
-            self._polled.pop(partition, None)
+        with self._lock:
+            self._known.difference_update(partitions)
+            for partition in partitions:
+                self._polled.pop(partition, None)
 
     def _ranges(self, partition: TopicPartition, end: int, now_ms: int) -> list[HandledRange]:
         """What was polled below ``end``; neighbours are one."""

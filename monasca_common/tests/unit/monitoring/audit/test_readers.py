@@ -2,6 +2,9 @@
 """Readers report what they handled, the counter what is in the log, and together they balance."""
 
 import random
+import threading
+from collections import deque
+from typing import Any
 
 import fixtures
 
@@ -17,6 +20,25 @@ from monasca_common.tests.unit.kafka.transactional_memory import (
 from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
 ONE = TopicPartition(TOPIC, 0)
+_BETWEEN_SECONDS = 0.1  # a thread that has not ended by then waits for this one
+
+
+class CommittedBetween(deque[Any]):
+    """Another thread commits, if it can, between the first question whether there is anything and what follows."""
+
+    is_watched = False
+
+    def __init__(self, commit):
+        super().__init__()
+        self.committing = threading.Thread(target=commit)
+
+    def __bool__(self):
+        found = len(self) > 0
+        if self.is_watched:
+            self.is_watched = False
+            self.committing.start()
+            self.committing.join(_BETWEEN_SECONDS)
+        return found
 
 
 class ReadersTest(AuditCase):
@@ -131,6 +153,23 @@ class ReadersTest(AuditCase):
             reporter.report()
 
         self.assertEqual((10, 5, 0, 5), self.figures()[0, "database"])
+
+    def test_a_poll_while_another_thread_commits_loses_no_range(self):
+        self.fill(10)
+        self.count()
+        (part,) = self.poll().partitions
+        with self.reporter("database") as reporter:
+            hook = ReaderAudit(reporter)
+            polled = hook._polled[ONE] = CommittedBetween(lambda: hook.before_commit({ONE: 5}))
+            hook.after_poll(Batch((part.slice(0, 5),)))
+            polled.is_watched = True
+            hook.after_poll(Batch((part.slice(5, 10),)))
+            polled.committing.join()
+            hook.before_commit({ONE: 10})
+            hook.after_commit({ONE: None})
+            reporter.report()
+
+        self.assertEqual((10, 10, 0, 0), self.figures()[0, "database"])
 
     def test_delays_are_those_of_the_oldest_message_of_a_range(self):
         self.fill(3, bucket=0)
