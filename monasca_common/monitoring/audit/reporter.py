@@ -9,6 +9,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import TracebackType
 
 from monasca_common.kafka import DeliveryCounter, DeliveryReport, KafkaProducer, MessagingError, Record, open_producer
@@ -46,7 +47,7 @@ class AuditReporter:
         self._tier = tier
         self._application = application
         self._instance = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._producer_settings = producer
+        self._producer_settings = replace(producer, transactional_id=None)  # what is reported has happened
         self._counters: list[DeliveryCounter] = []
         self._sending: list[AuditReport] = []
         self._sent: DeliveryReport | None = None  # of these, while some of them are not acknowledged

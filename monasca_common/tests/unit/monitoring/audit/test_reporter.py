@@ -163,6 +163,10 @@ class ReporterTest(AuditCase):
 
         self.assertEqual([waiting.id], [report.id for report in self.reports()])
 
+    def test_reports_of_a_service_that_uses_transactions_are_in_none(self):
+        with self.reporter("api", transactional_id="of the service") as reporter:
+            self.assertIsNone(reporter._producer.settings.transactional_id)
+
     def test_what_is_sent_twice_has_one_id(self):
         with self.reporter("api") as reporter:
             reporter.counted([AuditCount(TOPIC, START_MS, 3)])
