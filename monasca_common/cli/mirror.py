@@ -191,7 +191,7 @@ def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace)
             if parsed_args.sample is None or is_compacted:
                 yield verification.compare(each, since_ms, is_compacted=is_compacted)
             else:
-                yield verification.sample(each, parsed_args.sample, draw)
+                yield verification.sample(each, parsed_args.sample, draw, since_ms)
 
 
 def _exit_status(compared: PartitionComparison) -> int:

@@ -112,6 +112,7 @@ class MirrorVerification:
         self, compared: ComparedRange, since_ms: int | None = None, *, is_compacted: bool = False
     ) -> PartitionComparison:
         """All of it."""
+        compared = self._as_left_now(compared)
         partition = compared.partition
         source = _read(self._settings.source, partition, compared.source_start, compared.source_end)
         target = _read(self._settings.target, partition, compared.target_start, compared.target_end)
@@ -119,29 +120,45 @@ class MirrorVerification:
             return compare_latest(compared, source, target, since_ms=since_ms, rewritten=self._rewritten)
         return compare_logs(compared, _between(source, since_ms), _between(target, since_ms))
 
+    def _as_left_now(self, compared: ComparedRange) -> ComparedRange:
+        """Without what retention has deleted since the range was made, while others were compared."""
+        partition = compared.partition
+        first = self._source.first_offsets([partition])[partition]
+        target_first = self._target.first_offsets([partition])[partition]
+        return replace(
+            compared,
+            source_start=max(compared.source_start, first),
+            target_start=max(compared.target_start, target_first),
+            source_lost_its_beginning=compared.source_lost_its_beginning or first > compared.source_start,
+            target_lost_its_beginning=compared.target_lost_its_beginning or target_first > compared.target_start,
+        )
+
     def _rewritten(self, compared: ComparedRange) -> set[bytes | None]:
         """Keys that the source got a message of since its end was looked at, so that the one before may be gone."""
         partition = compared.partition
         end = self._source.end_offsets([partition])[partition]
         return {each.key for each in _read(self._settings.source, partition, compared.source_end, end)}
 
-    def sample(self, compared: ComparedRange, size: SampleSize, draw: random.Random) -> PartitionComparison:
+    def sample(
+        self, compared: ComparedRange, size: SampleSize, draw: random.Random, since_ms: int | None = None
+    ) -> PartitionComparison:
         """Some of it, at random places; all where that is not more."""
+        compared = self._as_left_now(compared)
         start, end = compared.source_start, min(compared.copied, compared.source_end)
         count = size.of(max(0, end - start))
         length = max(_LEAST_IN_SPAN, math.ceil(count / _SPANS))
         places = max(0, end - start) // length
         if count >= end - start or places < 2:
-            return self.compare(compared)
+            return self.compare(compared, since_ms)
         chosen = sorted(draw.sample(range(places), min(math.ceil(count / length), places)))
         found = PartitionComparison(compared.partition, unseen=end - start)
         edges = self._times(compared.partition, [start + place * length for place in chosen], length, end)
-        for since_ms, until_ms in edges:
-            part = self._span(compared, since_ms, until_ms)
+        for from_ms, until_ms in edges:
+            part = self._span(compared, from_ms, until_ms)
             if _offsets(part) > 2 * length * _MOST_PER_MESSAGE:
                 continue  # some timestamps are far from those of their neighbours
             found.unseen = max(0, found.unseen - (part.source_end - part.source_start))
-            found.add(self._compared_span(part, since_ms, until_ms))
+            found.add(self._compared_span(part, max(from_ms, since_ms or from_ms), until_ms))
         if not found.source and not found.target:
             found.not_compared = "its timestamps are in no order, so no sample is found in both clusters: compare all"
         return found

@@ -331,12 +331,33 @@ class SampleTest(base.BaseTestCase):
         def offsets_for_times(times):
             return {TP: next((each.offset for each in log if each.timestamp_ms >= times[TP]), None)}
 
-        return mock.Mock(offsets_for_times=offsets_for_times)
+        first = log[0].offset if log else 0
+        return mock.Mock(offsets_for_times=offsets_for_times, first_offsets=lambda _: {TP: first})
 
-    def sampled(self, source, target, size, seed):
-        verifying = self.verification(source, [_with(each, "offset", 2 * n) for n, each in enumerate(target)])
+    def sampled(self, source, target, size, seed, **since):
+        target = [_with(each, "offset", 2 * n) for n, each in enumerate(target)]
         compared = ComparedRange(TP, 0, len(source), 0, 2 * len(target), len(source))
-        return verifying.sample(compared, size, random.Random(seed))
+        return self.verification(source, target).sample(compared, size, random.Random(seed), **since)
+
+    def test_what_retention_deletes_before_a_partition_is_looked_at_is_no_difference(self):
+        source = [message(n) for n in range(1_000)]
+        target = [_with(each, "offset", 2 * n) for n, each in enumerate(source)]
+        compared = ComparedRange(TP, 0, 1_000, 0, 2_000, 1_000)
+        for left, copies in ((source[300:], target), (source, target[300:])):
+            verifying = self.verification(left, copies)
+            found = verifying.compare(compared)
+            self.assertEqual((300, 700, []), (found.expired, found.equal, found.differences))
+            for seed in range(20):
+                found = verifying.sample(compared, SampleSize(share=0.5), random.Random(seed))
+                self.assertEqual(([], ""), (found.differences, found.not_compared))
+            self.assertEqual([], verifying.sample(compared, SampleSize(messages=1_000), random.Random(1)).differences)
+
+    def test_a_sample_since_a_time_that_is_all_there_is_has_nothing_older(self):
+        source = [message(0, timestamp_ms=5_000), *(message(n) for n in range(1, 3)), message(3, timestamp_ms=6_000)]
+        target = [_with(each, "offset", n) for n, each in enumerate(source[1:])]
+        compared = ComparedRange(TP, 1, 4, 2, 3, 4)  # the mirror began at the second message
+        found = self.verification(source, target).sample(compared, SampleSize(messages=9), random.Random(1), 2_000)
+        self.assertEqual((1, []), (found.equal, found.differences))
 
     def test_whatever_order_times_have_and_whatever_is_there_twice_a_whole_copy_is_the_same(self):
         equal = 0
