@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
-from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, RetriableError, open_consumer
+from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, OffsetOutOfRange, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 
@@ -65,8 +65,8 @@ class LogReader:
     def at(
         self, offsets: Mapping[TopicPartition, Sequence[int]], ends: Mapping[TopicPartition, int]
     ) -> Iterator[Message]:
-        """The first message at or behind each of these offsets, which ascend, each message once; none from its end on.
-        Raises `RetriableError` as `messages`."""
+        """The first message that is left at or behind each of these offsets, which ascend, each message once; none from
+        its end on. Raises `RetriableError` as `messages`."""
         left = {partition: list(wanted) for partition, wanted in offsets.items()}
         if not left:
             return
@@ -74,7 +74,7 @@ class LogReader:
         with self._open({partition: wanted[0] for partition, wanted in left.items()}) as consumer:
             while left:
                 batch = consumer.poll(_FEW_MESSAGES, timeout=_POLL_SECONDS)
-                _check(batch.errors)
+                _check(error for error in batch.errors if not _is_passed_over(consumer, error))
                 reached = consumer.take_ends()
                 for part in batch.partitions:
                     wanted = left.get(part.topic_partition)
@@ -137,7 +137,14 @@ def _finish(consumer: KafkaConsumer, left: dict[TopicPartition, list[int]], part
     consumer.pause([partition])
 
 
-def _check(errors: tuple[Exception, ...]) -> None:
+def _is_passed_over(consumer: KafkaConsumer, error: Exception) -> bool:
+    """Whether this was deleted before it was read, and the consumer reads on behind it."""
+    if not isinstance(error, OffsetOutOfRange):
+        return False
+    return consumer.seek_to_beginning([error.partition])[error.partition] > (error.offset or 0)
+
+
+def _check(errors: Iterable[Exception]) -> None:
     for error in errors:
         if not isinstance(error, RetriableError):
             raise error

@@ -15,6 +15,7 @@ from monasca_common.cli import main
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import Message, OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.admin import TopicDescription
 from monasca_common.monitoring import log_reading
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord
@@ -372,3 +373,16 @@ class TestReading(base.BaseTestCase):
         self.admin.first = 15
         self.assertEqual(NOW - 985, self.look()["a"])
         self.assertEqual([{TP: [15]}], self.reads[2:])
+
+
+class TestRetention(base.BaseTestCase):
+    def test_what_is_deleted_before_it_is_read_leaves_the_first_message_behind_it(self):
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic("metrics", 1)
+        kafka.producer().publish("metrics", [b"%d" % number for number in range(10)]).raise_for_undelivered()
+        kafka.broker.delete_records("metrics", 0, 5)
+        reader = log_reading.LogReader(kafka.connection(), most_seconds=2.0)
+
+        self.assertEqual([5, 7], [each.offset for each in reader.at({TP: [2, 7]}, {TP: 10})])
+        kafka.broker.delete_records("metrics", 0, 10)
+        self.assertEqual([], list(reader.at({TP: [2, 7]}, {TP: 10})))
