@@ -159,8 +159,9 @@ class MirrorVerify(OperatorCommand, Lister):
         for topic in uncounted(counts, topics):
             self._status = 2
             self.complain(
-                f"{topic} was not compared: nothing of it was counted in both clusters since then; where it has "
-                f"messages, run `audit count`, and `audit count --tier mirror --section {TARGET_GROUP}`"
+                f"{topic} was not compared: nothing of it was counted in both clusters since then, or it was recreated "
+                f"in one; where it has messages, run `audit count`, and `audit count --tier mirror --section "
+                f"{TARGET_GROUP}`"
             )
         self._status = max(self._status, int(any(each.differs for each in counts)))
         return _OF_COUNTS, map(_count_row, counts)

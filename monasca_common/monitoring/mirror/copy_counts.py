@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from monasca_common.monitoring.audit.balance import AuditRules, Balance
+from monasca_common.monitoring.audit.balance import AuditRules, AuditVerdict, Balance
 from monasca_common.monitoring.audit.reports import COPIES, LOG, MIRRORED
 
 
@@ -37,10 +37,12 @@ class CopyCount:
 
 
 def copy_counts(found: Iterable[Balance], mirror: str, now_ms: int, rules: AuditRules) -> list[CopyCount]:
-    """``found``: the balance of what all tiers report, in the order of topics and buckets."""
+    """``found``: the balance of what all tiers report, in the order of topics and buckets. What arrived of a
+    topic that was recreated is not known."""
     spans: dict[tuple[str, int], list[Balance]] = defaultdict(list)
     for each in found:
-        spans[each.topic, each.bucket_ms].append(each)
+        if each.verdict is not AuditVerdict.RECREATED:
+            spans[each.topic, each.bucket_ms].append(each)
     return [
         count
         for (_, bucket_ms), tiers in spans.items()

@@ -444,6 +444,13 @@ class CopyCountsTest(base.BaseTestCase):
             found = copy_counts(balances(reports, now_ms, self.RULES), "m", now_ms, self.RULES)
             self.assertEqual([differs], [each.differs for each in found])
 
+    def test_a_topic_of_which_a_counter_has_seen_two_logs_is_not_compared(self):
+        first, second = (
+            self.report("mirror", AuditCount("metrics", 0, offsets={0: runs}, log=log))
+            for runs, log in ((((0, 100),), "first"), (((0, 50), (51, 101)), "second"))
+        )
+        self.assertEqual({}, self.counts(self.logged("broker", ((0, 100),)), first, second))
+
     def test_a_topic_that_is_counted_in_one_cluster_alone_is_not_compared(self):
         found = copy_counts(balances([self.logged("broker", ((0, 9),))], 90_000, self.RULES), "m", 90_000, self.RULES)
         self.assertEqual(["metrics"], uncounted(found, ["metrics"]))
