@@ -57,8 +57,11 @@ class LagSurvey:
 
         Raises `RetriableError` if it takes too long.
         """
-        offsets = {group: _of(topics, self._admin.group_offsets(group)) for group in groups}
-        assigned = {group: _of(topics, dict.fromkeys(self._admin.assigned_partitions(group), 0)) for group in groups}
+        offsets = {group: _of(topics, found) for group, found in self._admin.offsets_of(groups).items()}
+        assigned = {
+            group: _of(topics, dict.fromkeys(found, 0))
+            for group, found in self._admin.assigned_partitions(groups).items()
+        }
         since_ms = self._since_ms(offsets, now_ms, history)
         records = self._records({group for group in groups if offsets[group]}, since_ms)
         # The ends are asked for after the commits, so that no commit lies beyond them because of the order.

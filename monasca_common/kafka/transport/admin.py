@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -50,6 +50,7 @@ _QUIET = {"log_level": 2}
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _MOST_DRAWS = 50
+_GROUPS_AT_ONCE = 50
 
 # The client's names of errors for brokers that are silent or unreachable; errors that brokers report have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
@@ -141,23 +142,41 @@ class Admin:
         config: Mapping[str, str] | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Create a topic and wait until the leader of every partition serves it. Raises when it exists already.
+        """`create_topics` of one."""
+        self.create_topics(
+            {name: partitions}, replication_factor=replication_factor, configs={name: config or {}}, timeout=timeout
+        )
+
+    def create_topics(
+        self,
+        partitions: Mapping[str, int],
+        *,
+        replication_factor: int = 1,
+        configs: Mapping[str, Mapping[str, str]],
+        timeout: float = 30.0,
+    ) -> None:
+        """Create topics by one request, and wait until the leader of every partition serves them. Raises when one
+        exists already; the others may have been created then. ``partitions``: how many, by the topic's name.
         ``replication_factor``: -1 for the brokers' own default.
 
-        A controller answers before the brokers have heard of it. Until then a leader may still take messages for the
-        topic that had the name before, acknowledge them, and remove them with its log.
+        A controller answers before the brokers have heard of a topic. Until then a leader may still take messages for
+        the topic that had the name before, acknowledge them, and remove them with its log.
         """
         deadline = time.monotonic() + timeout
         with _OwnAdmins(self._options) as admins:
             brokers = self._metadata(timeout=timeout).brokers
             admins.open(brokers)
-            earlier = set(admins.topic_ids(name, brokers).values())
-            topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
-            self._all(self._client.create_topics([topic], operation_timeout=timeout), timeout)
-            while not self._is_served(name, partitions, admins, earlier):
+            earlier = admins.topic_ids(partitions, brokers)
+            topics = [
+                NewTopic(name, count, replication_factor, config=dict(configs[name]))
+                for name, count in partitions.items()
+            ]
+            self._all(self._client.create_topics(topics, operation_timeout=timeout), timeout)
+            left = dict(partitions)
+            while left := self._unserved(left, admins, earlier):
                 if time.monotonic() >= deadline:
                     raise TransportError(
-                        f"topic {name!r} was created, but not every leader serves it after {timeout} s"
+                        f"topic {min(left)!r} was created, but not every leader serves it after {timeout} s"
                     )
                 time.sleep(_LOOK_AGAIN_SECONDS)
 
@@ -174,18 +193,30 @@ class Admin:
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
         self._all(self._client.create_topics([topic], operation_timeout=timeout, validate_only=True), timeout)
 
-    def _is_served(self, name: str, partitions: int, admins: _OwnAdmins, earlier: set[str]) -> bool:
-        """Whether there is a leader for each partition, and each reports the same id, which is a new one."""
+    def _unserved(
+        self, partitions: Mapping[str, int], admins: _OwnAdmins, earlier: Mapping[str, Mapping[int, str]]
+    ) -> dict[str, int]:
+        """Those without a leader for each partition, or whose leaders do not report one id, which is a new one."""
         try:
-            answer = self._metadata(topic=name, timeout=1.0)
+            answer = self._metadata(timeout=1.0)
         except TransportError:
-            return False
-        leaders = {partition.leader for partition in answer.topics[name].partitions.values()}
-        if len(answer.topics[name].partitions) != partitions or not leaders <= answer.brokers.keys():
-            return False
+            return dict(partitions)
+        leaders = {
+            name: {partition.leader for partition in answer.topics[name].partitions.values()}
+            for name, count in partitions.items()
+            if name in answer.topics and len(answer.topics[name].partitions) == count
+        }
+        led = {name: numbers for name, numbers in leaders.items() if numbers <= answer.brokers.keys()}
         admins.open(answer.brokers)
-        ids = admins.topic_ids(name, leaders)
-        return ids.keys() == leaders and len(set(ids.values())) == 1 and earlier.isdisjoint(ids.values())
+        ids = admins.topic_ids(led, sorted(set().union(*led.values())))
+        served = {
+            name
+            for name, numbers in led.items()
+            if numbers <= ids[name].keys()
+            and len(reported := {ids[name][number] for number in numbers}) == 1
+            and reported.isdisjoint(earlier[name].values())
+        }
+        return {name: count for name, count in partitions.items() if name not in served}
 
     def delete_topic(self, name: str, timeout: float = 30.0) -> None:
         """Delete a topic and wait until the brokers know that it is gone."""
@@ -219,17 +250,18 @@ class Admin:
                     raise
         return ids
 
-    def _ask_topic_id(self, topic: str, broker: int) -> concurrent.futures.Future[Any] | None:
+    def _ask_topic_ids(self, topics: Iterable[str], broker: int) -> Mapping[str, concurrent.futures.Future[Any]]:
         """The question goes to whom the last metadata named as the controller, which under KRaft is a broker drawn by
-        lot: so draw until it is this one. ``None``: it did not come up."""
+        lot: so draw until it is this one. Empty: it did not come up."""
+        wanted = TopicCollection(list(topics))
         for _ in range(_MOST_DRAWS):
             with contextlib.suppress(TransportError):
                 if self._metadata(timeout=_OWN_ANSWER_SECONDS).controller_id == broker:
-                    described = self._client.describe_topics(
-                        TopicCollection([topic]), request_timeout=_OWN_ANSWER_SECONDS
+                    asked: Mapping[str, concurrent.futures.Future[Any]] = self._client.describe_topics(
+                        wanted, request_timeout=_OWN_ANSWER_SECONDS
                     )
-                    return described[topic]
-        return None
+                    return asked
+        return {}
 
     def partition_count(self, topic: str, timeout: float = 10.0) -> int:
         """How many partitions a topic has, from metadata alone; raises `TransportError` when it does not exist."""
@@ -348,26 +380,43 @@ class Admin:
             return ()
         return tuple(GroupMember(member.client_id, member.host) for member in members)
 
-    def assigned_partitions(self, group: str, timeout: float = 10.0) -> set[TopicPartition]:
-        """What the live members of a consumer group read; nothing where it has none, or is a group of another kind, as
-        the workers of Kafka Connect are."""
-        future = self._client.describe_consumer_groups([group], request_timeout=timeout)[group]
-        try:
-            members = self._result(future, timeout).members
-        except TransportError as error:
-            if error.code not in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
-                raise
-            return set()
-        assignments = [member.assignment.topic_partitions for member in members if member.assignment is not None]
-        return {TopicPartition(tp.topic, tp.partition) for assigned in assignments for tp in assigned}
+    def assigned_partitions(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, set[TopicPartition]]:
+        """What the live members of each consumer group read; nothing where it has none, or is a group of another kind,
+        as the workers of Kafka Connect are. ``timeout``: see `offsets_of`."""
+        assigned: dict[str, set[TopicPartition]] = {}
+        for some in _portions(groups, _GROUPS_AT_ONCE):
+            futures = self._client.describe_consumer_groups(some, request_timeout=timeout)
+            for group, future in futures.items():
+                try:
+                    members = self._result(future, timeout).members
+                except TransportError as error:
+                    if error.code not in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
+                        raise
+                    members = ()
+                assignments = [member.assignment.topic_partitions for member in members if member.assignment]
+                assigned[group] = {TopicPartition(tp.topic, tp.partition) for each in assignments for tp in each}
+        return assigned
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:
         """The committed offsets of a group: the next offset of each partition that has one."""
-        futures = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=timeout
-        )
-        partitions = self._all(futures, timeout)[group].topic_partitions or []
-        return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in partitions if tp.offset >= 0}
+        return self.offsets_of((group,), timeout)[group]
+
+    def offsets_of(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, dict[TopicPartition, int]]:
+        """`group_offsets` of many groups, of which many are asked for at once. ``timeout``: of those at once, so that
+        the first that stay without an answer end it."""
+        offsets: dict[str, dict[TopicPartition, int]] = {}
+        for some in _portions(groups, _GROUPS_AT_ONCE):
+            futures: dict[str, concurrent.futures.Future[Any]] = {}
+            for group in some:  # the client takes one in a call, and does not wait for its answer
+                asked = [ConsumerGroupTopicPartitions(group)]
+                futures |= self._client.list_consumer_group_offsets(asked, request_timeout=timeout)
+            for group, found in self._all(futures, timeout).items():
+                offsets[group] = {
+                    TopicPartition(tp.topic, tp.partition): tp.offset
+                    for tp in found.topic_partitions or []
+                    if tp.offset >= 0
+                }
+        return offsets
 
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
         """Set the committed offsets of a group without members; refused (`TransportError`) while it has some."""
@@ -453,6 +502,11 @@ class Admin:
         self._login.refusal = None
 
 
+def _portions(items: Iterable[T], size: int) -> list[list[T]]:
+    whole = list(items)
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
 def _description(name: str, topic: Any) -> TopicDescription:
     partitions = sorted(topic.partitions, key=lambda partition: partition.id)
     return TopicDescription(
@@ -485,14 +539,14 @@ class _OwnAdmins:
                 address = {"bootstrap.servers": f"{broker.host}:{broker.port}"}
                 self._admins[number] = Admin({**self._options, **address})
 
-    def topic_ids(self, name: str, brokers: Iterable[int]) -> dict[int, str]:
-        """The topic's id at each of these brokers, without those that do not know the topic or do not answer."""
-        futures = {number: self._admins[number]._ask_topic_id(name, number) for number in brokers}
-        ids = {}
-        for number, future in futures.items():
-            with contextlib.suppress(TransportError):
-                if future is not None:
-                    ids[number] = str(self._admins[number]._result(future, _OWN_ANSWER_SECONDS).topic_id)
+    def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
+        """Each topic's id at each of these brokers, without those that do not know the topic or do not answer."""
+        futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
+        ids: dict[str, dict[int, str]] = {name: {} for name in names}
+        for number, asked in futures.items():
+            for name, future in asked.items():
+                with contextlib.suppress(TransportError):
+                    ids[name][number] = str(self._admins[number]._result(future, _OWN_ANSWER_SECONDS).topic_id)
         return ids
 
 

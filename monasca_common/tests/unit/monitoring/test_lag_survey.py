@@ -63,11 +63,11 @@ class SurveyedAdmin:
     def groups(self):
         return {"g"}
 
-    def group_offsets(self, group):
-        return dict(self.offsets)
+    def offsets_of(self, groups):
+        return {group: dict(self.offsets) for group in groups}
 
-    def assigned_partitions(self, group):
-        return set(self.assigned)
+    def assigned_partitions(self, groups):
+        return {group: set(self.assigned) for group in groups}
 
     def partition_counts(self):
         return {OFFSETS_TOPIC: 1, "metrics": 1}
@@ -354,7 +354,7 @@ class TestReading(base.BaseTestCase):
         self.admin = SurveyedAdmin(FakeLog([NOW - 1000 + n for n in range(100)]), {}, [])
         self.admin.offsets_for_times = lambda times: dict.fromkeys(times)
         self.at = {"a": 10, "b": 20, "c": 10, "d": 100}
-        self.admin.group_offsets = lambda group: {TP: self.at[group]}
+        self.admin.offsets_of = lambda groups: {group: {TP: self.at[group]} for group in groups}
         self.survey = LagSurvey(self.admin, ConnectionSettings("nowhere:1"), LagWindow(), timeout_seconds=1.0)
 
     def look(self):

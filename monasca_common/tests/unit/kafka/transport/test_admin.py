@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from oslotest import base
 
 from monasca_common.kafka.errors import AuthenticationError, RetriableError, TransportError
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.admin import Admin, _Login
 
 
@@ -75,6 +76,7 @@ class FakeBrokers:
         self.controllers = itertools.cycle((2, 1, 1, 2))
         self.ids = {1: "old", 2: None}  # what each takes for the topic's id
         self.created = False
+        self.requests = []  # the topics of each request that creates some
         self.asked = []
         self.late = {1: 3, 2: 0}  # how often each is asked after the creation before it hears of it
         self.between = None  # what those who had no id tell until then
@@ -82,7 +84,7 @@ class FakeBrokers:
     def metadata(self):
         partitions = {0: SimpleNamespace(leader=1), 1: SimpleNamespace(leader=2)}
         brokers = {number: SimpleNamespace(host=f"kafka{number}", port=9092) for number in (1, 2)}
-        topics = {"t": SimpleNamespace(partitions=partitions)}
+        topics = dict.fromkeys(("t", "u"), SimpleNamespace(partitions=partitions))
         return SimpleNamespace(controller_id=next(self.controllers), brokers=brokers, topics=topics)
 
     def topic_id(self, broker):
@@ -108,13 +110,15 @@ class FakeClient:
 
     def create_topics(self, topics, **_):
         self.brokers.created = True
-        return {topics[0].topic: answered(None)}
+        self.brokers.requests.append([topic.topic for topic in topics])
+        return {topic.topic: answered(None) for topic in topics}
 
     def describe_topics(self, topics, **_):
         topic_id = self.brokers.topic_id(self.controller)
         if topic_id is None:
-            return {"t": answered(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))}
-        return {"t": answered(SimpleNamespace(topic_id=topic_id))}
+            unknown = KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            return {name: answered(unknown) for name in topics.topic_names}
+        return {name: answered(SimpleNamespace(topic_id=topic_id)) for name in topics.topic_names}
 
     def poll(self, _timeout):
         pass
@@ -127,6 +131,53 @@ def answered(result):
     else:
         future.set_result(result)
     return future
+
+
+class ManyGroupsClient:
+    """Is asked for 70 groups, and answers none before all that may be asked at once were asked."""
+
+    def __init__(self, _options):
+        self.waiting = {"offsets": [], "members": []}
+
+    def list_consumer_group_offsets(self, groups, request_timeout):
+        return self.asked("offsets", [group.group_id for group in groups])
+
+    def describe_consumer_groups(self, groups, request_timeout):
+        return self.asked("members", groups)
+
+    def asked(self, what, groups):
+        futures = {group: concurrent.futures.Future() for group in groups}
+        self.waiting[what] += futures.items()
+        if len(self.waiting[what]) in (50, 70):
+            for group, future in self.waiting[what]:
+                if not future.done():
+                    future.set_result(self.answer(what, int(group)))
+        return futures
+
+    def answer(self, what, number):
+        partitions = [SimpleNamespace(topic="t", partition=0, offset=number)]
+        if what == "offsets":
+            return SimpleNamespace(topic_partitions=partitions)
+        return SimpleNamespace(members=[SimpleNamespace(assignment=SimpleNamespace(topic_partitions=partitions))])
+
+    def poll(self, _timeout):
+        pass
+
+
+class ManyGroupsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", ManyGroupsClient))
+        self.admin = Admin({})
+        self.groups = [str(number) for number in range(70)]
+
+    def test_fifty_groups_are_asked_for_their_offsets_before_an_answer_is_waited_for(self):
+        found = self.admin.offsets_of(self.groups, timeout=-1)
+        self.assertEqual({group: {TopicPartition("t", 0): int(group)} for group in self.groups}, found)
+
+    def test_fifty_groups_are_asked_for_their_members_before_an_answer_is_waited_for(self):
+        found = self.admin.assigned_partitions(self.groups, timeout=-1)
+        self.assertEqual({group: {TopicPartition("t", 0)} for group in self.groups}, found)
 
 
 class CreateTopicTest(base.BaseTestCase):
@@ -142,6 +193,11 @@ class CreateTopicTest(base.BaseTestCase):
         self.admin.create_topic("t", 2)
         self.assertEqual({1: "new", 2: "new"}, self.brokers.ids)
         self.assertEqual([1, 2] * 5, self.brokers.asked)  # once before, then until the late one has heard of it
+
+    def test_several_topics_are_created_by_one_request_and_each_broker_is_asked_once_for_all(self):
+        self.admin.create_topics({"t": 2, "u": 2}, configs={"t": {}, "u": {}})
+        self.assertEqual([["t", "u"]], self.brokers.requests)
+        self.assertEqual([1, 2] * 5, self.brokers.asked)
 
     def test_leaders_that_all_serve_the_old_one_still_are_waited_for(self):
         self.brokers.ids = {1: "old", 2: "old"}
