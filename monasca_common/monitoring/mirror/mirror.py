@@ -56,6 +56,7 @@ _CLOSE_SECONDS = 5.0
 _PACE_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _BUFFER_BYTES = 64 * MIB
+_MOST_NAMES = 5  # of topics in a line of the log
 
 
 class Mirror:
@@ -104,7 +105,9 @@ class Mirror:
         """From the opening of the clients to their close; ends when other topics are to be copied."""
         settings, status = self._settings, self._status
         check_clusters(self._source, self._target)
-        plan = plan_topics(settings, self._source, self._target)
+        plan = plan_topics(settings, self._source, self._target, stopping)
+        if stopping.is_set():
+            return
         self._report(plan)
         positions.prepare(self._target, settings.replication_factor)
         if not plan.topics:
@@ -124,7 +127,7 @@ class Mirror:
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
             status.trouble = ""
-            LOG.info("mirror %r copies %s", settings.name, ", ".join(topic.name for topic in plan.topics))
+            LOG.info("mirror %r copies %s", settings.name, _few_names(plan))
             self._copy(producer, consumer, dict(at), plan, stopping)
 
     def _report(self, plan: MirrorPlan) -> None:
@@ -213,7 +216,7 @@ class Mirror:
         while not stopping.is_set():
             self._status.turn.turned()
             if self._clock.monotonic() >= look_at:
-                if plan_topics(self._settings, self._source, self._target) != plan:
+                if plan_topics(self._settings, self._source, self._target, stopping) != plan:
                     return
                 look_at = self._clock.monotonic() + self._settings.topic_refresh_seconds
                 LOG.info("%d messages were copied, %d are left", self._status.copied, sum(self._status.lag().values()))
@@ -320,6 +323,12 @@ def _producer_settings(settings: MirrorSettings, plan: MirrorPlan) -> ProducerSe
         max_message_bytes=min([*limits, 1_000_000]),
         verbatim=True,
     )
+
+
+def _few_names(plan: MirrorPlan) -> str:
+    names = [topic.name for topic in plan.topics]
+    few = ", ".join(names[:_MOST_NAMES])
+    return few if len(names) <= _MOST_NAMES else f"{len(names)} topics: {few}, ..."
 
 
 def _size(message: Message) -> int:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from monasca_common.kafka import Admin, ConfigurationError
@@ -21,6 +22,9 @@ _COPIED = (
     "retention.ms",
 )
 _OF_PRODUCERS = {"message.timestamp.type": "CreateTime"}
+# Of one request. A controller refuses one that makes more than 10,000 records: partitions, settings, and names.
+_TOPICS_AT_ONCE = 250
+_PARTITIONS_AT_ONCE = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +56,17 @@ def check_clusters(source: Admin, target: Admin) -> None:
         )
 
 
-def plan_topics(settings: MirrorSettings, source: Admin, target: Admin) -> MirrorPlan:
-    """Look at both clusters, and create in the target what is missing there. Raises `TransportError`."""
+def plan_topics(settings: MirrorSettings, source: Admin, target: Admin, stopping: threading.Event) -> MirrorPlan:
+    """Look at both clusters, and create in the target what is missing there. No topic is planned when it shall stop
+    meanwhile. Raises `TransportError`."""
     there = source.partition_counts()
     refused = {name: "the source has no such topic" for name in settings.named if name not in there}
     wanted = {
         name: count for name, count in sorted(there.items()) if settings.matches(name) and name != POSITIONS_TOPIC
     }
-    _create_missing(settings, source, target, wanted)
+    _create_missing(settings, source, target, wanted, stopping)
+    if stopping.is_set():  # topics may be missing still
+        return MirrorPlan((), refused)
     counts, configs = target.partition_counts(), target.topic_configs(wanted)
     limits = source.topic_configs(wanted)
     for name, count in wanted.items():
@@ -76,12 +83,30 @@ def plan_topics(settings: MirrorSettings, source: Admin, target: Admin) -> Mirro
     return MirrorPlan(topics, refused)
 
 
-def _create_missing(settings: MirrorSettings, source: Admin, target: Admin, wanted: Mapping[str, int]) -> None:
+def _create_missing(
+    settings: MirrorSettings, source: Admin, target: Admin, wanted: Mapping[str, int], stopping: threading.Event
+) -> None:
     missing = sorted(wanted.keys() - target.partition_counts().keys())
-    configs = source.topic_configs(missing)
-    for name in missing:
-        config = {key: configs[name][key] for key in _COPIED if key in configs[name]} | _OF_PRODUCERS
-        target.create_topic(name, wanted[name], replication_factor=settings.replication_factor, config=config)
+    configs = {
+        name: {key: config[key] for key in _COPIED if key in config} | _OF_PRODUCERS
+        for name, config in source.topic_configs(missing).items()
+    }
+    for bulk in _bulks({name: wanted[name] for name in missing}):
+        if stopping.is_set():
+            return
+        target.create_topics(bulk, replication_factor=settings.replication_factor, configs=configs)
+
+
+def _bulks(partitions: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """``partitions``: how many, by the topic's name."""
+    bulk: dict[str, int] = {}
+    for name, count in partitions.items():
+        if bulk and (len(bulk) == _TOPICS_AT_ONCE or sum(bulk.values()) + count > _PARTITIONS_AT_ONCE):
+            yield bulk
+            bulk = {}
+        bulk[name] = count
+    if bulk:
+        yield bulk
 
 
 def _refusal(count: int, target_count: int, source: Mapping[str, str], target: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 """What a mirror is configured with, what it remembers, and how copies are compared; without a broker."""
 
 import random
+import threading
 from unittest import mock
 
 import fixtures
@@ -24,7 +25,7 @@ from monasca_common.monitoring.mirror.mirror import Mirror, copy_of
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.monitoring.mirror.settings import MirrorSettings, mirror_settings
 from monasca_common.monitoring.mirror.status import MirrorStatus
-from monasca_common.monitoring.mirror.topics import plan_topics
+from monasca_common.monitoring.mirror.topics import MirroredTopic, MirrorPlan, plan_topics
 from monasca_common.monitoring.mirror.verification import MirrorVerification, SampleSize
 
 TP = TopicPartition("metrics", 0)
@@ -89,20 +90,43 @@ class PlanTest(base.BaseTestCase):
         admin = mock.Mock(partition_counts=lambda: counts)
         admin.topic_configs = lambda names: {name: dict(_CONFIG) for name in names}
         admin.topic_ids = lambda names, _: {name: f"id of {name}" for name in names if name in counts}
-        admin.create_topic = mock.Mock(side_effect=lambda name, count, **_: counts.update({name: count}))
+        admin.create_topics = mock.Mock(side_effect=lambda partitions, **_: counts.update(partitions))
         return admin
+
+    def plan(self, chosen, source, target):
+        return plan_topics(chosen, source, target, threading.Event())
 
     def test_a_missing_topic_is_created_with_as_many_partitions(self):
         source, target = self.admin(metrics=3, other=1), self.admin()
-        plan = plan_topics(settings("met*", replication_factor=2), source, target)
+        plan = self.plan(settings("met*", replication_factor=2), source, target)
         (topic,) = plan.topics
         self.assertEqual(("metrics", 3), (topic.name, topic.partitions))
-        (call,) = target.create_topic.call_args_list
-        self.assertEqual((("metrics", 3), 2), (call.args, call.kwargs["replication_factor"]))
-        self.assertEqual("CreateTime", call.kwargs["config"]["message.timestamp.type"])
+        (call,) = target.create_topics.call_args_list
+        self.assertEqual((({"metrics": 3},), 2), (call.args, call.kwargs["replication_factor"]))
+        self.assertEqual("CreateTime", call.kwargs["configs"]["metrics"]["message.timestamp.type"])
+
+    def test_many_missing_topics_are_created_in_bulks(self):
+        source, target = self.admin(**{f"t{number:03}": 1 for number in range(600)}), self.admin()
+        plan = self.plan(settings("t*"), source, target)
+        bulks = [call.args[0] for call in target.create_topics.call_args_list]
+        self.assertEqual([250, 250, 100], [len(bulk) for bulk in bulks])
+        self.assertEqual(600, len(plan.topics))
+
+    def test_topics_of_many_partitions_are_fewer_in_a_bulk_because_a_controller_refuses_large_ones(self):
+        source, target = self.admin(a=2_000, b=3_000, c=9_000, d=1), self.admin()
+        self.plan(settings("*"), source, target)
+        bulks = [call.args[0] for call in target.create_topics.call_args_list]
+        self.assertEqual([{"a": 2_000, "b": 3_000}, {"c": 9_000}, {"d": 1}], bulks)
+
+    def test_a_stop_is_heard_between_two_bulks(self):
+        source, target = self.admin(**{f"t{number:03}": 1 for number in range(600)}), self.admin()
+        stopping = threading.Event()
+        target.create_topics.side_effect = lambda *_, **__: stopping.set()
+        plan = plan_topics(settings("t*"), source, target, stopping)
+        self.assertEqual((1, ()), (target.create_topics.call_count, plan.topics))
 
     def test_one_topic_that_is_refused_leaves_the_others(self):
-        plan = plan_topics(settings("*", "gone"), self.admin(a=2, b=2), self.admin(a=1, b=3))
+        plan = self.plan(settings("*", "gone"), self.admin(a=2, b=2), self.admin(a=1, b=3))
         self.assertEqual(["b"], [topic.name for topic in plan.topics])
         self.assertEqual({"a", "gone"}, set(plan.refused))
         self.assertIn("add partitions", plan.refused["a"])
@@ -114,8 +138,30 @@ class PlanTest(base.BaseTestCase):
         ):
             target = self.admin(a=1)
             target.topic_configs = lambda names, change=change: dict.fromkeys(names, _CONFIG | change)
-            plan = plan_topics(settings("a"), self.admin(a=1), target)
+            plan = self.plan(settings("a"), self.admin(a=1), target)
             self.assertIn(part, plan.refused["a"])
+
+
+class BeginTest(base.BaseTestCase):
+    """What a round does before it opens a client."""
+
+    def test_a_stop_that_comes_while_topics_are_created_opens_no_client(self):
+        def stopped(*_):
+            stopping.set()
+            return MirrorPlan((), {})
+
+        made, stopping = Mirror(settings("a"), MirrorStatus(SystemClock()), SystemClock()), threading.Event()
+        prepared = mock.Mock()
+        for name, stand_in in (("check_clusters", mock.Mock()), ("plan_topics", stopped)):
+            self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.{name}", stand_in))
+        self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.positions.prepare", prepared))
+        made._round(stopping)
+        self.assertEqual(0, prepared.call_count)
+
+    def test_of_many_topics_few_are_named_with_their_number(self):
+        for count, told in ((2, "t0, t1"), (1000, "1000 topics: t0, t1, t2, t3, t4, ...")):
+            topics = tuple(MirroredTopic(f"t{number}", 1, "s", "t", 1_000) for number in range(count))
+            self.assertEqual(told, mirror._few_names(MirrorPlan(topics, {})))
 
 
 class PositionsTest(base.BaseTestCase):
