@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import confluent_kafka
 
 from benchmarks.job import Job
@@ -22,6 +24,19 @@ def producer_options(job: Job) -> dict[str, object]:
         "linger.ms": LINGER_MS,
         "partitioner": "murmur2_random",
     }
+
+
+def produce_all(job: Job, records: Iterable[tuple[int, bytes, int]]) -> None:
+    """Write what readers read: ``records`` of a partition, a value and a time (0: now)."""
+    producer = confluent_kafka.Producer({**producer_options(job), "queue.buffering.max.messages": 1_000_000})
+    for partition, value, time_ms in records:
+        while True:
+            try:
+                producer.produce(job.topic, value, partition=partition, timestamp=time_ms)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    producer.flush()
 
 
 def consumer_options(job: Job) -> dict[str, object]:

@@ -29,7 +29,7 @@ from benchmarks.alarms import rounds_growth
 from benchmarks.alarms.rounds_growth import DRIVERS, JOB, TITLES
 from benchmarks.databases import Databases
 from benchmarks.job import Stopwatch
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from monasca_common.alarms.alarm_tables import Alarms
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.definition_tables import AlarmDefinitions
@@ -82,10 +82,7 @@ def main() -> int:
             for row in _rows(databases, driver, arguments.alarms):
                 rows.append([TITLES[driver], *row])
                 print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    text = rst_table(_HEAD, rows)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table(_HEAD, rows, arguments.rst)
     return 0
 
 

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from benchmarks.databases import Databases, add_history_days
 from benchmarks.job import Stopwatch
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
@@ -64,10 +64,7 @@ def main() -> int:
                     with databases.new(driver) as url:
                         rows.append(_row(driver, url, count, percent))
                     print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    text = rst_table(_HEAD, rows)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table(_HEAD, rows, arguments.rst)
     return 0
 
 

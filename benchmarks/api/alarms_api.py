@@ -18,7 +18,7 @@ from falcon import testing
 
 from benchmarks.databases import Databases
 from benchmarks.job import percentile
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.api.app import make_app
@@ -72,12 +72,9 @@ def main() -> int:
         rows.append([name, *(f"{figure:.0f}" for figure in figures)])
         if max(figures) >= _LIMIT_MS:
             slow.append(name)
-    text = rst_table(["Request", "SQLite p50, ms", "p99, ms", "PostgreSQL p50, ms", "p99, ms"], rows)
-    print(text)
+    show_table(["Request", "SQLite p50, ms", "p99, ms", "PostgreSQL p50, ms", "p99, ms"], rows, arguments.rst)
     if slow:
         print(f"not below {_LIMIT_MS} ms: {'; '.join(slow)}", file=sys.stderr)
-    if arguments.rst:
-        arguments.rst.write_text(text)
     return 1 if slow else 0
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.databases import Databases
 from benchmarks.job import percentile
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from benchmarks.topics import Topics
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
@@ -97,10 +97,7 @@ def main() -> int:
             rows.append([str(load.destinations), str(load.delay_ms), *(f"{figure:,.1f}" for figure in figures)])
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
     head = ["Receivers", "Answer after, ms", "Transitions/s", "Old way", "Ratio", "p50, ms", "p99, ms"]
-    text = rst_table([*head, "Old way p50, ms", "Old way p99, ms"], rows)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table([*head, "Old way p50, ms", "Old way p99, ms"], rows, arguments.rst)
     return 0 if ratio >= _REQUIRED else 1
 
 

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from benchmarks.databases import Databases
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from monasca_common.pipeline.aggregate import usage_table
 
 _GROUPS = (10_000, 100_000, 500_000)
@@ -42,10 +42,7 @@ def main() -> int:
                 rates = [f"{groups / seconds:,.0f}" for seconds in _merges(url, groups)]
             rows.append([f"{groups:,}", *rates])
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    text = rst_table(["Groups in a batch", "New, rows/s", "Known, rows/s", "Once more, rows/s"], rows)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table(["Groups in a batch", "New, rows/s", "Known, rows/s", "Once more, rows/s"], rows, arguments.rst)
     return 0
 
 

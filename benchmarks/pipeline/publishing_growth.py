@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.databases import Databases
 from benchmarks.job import Job, run_case
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from benchmarks.topics import Topics
 from monasca_common.devbroker import KafkaCluster
 
@@ -42,10 +42,9 @@ def main() -> int:
                 ]
             )
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    text = rst_table(["Groups in a period", "Seconds", "Messages/s", "CPU us a message", "Peak memory, MB"], rows)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table(
+        ["Groups in a period", "Seconds", "Messages/s", "CPU us a message", "Peak memory, MB"], rows, arguments.rst
+    )
     return 0
 
 

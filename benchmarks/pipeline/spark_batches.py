@@ -27,7 +27,7 @@ from benchmarks.databases import Databases
 from benchmarks.envelopes import values
 from benchmarks.librdkafka import PARTITIONS
 from benchmarks.pipeline.aggregating import specification_rows
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from benchmarks.topics import Topics
 from monasca_common.devbroker import KafkaCluster
 
@@ -223,10 +223,7 @@ def main() -> int:
             rows.append(_row(records, measured[warm_up:]))
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
             warm_up = 5
-    text = rst_table(_HEAD, rows)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table(_HEAD, rows, arguments.rst)
     return 0
 
 

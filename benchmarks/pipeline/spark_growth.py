@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.databases import Databases
 from benchmarks.job import Figures, Job, run_case
-from benchmarks.runner.table import rst_table
+from benchmarks.runner.table import show_table
 from benchmarks.topics import Topics
 from monasca_common.devbroker import KafkaCluster
 
@@ -66,10 +66,7 @@ def main() -> int:
                     )
                     lines.append(_row(point, run_case("pipeline.aggregating", job)))
                     print("  ".join(lines[-1]), file=sys.stderr, flush=True)
-    text = rst_table(_HEAD, lines)
-    print(text)
-    if arguments.rst:
-        arguments.rst.write_text(text)
+    show_table(_HEAD, lines, arguments.rst)
     return 0
 
 

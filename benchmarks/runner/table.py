@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from benchmarks.runner.plan import SECTIONS, Case
 from benchmarks.runner.results import Results, Spread, Verdict
@@ -34,6 +35,14 @@ def rst_table(head: Sequence[str], rows: Sequence[Sequence[str]], title: str = "
         first, *rest = row
         lines += [f"   * - {first}", *(f"     - {cell}".rstrip() for cell in rest)]
     return "\n".join(lines) + "\n"
+
+
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], rst: Path | None) -> None:
+    """``rst``: a file to write it to as well."""
+    text = rst_table(head, rows)
+    print(text)
+    if rst:
+        rst.write_text(text)
 
 
 def _headline(results: Results) -> str:
