@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
 import json
 import time
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import ClusterCommand, add_watch_options, moment, positive
+from monasca_common.cli.command import ClusterCommand, add_watch_options, moment, positive, until_interrupted
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, Balance
@@ -167,7 +166,7 @@ class AuditWatch(_AuditCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        with contextlib.suppress(KeyboardInterrupt):
+        with until_interrupted():
             self._watch(parsed_args)
         return int(self._is_incomplete)
 

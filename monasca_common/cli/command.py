@@ -63,7 +63,7 @@ class OperatorCommand(MonascaCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """143 after SIGTERM; Ctrl-C is 130 of the program."""
         try:
-            with _interrupted_by_sigterm():
+            with _interrupted_by_sigterm(), _interrupts_as_they_are():
                 return super().run(parsed_args)
         except _Terminated:
             return TERMINATED
@@ -118,6 +118,24 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _interrupts_as_they_are() -> Iterator[None]:
+    """Some calls of the client return a result although a signal came meanwhile, which is a `SystemError` to Python."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise error.__cause__ from None
+        raise
+
+
+@contextlib.contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Around what would go on for good, and is in order when it is ended by Ctrl-C or SIGTERM."""
+    with contextlib.suppress(KeyboardInterrupt), _interrupts_as_they_are():
+        yield
 
 
 def positive(text: str) -> int:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import fnmatch
 import json
@@ -14,7 +13,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import ClusterCommand, add_watch_options, positive
+from monasca_common.cli.command import ClusterCommand, add_watch_options, positive, until_interrupted
 from monasca_common.cli.kept_offsets import differing_copies
 from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin
@@ -221,7 +220,7 @@ class LagWatch(_LagCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        with contextlib.suppress(KeyboardInterrupt):
+        with until_interrupted():
             self._watch(parsed_args)
         return int(self._is_error)
 

@@ -10,7 +10,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from monasca_common.cli import message_selection, message_view, progress
-from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, partitions_of_topic, positive
+from monasca_common.cli.command import (
+    NOTHING_FOUND,
+    ClusterCommand,
+    partitions_of_topic,
+    positive,
+    until_interrupted,
+)
 from monasca_common.cli.topic import known_topic
 from monasca_common.kafka import Admin, ConfigurationError, Message, TopicPartition
 from monasca_common.monitoring.log_reading import LogReader
@@ -69,16 +75,16 @@ class TopicTail(_MessagesCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         shown = 0
         deadline = None if parsed_args.seconds is None else time.monotonic() + parsed_args.seconds
-        try:
+        with until_interrupted():
             for message in self._messages(parsed_args, deadline):
                 if message_selection.is_meant(message, parsed_args):
                     self.show(message, parsed_args)
                     shown += 1
                 if shown == parsed_args.count or (deadline is not None and time.monotonic() >= deadline):
                     break
-        except KeyboardInterrupt:
-            return 0
-        return 0 if shown else self.nothing()
+            if not shown:
+                return self.nothing()
+        return 0
 
     def _messages(self, parsed_args: argparse.Namespace, deadline: float | None) -> Iterator[Message]:
         admin, connection = self.cluster(parsed_args)

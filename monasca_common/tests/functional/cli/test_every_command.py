@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command on a cluster without topics, and a service that refuses to start."""
+
+import types
+
+import fixtures
+
+from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+
+_LETTERS = "metrics.dlq"
+
+
+class TestEveryCommand(ClusterCommandCase):
+    broker_settings = types.MappingProxyType({"log.cleaner.threads": "3"})  # a cluster without topics of other tests
+
+    def configure(self, text):
+        servers = self.cluster.direct_options()["bootstrap.servers"]
+        given = f"[kafka]\nbootstrap_servers = {servers}\n{text}"
+        self.config = self.create_tempfiles([(self.id(), given)], ".conf")[0]
+
+    def configure_with_database(self, text=""):
+        path = self.useFixture(fixtures.TempDir()).join("rows.sqlite")
+        self.configure(f"[database]\nconnection = sqlite:///{path}\n{text}")
+
+    def test_without_topics_each_says_what_is_missing(self):
+        self.configure_with_database()
+        self.wait_until(lambda: not [name for name in self.admin.partition_counts() if name[:2] != "__"], "no topics")
+        counting = self.start("audit", "count")
+        for line, status, said in (
+            ("durability check --topic x", 2, "x: there is no such topic"),
+            ("topic list -f json", 0, "[]"),
+            ("topic list --name x", 3, "x: there is no such topic"),
+            ("topic show x", 2, "x: there is no such topic"),
+            ("topic tail x", 2, "x: there is no such topic"),
+            ("topic sample x", 2, "x: there is no such topic"),
+            ("topic create x --partitions 1 --dry-run", 0, "x: it would be created"),
+            ("lag list --group g", 2, "g: the cluster has no such group"),
+            ("lag show --group g", 2, "g: this group has no offset in any topic"),
+            ("lag watch --looks 1", 0, "without a history"),
+            ("offsets show --group g --topic x --kept-in kafka", 1, "there is no topic 'x'"),
+            ("offsets reset --group g --topic x --kept-in kafka --to-latest --execute", 1, "there is no topic 'x'"),
+            ("dlq list", 0, f"{_LETTERS}: there is no such topic"),
+            ("dlq list --reason x", 3, "no letter that waits is selected"),
+            ("dlq show metrics.dlq/0/0", 1, f"{_LETTERS}: there is no such topic"),
+            ("dlq replay --execute", 0, f"{_LETTERS}: there is no such topic"),
+            ("dlq purge --all --yes", 3, "no letter is selected"),
+            ("audit show", 2, "'monasca-audit', which does not exist"),
+            ("audit watch --looks 1", 2, "'monasca-audit', which does not exist"),
+            ("balance --topic x", 3, "x: there is no such topic"),
+        ):
+            found, out, err = self.run_command(*line.split())
+            self.assertEqual((status, True), (found, said in out + err), (line, out, err))
+        _, err = counting.communicate(timeout=SECONDS)
+        self.assertEqual((1, True), (counting.returncode, "there are no topics to count" in err), err)
+
+    def test_a_service_refuses_to_start_where_a_topic_has_one_copy(self):
+        self.cluster.create_topic("metrics", 1)
+        self.addCleanup(self.admin.delete_topic, "metrics")
+        self.configure_with_database("[monitoring]\ndurability_check = refuse\n")
+        persister = self.start("persister")
+        out, err = persister.communicate(timeout=SECONDS)
+        self.assertEqual((1, ""), (persister.returncode, out), err)
+        for part in ("topic metrics: there is one copy of each message", "durability_check in group [monitoring]"):
+            self.assertIn(part, err)
