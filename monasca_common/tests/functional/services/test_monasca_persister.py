@@ -117,9 +117,9 @@ class MonascaPersisterTest(PersisterServiceCase):
         persister = self.start_persister(relay, has_alarms=True)
         self.wait_for(range(2000))
         self.wait_for(range(70), "alarm_state_history")
+        self.assertEqual(0, persister.terminate())  # what InfluxDB has stored, it has also answered then
         self.assertEqual({1}, set(relay.lines().values()))
         self.assertEqual(2070, len(relay.lines()))
-        self.assertEqual(0, persister.terminate())
 
     def test_killed_between_write_and_commit_it_writes_that_batch_again_and_loses_nothing(self):
         relay = self.relay()
