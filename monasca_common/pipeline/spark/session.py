@@ -49,6 +49,7 @@ logger.parquet.name = org.apache.parquet.CorruptStatistics
 logger.parquet.level = error
 """
 _FOLDER = "monasca-spark-"
+_JAVA_END_SECONDS = 10.0
 _JAVA_OPTIONS, _GATEWAY = "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"
 _TRACE = "Traceback (most recent call last):"
 _CAUSE = "Caused by: "
@@ -110,6 +111,20 @@ def _start_java(options: Mapping[str, str]) -> None:
         changes = {"PYSPARK_SUBMIT_ARGS": f"{shlex.join(arguments)} {given}", _JAVA_OPTIONS: _java_options(folder)}
         with _changed_environment(changes):
             SparkContext._ensure_initialized()
+    gateway: Any = SparkContext._gateway
+    lifetime.callback(_end_java, gateway.proc)
+
+
+def _end_java(java: subprocess.Popen[bytes]) -> None:
+    """Java ends with its standard input. It is waited for, because it still uses its folder, and because whoever has
+    seen a job end expects nothing of it to run."""
+    if java.stdin is not None:
+        java.stdin.close()
+    try:
+        java.wait(_JAVA_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        java.kill()
+        java.wait()
 
 
 @contextlib.contextmanager

@@ -165,12 +165,16 @@ class ConfigurationTest(base.BaseTestCase):
                 built["it"] = True
                 raise OSError("enough")
 
+        def start_java(*_):
+            pyspark.SparkContext._gateway = mock.Mock()
+
         java = mock.Mock()
         properties["jars"] = fetched
         java.java.lang.System.getProperty = lambda name: properties.get(name.rpartition(".")[2])
         for name, value in (
             ("pyspark.sql.SparkSession.builder", Builder()),
-            ("pyspark.SparkContext._ensure_initialized", lambda *_: None),
+            ("pyspark.SparkContext._gateway", None),
+            ("pyspark.SparkContext._ensure_initialized", start_java),
             ("pyspark.SparkContext._jvm", java),
             ("monasca_common.pipeline.spark.session.check_installed", lambda: None),
         ):

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a process leaves behind that had a session of Spark."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import fixtures
+import psutil
+from oslotest import base
+
+_PROGRAM = """
+from pyspark import SparkContext
+from monasca_common.pipeline.settings import SparkSettings
+from monasca_common.pipeline.spark import session
+
+session.open_session(SparkSettings("local[1]"), "ends")
+print(SparkContext._gateway.proc.pid)
+"""
+
+
+class SessionEndTest(base.BaseTestCase):
+    TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
+
+    def test_java_and_its_folder_are_gone_when_the_process_has_ended(self):
+        home = self.useFixture(fixtures.TempDir()).path
+        self.useFixture(fixtures.EnvironmentVariable("TMPDIR", home))
+
+        done = subprocess.run([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, check=True)
+
+        self.assertFalse(psutil.pid_exists(int(done.stdout)))
+        self.assertEqual([], list(Path(home).glob("monasca-spark-*")))
