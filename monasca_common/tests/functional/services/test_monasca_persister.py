@@ -95,7 +95,13 @@ class PersisterServiceCase(ServiceCase):
 
     def wait_for(self, numbers, series="cpu.percent"):
         wanted = sorted(numbers)
-        self.wait_until(lambda: self.stored(series) == wanted, f"{len(wanted)} points of {series}")
+
+        def what():
+            stored = self.stored(series)
+            missing, others = sorted(set(wanted) - set(stored)), sorted(set(stored) - set(wanted))
+            return f"{len(wanted)} points of {series}; missing: {missing}, beyond them: {others}"
+
+        self.wait_until(lambda: self.stored(series) == wanted, what)
 
     def flow_until(self, condition, what):
         """More and more metrics, until it comes about."""
