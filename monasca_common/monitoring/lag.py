@@ -8,9 +8,13 @@ hour is not. So the verdict looks at how commits and lag moved over a window. Ti
 from __future__ import annotations
 
 import enum
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+# A pause is long when it is so many times longer than the window's time, and than the usual time between two commits.
+_LONG_PAUSE = 10
 
 
 class LagStatus(enum.Enum):
@@ -51,7 +55,9 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class LogLook:
     """What was seen of a partition at one time: where its log began and ended, and the group's ``position`` (``None``:
-    it had committed none). ``is_unread``: whether a message was left for the group to read.
+    it had committed none). ``is_unread``: whether a message was left for the group to read. ``read_to``: up to where
+    nothing was left to read: beyond the position where only markers of transactions follow it, and not beyond what was
+    deleted before it was read.
     """
 
     time_ms: int
@@ -59,6 +65,7 @@ class LogLook:
     end: int
     position: int | None
     is_unread: bool
+    read_to: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,7 @@ class LagVerdict:
 
 
 def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagVerdict:
-    recent = state.commits[-window.commits :]
+    recent = _recent(state.commits, window)
     position = recent[-1].offset if recent else expected_start(state.first, state.looks)
     is_unread = state.unread_since_ms is not None
     messages = max(0, state.end - max(position, state.first)) if is_unread else 0
@@ -114,7 +121,7 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
         status=LagStatus.WARNING if truncated and status is LagStatus.OK else status,
         messages=messages,
         seconds=max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0,
-        deleted=max(0, state.first - _read_to(state, position)),
+        deleted=max(0, state.first - _known_read_to(state, position)),
         headroom_seconds=_headroom(state, position, now_ms),
         completeness=min(1.0, max(len(recent), len(state.looks)) / window.commits),
         truncated=truncated,
@@ -125,6 +132,14 @@ def expected_start(first: int, looks: Sequence[LogLook]) -> int:
     """Where a group that has committed nothing begins: at the end that its log had when the group was first seen,
     because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history."""
     return looks[0].end if looks else first
+
+
+def read_to(state: PartitionState) -> int:
+    """Up to where nothing is left to read now. What was deleted unread stays unread until the group commits beyond it,
+    also where the rest of the log is empty."""
+    position = state.commits[-1].offset if state.commits else expected_start(state.first, state.looks)
+    known = _known_read_to(state, position)
+    return known if state.unread_since_ms is not None or state.first > known else max(known, state.end)
 
 
 def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
@@ -143,21 +158,30 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
     )
 
 
+def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
+    """Those that the window is made of: none from before a pause that is far longer than what the consumer usually
+    takes. Otherwise one that reads again after a weekend, and dies, would have the weekend's time until it is judged.
+    """
+    recent = commits[-window.commits :]
+    gaps = [later.time_ms - earlier.time_ms for earlier, later in pairwise(recent)]
+    usual_ms = max(window.seconds * 1000, statistics.median_low(gaps)) if gaps else 0
+    pauses = [number for number, gap in enumerate(gaps, 1) if gap > _LONG_PAUSE * usual_ms]
+    return recent[max(pauses, default=0) :]
+
+
 def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> LagStatus:
     """Of a partition with unread messages. A consumer that stopped has stopped, whatever it did before."""
     if _has_stopped(state, recent, now_ms, window):
         return LagStatus.STOP
     if not recent:
         return LagStatus.OK
-    if _has_gone_back(recent):
+    if _has_gone_back(state.commits[-window.commits :]):
         return LagStatus.REWIND
     if any(commit.lag == 0 for commit in recent) or not _is_long_enough(recent, window):
         return LagStatus.OK
     if all(commit.offset == recent[0].offset for commit in recent):
         return LagStatus.STALL
-    # A lag that is the same at every commit is that of a consumer which keeps pace.
-    grows = recent[-1].lag > recent[0].lag and all(later.lag >= earlier.lag for earlier, later in pairwise(recent))
-    return LagStatus.WARNING if grows else LagStatus.OK
+    return LagStatus.WARNING if _never_falls(recent) else LagStatus.OK
 
 
 def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> bool:
@@ -176,23 +200,29 @@ def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, w
     return bool(began) and now_ms - max(began) > span_ms
 
 
-def _has_gone_back(recent: Sequence[Commit]) -> bool:
+def _has_gone_back(commits: Sequence[Commit]) -> bool:
     """Its last offset is below one that it had before; one that caught up with it again has recovered."""
-    return recent[-1].offset < max(commit.offset for commit in recent)
+    return commits[-1].offset < max(commit.offset for commit in commits)
+
+
+def _never_falls(recent: Sequence[Commit]) -> bool:
+    """A lag that is the same at every commit, and no more than what is read in the time of the window, is that of a
+    consumer which keeps pace at a distance."""
+    read, behind = recent[-1].offset - recent[0].offset, recent[-1].lag
+    falls = any(later.lag < earlier.lag for earlier, later in pairwise(recent))
+    return not falls and (behind > recent[0].lag or behind > read)
 
 
 def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:
     return len(recent) > 1 and recent[-1].time_ms - recent[0].time_ms >= window.seconds * 1000
 
 
-def _read_to(state: PartitionState, position: int) -> int:
-    """Up to where nothing is left to read: beyond the position where only markers of transactions follow it."""
-    ends = [
-        look.end
-        for look in state.looks
-        if not look.is_unread and look.position is not None and look.position <= position
-    ]
-    return max([position, *ends])
+def _known_read_to(state: PartitionState, position: int) -> int:
+    """As the last look had it; the position where there is none, or where the group has gone back since."""
+    last = state.looks[-1] if state.looks else None
+    if last is None or last.position is None or last.position > position:
+        return position
+    return max(position, last.read_to)
 
 
 def _headroom(state: PartitionState, position: int, now_ms: int) -> float | None:

@@ -28,6 +28,7 @@ from monasca_common.monitoring.lag import (
     LogLook,
     PartitionState,
     partition_lag,
+    read_to,
 )
 from monasca_common.monitoring.log_reading import LogReader
 
@@ -83,13 +84,14 @@ class _HistoryLag(msgspec.Struct, frozen=True):
 
 
 class _HistoryValue(msgspec.Struct, frozen=True):
-    """``commits``: time, offset, end. ``looks``: time, start, end, position, whether something was unread."""
+    """``commits``: time, offset, end. ``looks``: time, start, end, position, whether something was unread, and up to
+    where nothing was left to read."""
 
     version: int
     time_ms: int
     lag: _HistoryLag
     commits: tuple[tuple[int, int, int], ...] = ()
-    looks: tuple[tuple[int, int, int, int | None, bool], ...] = ()
+    looks: tuple[tuple[int, int, int, int | None, bool, int], ...] = ()
 
 
 class _HistorySurvey(msgspec.Struct, frozen=True):
@@ -151,7 +153,7 @@ def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> Partitio
     if position is None and not state.looks:
         # A group that is seen for the first time, and has committed nothing, may begin at the end of its log.
         state = replace(state, unread_since_ms=None)
-    look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None)
+    look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None, read_to(state))
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)
 
@@ -226,7 +228,9 @@ def _value(known: PartitionHistory) -> _HistoryValue:
         known.time_ms,
         _HistoryLag(status=known.lag.status.name, **lag),
         tuple((each.time_ms, each.offset, each.end) for each in known.commits),
-        tuple((each.time_ms, each.first, each.end, each.position, each.is_unread) for each in known.looks),
+        tuple(
+            (each.time_ms, each.first, each.end, each.position, each.is_unread, each.read_to) for each in known.looks
+        ),
     )
 
 

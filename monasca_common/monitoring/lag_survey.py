@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from monasca_common.kafka import Admin, AuthorizationError
 from monasca_common.kafka.message import TopicPartition
@@ -84,8 +85,9 @@ class LagSurvey:
             past, starts, partitions = pasts[group], starts_of[group], pasts[group].partitions
             unread = {each: times[each, at] for each, at in starts.items() if (each, at) in times}
             commits = {
-                each: spaced((*past.commits[each], *_newer(records[group, each], past.commits[each])), self._window)
-                or [CommitRecord(group, each, committed[each], since_ms)]  # at an unknown time, not later than that
+                each: self._known_commits(
+                    CommitRecord(group, each, committed[each], now_ms), records, past.commits[each], since_ms
+                )
                 for each in partitions
                 if each in committed
             }
@@ -127,6 +129,18 @@ class LagSurvey:
             if record is not None and record.group in groups:
                 found[record.group, record.partition].append(record)
         return found
+
+    def _known_commits(
+        self, current: CommitRecord, records: _Commits, known: Sequence[CommitRecord], since_ms: int
+    ) -> list[CommitRecord]:
+        """Those of the history and the newer ones of the topic. ``current``: the offset that the group has now.
+
+        It is ahead where a transaction that is open hides later records of the topic: then it counts as committed now.
+        """
+        kept = spaced((*known, *_newer(records[current.group, current.partition], known)), self._window)
+        if not kept:
+            return [replace(current, time_ms=since_ms)]  # at an unknown time, not later than that
+        return spaced((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
 
     def _unread_since(
         self, starts: Iterable[Mapping[TopicPartition, int]], logs: _LogSpans
@@ -222,7 +236,8 @@ class _GroupPast:
         """Where the log ended at that time; ``None``: no look knows."""
         if time_ms in self._ends[partition]:
             return self._ends[partition][time_ms]
-        now = LogLook(self._now_ms, self._logs.firsts[partition], self._logs.ends[partition], None, is_unread=True)
+        first, end = self._logs.firsts[partition], self._logs.ends[partition]
+        now = LogLook(self._now_ms, first, end, None, is_unread=True, read_to=first)
         return end_at((*self.looks[partition], now), time_ms, self._window)
 
 
@@ -245,18 +260,23 @@ def spaced(records: Sequence[CommitRecord], window: LagWindow) -> list[CommitRec
     """The last of them, so far from each other that they span the window; the newest always.
 
     A consumer that commits ten times a second would otherwise be judged by its last second. They are chosen from the
-    oldest on: so what was chosen stays, however often a look adds to it.
+    oldest on: so what was chosen stays, however often a look adds to it. The commit that a group went back from stays
+    as well: without it nobody could tell that it did.
     """
     least_ms = window.seconds * 1000 / max(1, window.commits - 2)
     kept: list[CommitRecord] = []
     for record in records:
         if record.offset is None:
             kept = []  # what was committed before is forgotten
-        elif len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms:
+        elif len(kept) > 1 and kept[-1].time_ms - kept[-2].time_ms < least_ms and not _goes_back(kept[-1], record):
             kept[-1] = record
         else:
             kept.append(record)
     return kept[-window.commits :]
+
+
+def _goes_back(record: CommitRecord, later: CommitRecord) -> bool:
+    return record.offset is not None and later.offset is not None and later.offset < record.offset
 
 
 def _newer(records: Sequence[CommitRecord], known: Sequence[CommitRecord]) -> list[CommitRecord]:

@@ -41,10 +41,27 @@ _CASES = {
     "the lag grows and rests": ([(10, 500), (20, 510), (30, 600), (40, 610)], LagStatus.WARNING),
     "the same offset, and a growing lag": ([(10, 500), (10, 600), (10, 700), (10, 900)], LagStatus.STALL),
     "the same offset, and the same lag": ([(10, 500), (10, 500), (10, 500), (10, 500)], LagStatus.STALL),
+    "it keeps pace, as far behind as what it has read": ([(10, 40), (20, 50), (30, 60), (40, 70)], LagStatus.OK),
+    "a lag that stays, and is more than what it reads": ([(10, 41), (20, 51), (30, 61), (40, 71)], LagStatus.WARNING),
+    "a million behind, and it stays so": ([(n, n + 1_000_000) for n in (10, 20, 30, 40)], LagStatus.WARNING),
     "it went back": ([(300, 500), (400, 500), (100, 500), (200, 500)], LagStatus.REWIND),
     "it went back and has recovered": ([(300, 500), (100, 500), (300, 500), (400, 500)], LagStatus.OK),
     "it went back just now": ([(300, 500), (400, 500), (450, 500), (100, 500)], LagStatus.REWIND),
     "it went back after it had read everything": ([(500, 500), (500, 500), (100, 500), (120, 500)], LagStatus.REWIND),
+}
+
+
+# Times of commits in minutes before now, how long messages wait in minutes, and the verdict: gaps of many lengths.
+_GAPS = {
+    "before the pause it does not count": ((3600, 3599, 3598, 2.5, 2.0), 2, LagStatus.STOP),
+    "it has read again for a window's time": ((3600, 3599, 1.5, 0.5), 10, LagStatus.OK),
+    "silent for longer than between its only two commits": ((30, 20), 21, LagStatus.STOP),
+    "two commits of one pace": ((120, 60), 59, LagStatus.OK),
+    "an hourly job has an hour's time for each commit": ((220, 160, 100, 40), 39, LagStatus.OK),
+    "an hourly job that has died": ((400, 340, 280, 220), 219, LagStatus.STOP),
+    "an hourly job after a weekend": ((4000, 3940, 120, 60), 59, LagStatus.OK),
+    "a pause that is not long": ((30, 29.5, 29, 20), 19, LagStatus.STOP),
+    "a commit that comes late once": ((10, 9, 8, 1.5), 1.5, LagStatus.OK),
 }
 
 
@@ -53,6 +70,20 @@ class TestStatus(base.BaseTestCase):
         for name, (moves, expected) in _CASES.items():
             with self.subTest(name):
                 self.assertEqual(expected, _judged(_state(_commits(*moves))).status)
+
+    def test_pauses_between_commits_say_how_long_silence_may_last(self):
+        for name, (minutes_ago, waiting, expected) in _GAPS.items():
+            with self.subTest(name):
+                commits = tuple(
+                    Commit(_NOW - round(ago * _MINUTE), 100 * number, 100 * number + 50)
+                    for number, ago in enumerate(minutes_ago)
+                )
+                state = _state(commits, unread_since_ms=_NOW - round(waiting * _MINUTE))
+                self.assertEqual(expected, _judged(state).status)
+
+    def test_only_what_follows_a_long_pause_makes_the_window_complete(self):
+        commits = tuple(Commit(_NOW - minutes * _MINUTE, 5, 9) for minutes in (3600, 3599, 3598, 2))
+        self.assertEqual(0.25, _judged(_state(commits)).completeness)
 
     def test_nothing_unread_is_well_whatever_came_before(self):
         for name, (moves, _) in _CASES.items():
@@ -100,8 +131,9 @@ class TestStatus(base.BaseTestCase):
         self.assertEqual((LagStatus.WARNING, 0, 100), (lag.status, lag.messages, lag.truncated))
 
 
-def _look(minutes_ago, end, position, *, first=0, is_unread=True):
-    return LogLook(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread)
+def _look(minutes_ago, end, position, *, first=0, is_unread=True, read_to=None):
+    known = (position if is_unread else end) if read_to is None else read_to
+    return LogLook(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread, known or 0)
 
 
 class TestHistory(base.BaseTestCase):
@@ -146,10 +178,10 @@ class TestHistory(base.BaseTestCase):
         self.assertEqual(LagStatus.STOP, _judged(unread).status)
 
     def test_markers_of_transactions_that_retention_removes_are_not_deleted_messages(self):
-        read, unread = _look(5, 500, 498, is_unread=False), _look(1, 600, 498)
+        read, unread = _look(5, 500, 498, is_unread=False), _look(1, 600, 498, read_to=500)
         cases = {
             "a marker was all that was left": (498, 500, (read,), 0),
-            "and messages after it": (498, 520, (read, unread), 20),
+            "and messages after it": (498, 520, (unread,), 20),
             "nobody knows": (498, 500, (), 2),
             "messages were left": (498, 500, (_look(5, 500, 498),), 2),
             "the group has gone back since": (400, 500, (read,), 100),

@@ -55,7 +55,7 @@ class TestTopic(base.BaseTestCase):
                     "truncated": 0,
                 },
                 "commits": [[NOW - 9000, 20, 30]],
-                "looks": [[NOW, 0, 50, 20, True]],
+                "looks": [[NOW, 0, 50, 20, True, 20]],
             },
             json.loads(value),
         )
@@ -90,17 +90,17 @@ class TestTopic(base.BaseTestCase):
 class TestLooks(base.BaseTestCase):
     def looks(self, *changes):
         """One a second; each change is (first, end, position, is_unread)."""
-        return tuple(LogLook(NOW + 1000 * number, *change) for number, change in enumerate(changes))
+        return tuple(LogLook(NOW + 1000 * number, *change, read_to=0) for number, change in enumerate(changes))
 
     def test_looks_of_a_window_are_kept_and_no_more(self):
-        looks = tuple(LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True) for number in range(600))
+        looks = tuple(LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0) for number in range(600))
         kept = kept_looks(looks, WINDOW)
         self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
 
     def test_looks_that_come_fast_are_kept_as_those_that_come_slowly(self):
         kept = ()
         for number in range(600):
-            kept = kept_looks((*kept, LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True)), WINDOW)
+            kept = kept_looks((*kept, LogLook(NOW + 1000 * number, 0, number, 0, is_unread=True, read_to=0)), WINDOW)
 
         self.assertEqual([510, 540, 570, 599], [look.end for look in kept])
 
@@ -116,7 +116,7 @@ class TestLooks(base.BaseTestCase):
     def test_the_first_look_stays_until_the_group_commits(self):
         never = self.looks(*[(0, 10, None, True)] * 600)
         self.assertEqual(never[0], kept_looks(never, WINDOW)[0])
-        committed = (*never, LogLook(NOW + 600_000, 0, 10, 10, is_unread=True))
+        committed = (*never, LogLook(NOW + 600_000, 0, 10, 10, is_unread=True, read_to=0))
         self.assertNotEqual(never[0], kept_looks(committed, WINDOW)[0])
 
     def test_an_end_between_two_looks_lies_between_theirs(self):
@@ -126,7 +126,10 @@ class TestLooks(base.BaseTestCase):
 
     def test_an_end_between_looks_that_are_far_apart_is_known_where_the_log_did_not_grow(self):
         for end, expected in ((200, None), (100, 100)):
-            looks = (LogLook(NOW, 0, 100, 0, is_unread=True), LogLook(NOW + 60_001, 0, end, 0, is_unread=True))
+            looks = (
+                LogLook(NOW, 0, 100, 0, is_unread=True, read_to=0),
+                LogLook(NOW + 60_001, 0, end, 0, is_unread=True, read_to=0),
+            )
             self.assertEqual(expected, end_at(looks, NOW + 30_000, WINDOW))
 
 
@@ -135,6 +138,38 @@ class TestVerdict(base.BaseTestCase):
         state = replace(UNREAD, unread_since_ms=NOW - 90_000, commits=(Commit(NOW - 90_000, 20, 30),))
         known = following({"g": {TP: state}}, NOW, WINDOW).groups["g"][TP]
         self.assertEqual((LagStatus.STOP, NOW), (known.lag.status, known.time_ms))
+
+    def test_what_expired_unread_is_told_until_the_group_has_passed_it(self):
+        """All that was unread is deleted, and then messages come again."""
+        known = following({"g": {TP: replace(UNREAD, first=0, end=50)}}, NOW, WINDOW).of("g", TP)
+        found = []
+        for number, (first, end, offset, unread) in enumerate(
+            [(50, 50, 20, None), (50, 50, 20, None), (50, 90, 20, NOW), (60, 90, 20, NOW), (60, 90, 70, NOW)], 1
+        ):
+            commits = (Commit(NOW - 9000, offset, offset),)
+            state = PartitionState(first, end, commits, unread, 3_600_000, looks=known.looks)
+            known = following({"g": {TP: state}}, NOW + 100_000 * number, WINDOW).of("g", TP)
+            found.append(known.lag.deleted)
+        self.assertEqual([30, 30, 30, 40, 0], found)
+
+    def test_markers_stay_read_when_the_look_that_found_them_is_not_kept(self):
+        known = following({"g": {TP: replace(IDLE, commits=(Commit(NOW - 9000, 48, 48),))}}, NOW, WINDOW).of("g", TP)
+        for number in range(1, 40):
+            state = PartitionState(0, 60, (Commit(NOW - 9000, 48, 48),), NOW, looks=known.looks)
+            known = following({"g": {TP: state}}, NOW + 20_000 * number, WINDOW).of("g", TP)
+        expired = PartitionState(50, 60, state.commits, NOW, looks=known.looks[-1:])
+        self.assertEqual(0, following({"g": {TP: expired}}, NOW + 900_000, WINDOW).of("g", TP).lag.deleted)
+
+    def test_a_partition_that_is_added_is_judged_by_what_comes_after_it_was_first_seen(self):
+        """The group has commits of the other partition, and nobody reads the new one."""
+        added, looks = PartitionState(0, 5, (), NOW - 1000), ()
+        found = []
+        for seconds, end, unread in ((0, 5, NOW - 1000), (30, 9, NOW + 10_000), (80, 12, NOW + 10_000)):
+            states = {TP: IDLE, OTHER: replace(added, end=end, unread_since_ms=unread, looks=looks)}
+            known = following({"g": states}, NOW + 1000 * seconds, WINDOW).of("g", OTHER)
+            looks = known.looks
+            found.append((known.lag.status, known.lag.messages))
+        self.assertEqual([(LagStatus.OK, 0), (LagStatus.OK, 4), (LagStatus.STOP, 7)], found)
 
     def test_a_group_that_never_committed_is_judged_by_what_comes_after_it_was_first_seen(self):
         new = replace(UNREAD, commits=(), unread_since_ms=NOW - 90_000)
