@@ -9,6 +9,7 @@ import getpass
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from oslo_config import cfg
 
@@ -44,6 +45,7 @@ class Dashboard(ServiceCommand):
         from monasca_common.monitoring.dashboard.panels import kafka_panels
         from monasca_common.monitoring.dashboard.server import DashboardServer
         from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
+        from monasca_common.monitoring.settings import lag_window
 
         def run(conf: cfg.ConfigOpts) -> None:
             settings = dashboard_settings(conf)
@@ -54,9 +56,12 @@ class Dashboard(ServiceCommand):
             login = login_of(settings, conf)
             audit = audit_settings(conf)
             letters = dead_letter_topics(parsed_args.config_file)
+            window = replace(lag_window(conf), seconds=settings.lag_window_seconds)
             DashboardServer(
                 settings,
-                lambda: kafka_panels(settings, lambda: plugins.load_admin(conf), connection, audit, letters, _now_ms),
+                lambda: kafka_panels(
+                    settings, lambda: plugins.load_admin(conf), connection, audit, letters, window, _now_ms
+                ),
                 login,
             ).run()
 

@@ -24,7 +24,7 @@ from monasca_common.monitoring.durability import (
 from monasca_common.monitoring.lag import LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import HISTORY_TOPIC
+from monasca_common.monitoring.settings import HISTORY_TOPIC, lag_window
 
 _READ_SECONDS = 30.0
 
@@ -56,12 +56,13 @@ class DurabilityCheck(ClusterCommand, Lister):
     ) -> tuple[tuple[str, ...], Iterator[tuple[str, str, str, str, str]]]:
         admin, connection = self.cluster(parsed_args)
         topics = topic_durability(admin, _chosen(admin, parsed_args.topic))
-        survey = LagSurvey(admin, connection, LagWindow(), timeout_seconds=_READ_SECONDS)
+        window = lag_window(self.read(parsed_args))
+        survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
         findings = [finding for topic in topics for finding in durability_findings(topic)]
         led = [topic for topic in topics if None not in topic.leaders]
         try:
             history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
-            findings += _late(survey, led, history or LagHistory())
+            findings += _late(survey, window, led, history or LagHistory())
         except TransportError as error:
             self.complain(f"how late consumers are is not known: {error}")
             self._is_error = True
@@ -78,12 +79,14 @@ def _chosen(admin: Admin, wanted: Sequence[str] | None) -> list[str]:
     return sorted(wanted or there)
 
 
-def _late(survey: LagSurvey, topics: Sequence[TopicDurability], history: LagHistory) -> Iterator[Finding]:
+def _late(
+    survey: LagSurvey, window: LagWindow, topics: Sequence[TopicDurability], history: LagHistory
+) -> Iterator[Finding]:
     """Each group against each topic that it reads."""
     now_ms = round(time.time() * 1000)
     known = {topic.name: topic for topic in topics}
     states = survey.look(survey.groups(), now_ms, known.keys(), history)
-    for group, partitions in following(states, now_ms, LagWindow()).groups.items():
+    for group, partitions in following(states, now_ms, window).groups.items():
         lags = defaultdict(list)
         for partition, found in partitions.items():
             lags[partition.topic].append(found.lag)

@@ -9,6 +9,7 @@ import fnmatch
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from cliff.lister import Lister
@@ -23,7 +24,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import HISTORY_TOPIC
+from monasca_common.monitoring.settings import HISTORY_TOPIC, lag_window
 from monasca_common.storage import load_storage
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.settings import has_database
@@ -34,6 +35,8 @@ _FACTS = (
     "oldest_unread_seconds",
     "deleted_unread",
     "deleted_in_seconds",
+    "lost_in_seconds",
+    "expires_soon",
     "truncated",
     "window",
 )
@@ -67,7 +70,7 @@ class _LagCommand(ClusterCommand):
         return parser
 
     def survey(self, parsed_args: argparse.Namespace) -> Survey:
-        window = LagWindow(seconds=parsed_args.window_seconds)
+        window = replace(lag_window(self.read(parsed_args)), seconds=parsed_args.window_seconds)
         admin, connection = self.cluster(parsed_args)
         survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
         return Survey(survey, window, self._history(admin, connection, parsed_args.history_topic))
@@ -146,7 +149,8 @@ class LagList(_LagCommand, Lister):
 
     Status OK: it keeps up or catches up. WARNING: it moves, and its lag never falls. STALL: it commits the same offset
     again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. The exit status is 1
-    where a group has one of the last three, 2 where the brokers cannot be asked.
+    where a group has one of the last three, or loses unread messages to retention, now or soon, as [lag] least_headroom
+    says; 2 where the brokers cannot be asked.
     """
 
     _is_error = False
@@ -166,7 +170,7 @@ class LagList(_LagCommand, Lister):
         lags = survey.lags(survey.groups(parsed_args.group))
         self.tell_which_counts(parsed_args, lags)
         groups = {group: group_lag(partitions.values()) for group, partitions in lags.items()}
-        self._is_error = any(each.status.is_error for each in groups.values())
+        self._is_error = any(each.is_error for each in groups.values())
         rows = ((group, len(lags[group]), *_values(each)) for group, each in groups.items())
         return ("group", "partitions", *_FACTS), rows
 
@@ -193,15 +197,16 @@ class LagShow(_LagCommand, Lister):
                 f"--group {group}: this group has no offset in any topic: `monasca-common lag list` shows which have"
             )
         self.tell_which_counts(parsed_args, {group: partitions})
-        self._is_error = any(each.status.is_error for each in partitions.values())
+        self._is_error = any(each.is_error for each in partitions.values())
         rows = ((*partition, *_values(each)) for partition, each in partitions.items())
         return ("topic", "partition", *_FACTS), rows
 
 
 class LagWatch(_LagCommand):
-    """Look again and again, and print a line a group whenever its status changes; at first for each.
+    """Look again and again, and print a line a group whenever its status changes, or retention begins or ceases to
+    delete what it has not read; at first for each.
 
-    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found a group in error.
+    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where `lag list` would have 1 at the last look.
     """
 
     _is_error = False
@@ -226,15 +231,16 @@ class LagWatch(_LagCommand):
 
     def _watch(self, parsed_args: argparse.Namespace) -> None:
         survey = self.survey(parsed_args)
-        known: dict[str, str] = {}
+        known: dict[str, LagVerdict] = {}
         looks = 0
         while True:
             groups = {group: group_lag(each.values()) for group, each in _look(survey, parsed_args.group).items()}
             for group, lag in groups.items():
-                if known.get(group) != lag.status.name:
-                    self.print(_line(group, known.get(group), lag, as_json=parsed_args.json))
-            known = {group: lag.status.name for group, lag in groups.items()}
-            self._is_error = any(lag.status.is_error for lag in groups.values())
+                before = known.get(group)
+                if before is None or _news(before) != _news(lag):
+                    self.print(_line(group, before, lag, as_json=parsed_args.json))
+            known = groups
+            self._is_error = any(lag.is_error for lag in groups.values())
             looks += 1
             if looks == parsed_args.looks:
                 return
@@ -247,15 +253,25 @@ def _look(survey: Survey, pattern: str) -> _Lags:
 
 def _values(lag: LagVerdict) -> tuple[Any, ...]:
     """In the order of `_FACTS`."""
-    headroom = None if lag.headroom_seconds is None else round(lag.headroom_seconds)
+    headroom, lost = (None if each is None else round(each) for each in (lag.headroom_seconds, lag.lost_in_seconds))
     seconds, completeness = round(lag.seconds, 1), round(lag.completeness, 2)
-    return lag.status.name, lag.messages, seconds, lag.deleted, headroom, lag.truncated, completeness
+    facts = (lag.status.name, lag.messages, seconds, lag.deleted, headroom, lost, lag.expires_soon)
+    return *facts, lag.truncated, completeness
 
 
-def _line(group: str, before: str | None, lag: LagVerdict, *, as_json: bool) -> str:
+def _news(lag: LagVerdict) -> tuple[LagStatus, bool, bool]:
+    """What is told when it changes."""
+    return lag.status, lag.expires_soon, lag.deleted > 0
+
+
+def _line(group: str, before: LagVerdict | None, lag: LagVerdict, *, as_json: bool) -> str:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    former = None if before is None else before.status.name
     if as_json:
         facts: Mapping[str, Any] = dict(zip(_FACTS, _values(lag), strict=True))
-        return json.dumps({"time": now, "group": group, "before": before, **facts})
-    change = lag.status.name if before is None else f"{before} -> {lag.status.name}"
-    return f"{now} {group}: {change}: {lag.status.value}; {lag.messages:,} unread, the oldest {lag.seconds:.0f} s old"
+        return json.dumps({"time": now, "group": group, "before": former, **facts})
+    change = lag.status.name if former in (None, lag.status.name) else f"{former} -> {lag.status.name}"
+    lost = f"; {lag.deleted:,} were deleted unread" if lag.deleted else ""
+    soon = f"; retention deletes some unread in {lag.lost_in_seconds or 0:.0f} s" if lag.expires_soon else ""
+    unread = f"{lag.messages:,} unread, the oldest {lag.seconds:.0f} s old"
+    return f"{now} {group}: {change}: {lag.status.value}; {unread}{lost}{soon}"

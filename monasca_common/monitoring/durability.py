@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from monasca_common.kafka import Admin
 from monasca_common.monitoring.lag import LagVerdict
 
-_LEAST_HEADROOM = 0.25  # of the time that a message is kept
-
 
 class Severity(enum.Enum):
     """The value says what it means."""
@@ -93,14 +91,12 @@ def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Find
             (),
             f"{text}retention.ms or retention.bytes, and see `lag show`",
         )
-    elif lag.headroom_seconds is not None:
-        kept_seconds = lag.seconds + lag.headroom_seconds  # how long the oldest unread message is there in all
-        if lag.headroom_seconds < _LEAST_HEADROOM * kept_seconds or not kept_seconds:
-            text = (
-                f"group {group} has not read messages that retention removes in {lag.headroom_seconds:,.0f} s: raise "
-                "retention.ms or retention.bytes now, then make the group faster"
-            )
-            yield Finding(topic, Severity.WARNING, "retention_near", (), text)
+    elif lag.expires_soon:
+        text = (
+            f"group {group} reads so slowly that retention removes messages unread in {lag.lost_in_seconds or 0:,.0f} "
+            "s: raise retention.ms or retention.bytes now, then make the group faster"
+        )
+        yield Finding(topic, Severity.WARNING, "retention_near", (), text)
 
 
 def _settings(topic: TopicDurability) -> Iterator[Finding]:

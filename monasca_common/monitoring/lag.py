@@ -33,10 +33,14 @@ class LagStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LagWindow:
-    """``commits``: how many make a complete window. ``seconds``: how long a consumer may take before it is judged."""
+    """``commits``: how many make a complete window. ``seconds``: how long a consumer may take before it is judged.
+    ``least_headroom``: 0 to 1; messages expire soon when no more than this part of the time that they are kept is left
+    until one of them is deleted unread.
+    """
 
     commits: int = 10
     seconds: float = 60.0
+    least_headroom: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ class LagVerdict:
     ``deleted``: messages that retention removed before they were read. ``headroom_seconds``: how long until it removes
     the oldest unread one if nobody reads it; ``None`` where nothing is unread, or nothing is known to be removed.
     ``completeness``: 0 to 1, how much of the window is known. ``truncated``: offsets that the group has committed and
-    the log no longer has: an unclean election threw messages away, or the topic was recreated.
+    the log no longer has: an unclean election threw messages away, or the topic was recreated. ``lost_in_seconds``:
+    how long until retention removes an unread message if the group reads on as fast as in the window; ``None`` also
+    where it reads faster than retention follows. ``expires_soon``: whether that is near.
     """
 
     status: LagStatus
@@ -108,6 +114,13 @@ class LagVerdict:
     headroom_seconds: float | None
     completeness: float
     truncated: int = 0
+    lost_in_seconds: float | None = None
+    expires_soon: bool = False
+
+    @property
+    def is_error(self) -> bool:
+        """Whether somebody has to do something now, lest messages are lost, or because they are."""
+        return self.status.is_error or self.expires_soon or bool(self.deleted)
 
 
 def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagVerdict:
@@ -117,14 +130,20 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     messages = max(0, state.end - max(position, state.first)) if is_unread else 0
     truncated = max(0, position - max(state.end, state.written_end or 0))
     status = _status(state, recent, now_ms, window) if is_unread else LagStatus.OK
+    seconds = max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0
+    removals = _removals(state, position, messages, now_ms) if is_unread else []
+    headroom_ms = min((each.in_ms for each in removals), default=None)
+    lost_in_ms = _lost_in_ms(removals, 0.0 if status is LagStatus.STOP else _read_per_ms(recent, now_ms))
     return LagVerdict(
         status=LagStatus.WARNING if truncated and status is LagStatus.OK else status,
         messages=messages,
-        seconds=max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0,
+        seconds=seconds,
         deleted=max(0, state.first - _known_read_to(state, position)),
-        headroom_seconds=_headroom(state, position, now_ms),
+        headroom_seconds=None if headroom_ms is None else headroom_ms / 1000,
         completeness=min(1.0, max(len(recent), len(state.looks)) / window.commits),
         truncated=truncated,
+        lost_in_seconds=None if lost_in_ms is None else lost_in_ms / 1000,
+        expires_soon=_expires_soon(lost_in_ms, headroom_ms, seconds, window),
     )
 
 
@@ -147,6 +166,7 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
     parts = list(partitions)
     order = list(LagStatus)
     rooms = [each.headroom_seconds for each in parts if each.headroom_seconds is not None]
+    losses = [each.lost_in_seconds for each in parts if each.lost_in_seconds is not None]
     return LagVerdict(
         status=max((each.status for each in parts), key=order.index, default=LagStatus.OK),
         messages=sum(each.messages for each in parts),
@@ -155,6 +175,8 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
         headroom_seconds=min(rooms, default=None),
         completeness=min((each.completeness for each in parts), default=1.0),
         truncated=sum(each.truncated for each in parts),
+        lost_in_seconds=min(losses, default=None),
+        expires_soon=any(each.expires_soon for each in parts),
     )
 
 
@@ -225,24 +247,72 @@ def _known_read_to(state: PartitionState, position: int) -> int:
     return max(position, last.read_to)
 
 
-def _headroom(state: PartitionState, position: int, now_ms: int) -> float | None:
-    """At least: a broker removes whole segments, by the newest message in each."""
-    if state.unread_since_ms is None:
-        return None
-    rooms = []
-    if state.retention_ms is not None:
-        rooms.append(max(0, state.unread_since_ms + state.retention_ms - now_ms) / 1000)
-    by_size = _headroom_by_size(state, position, now_ms) if state.is_size_limited else None
-    return min([*rooms, by_size] if by_size is not None else rooms, default=None)
+_Seen = tuple[int, int, int]  # of a log: when, its start, its end
 
 
-def _headroom_by_size(state: PartitionState, position: int, now_ms: int) -> float | None:
+@dataclass(frozen=True, slots=True)
+class _Removal:
+    """How long at least until retention reaches the position, and how many offsets it then goes on by."""
+
+    in_ms: float
+    per_ms: float
+
+
+def _removals(state: PartitionState, position: int, messages: int, now_ms: int) -> list[_Removal]:
+    """By time, and by size, as far as they are known. A broker removes whole segments, by the newest message in each,
+    so each of them may come later."""
+    found = []
+    if state.retention_ms is not None and state.unread_since_ms is not None:
+        age_ms = max(1, now_ms - state.unread_since_ms)
+        in_ms = max(0, state.unread_since_ms + state.retention_ms - now_ms)
+        found.append(_Removal(in_ms, messages / age_ms))
+    by_size = _removal_by_size(state, position, now_ms) if state.is_size_limited else None
+    return found if by_size is None else [*found, by_size]
+
+
+def _removal_by_size(state: PartitionState, position: int, now_ms: int) -> _Removal | None:
     """How long until the log's start reaches the position at the speed at which it was seen to move. It moves by whole
     segments, so the next move is the nearer the longer ago the last one was."""
-    starts = [*((look.time_ms, look.first) for look in state.looks), (now_ms, state.first)]
-    moved = [later for earlier, later in pairwise(starts) if later[1] > earlier[1]]
-    since_ms = now_ms - starts[0][0]
-    if not moved or since_ms <= 0:
+    seen = [*((look.time_ms, look.first, look.end) for look in state.looks), (now_ms, state.first, state.end)]
+    moves = [(before, after) for before, after in pairwise(seen) if after[1] > before[1]]
+    per_ms = _start_per_ms(moves, state.end, now_ms) if moves else 0.0
+    if not per_ms:
         return None
-    to_go_ms = max(0, position - state.first) * since_ms / (state.first - starts[0][1])
-    return max(0.0, to_go_ms - (now_ms - moved[-1][0])) / 1000
+    (_, former, _), (moved_ms, first, _) = moves[-1]
+    since_ms = min(now_ms - moved_ms, (first - former) / per_ms)
+    return _Removal(max(0.0, max(0, position - state.first) / per_ms - since_ms), per_ms)
+
+
+def _start_per_ms(moves: Sequence[tuple[_Seen, _Seen]], end: int, now_ms: int) -> float:
+    """The greatest speed of the log's start from one of its moves to the last: so a burst counts at once, and a pause
+    before it hides nothing. That there was no move for longer than usual makes it slower. ``moves``: what was seen
+    before and after each."""
+    last_ms, last, _ = moves[-1][1]
+    speeds = []
+    for later, (_, (time_ms, first, _)) in enumerate(reversed(moves[:-1]), 1):
+        usual_ms = (last_ms - time_ms) / later
+        speeds.append((last - first) / (max(last_ms, now_ms - usual_ms) - time_ms))
+    if speeds:
+        return max(speeds)
+    # One move has no speed. But the log is full, and loses at its start what it gains at its end.
+    time_ms, _, former_end = moves[0][0]
+    return max(0, end - former_end) / max(1, now_ms - time_ms)
+
+
+def _read_per_ms(recent: Sequence[Commit], now_ms: int) -> float:
+    """How many offsets the group reads, from the window's first commit until now."""
+    if len(recent) < 2:
+        return 0.0
+    return max(0, recent[-1].offset - recent[0].offset) / max(1, now_ms - recent[0].time_ms)
+
+
+def _lost_in_ms(removals: Iterable[_Removal], read_per_ms: float) -> float | None:
+    """When the first removal overtakes a group that reads at this speed; ``None``: none does."""
+    times = [each.in_ms / (1 - read_per_ms / each.per_ms) for each in removals if each.per_ms > read_per_ms]
+    return min(times, default=None)
+
+
+def _expires_soon(lost_in_ms: float | None, headroom_ms: float | None, age_seconds: float, window: LagWindow) -> bool:
+    if lost_in_ms is None or headroom_ms is None:
+        return False
+    return lost_in_ms <= window.least_headroom * (age_seconds * 1000 + headroom_ms)

@@ -81,6 +81,8 @@ class _HistoryLag(msgspec.Struct, frozen=True):
     headroom_seconds: float | None
     completeness: float
     truncated: int = 0
+    lost_in_seconds: float | None = None
+    expires_soon: bool = False
 
 
 class _HistoryValue(msgspec.Struct, frozen=True):

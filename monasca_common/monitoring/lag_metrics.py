@@ -28,6 +28,16 @@ _FIGURES: tuple[tuple[str, str, Callable[[LagVerdict], float | None]], ...] = (
         "How long until retention removes the oldest unread message",
         lambda lag: lag.headroom_seconds,
     ),
+    (
+        "lost_in_seconds",
+        "How long until retention removes an unread message at the speed at which the group reads",
+        lambda lag: lag.lost_in_seconds,
+    ),
+    (
+        "expires_soon",
+        "1 where little of the time is left in which unread messages are kept",
+        lambda lag: lag.expires_soon,
+    ),
     ("completeness", "How much of the window is known, 0 to 1", lambda lag: lag.completeness),
 )
 _PARTITION = ("group", "topic", "partition")

@@ -57,7 +57,8 @@ class LagService:
         self._admin = admin
         self._clock = clock or SystemClock()
         self._open_kept = open_kept
-        self._survey = LagSurvey(admin, settings.connection, settings.window, timeout_seconds=settings.read_seconds)
+        self._window = settings.judging.window
+        self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=settings.read_seconds)
         self._stopping = threading.Event()
         self._turn = LoopTurn(self._clock)
         self._history: LagHistory | None = None
@@ -105,7 +106,7 @@ class LagService:
         before = self._history if self._history is not None else self._read()
         now_ms = self._clock.time_ms()
         groups = [group for group in self._survey.groups() if self._settings.watches(group)]
-        found = following(self._survey.look(groups, now_ms, history=before), now_ms, self._settings.window)
+        found = following(self._survey.look(groups, now_ms, history=before), now_ms, self._window)
         self._report(before, found)
         self._history = found
         self.metrics.completed(found, self._clock.monotonic() - began)

@@ -65,6 +65,34 @@ class StatusSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgingSettings:
+    """When a consumer is judged, and how."""
+
+    window_seconds: float = option(
+        60.0,
+        minimum=1.0,
+        maximum=86_400.0,
+        unit="seconds",
+        help="How long a consumer may be silent, or late, before it is judged. Too small: pauses look like faults. Too "
+        "large: faults are reported late.",
+    )
+    least_headroom: float = option(
+        0.25,
+        minimum=0.0,
+        maximum=1.0,
+        unit="part of the time",
+        help="Unread messages expire soon when no more than this part of the time that Kafka keeps them is left until "
+        "one of them is deleted unread, at the speed at which their group reads: 0.25 is a quarter. `monasca-common "
+        "lag`, `durability check`, the dashboard and the alert MonascaUnreadExpires go by it. Too small: nobody has "
+        "the time to do something. Too large: groups that are slow on purpose look like faults.",
+    )
+
+    @property
+    def window(self) -> LagWindow:
+        return LagWindow(seconds=self.window_seconds, least_headroom=self.least_headroom)
+
+
+@dataclass(frozen=True, slots=True)
 class LagSettings:
     """The settings of the service of lag. ``groups``: patterns of names. ``topic``: has the history."""
 
@@ -79,14 +107,7 @@ class LagSettings:
         help="The time from one survey of all groups to the next. Too small: brokers are asked all the time. Too "
         "large: faults are reported late, and less is known of the ends of logs.",
     )
-    window_seconds: float = option(
-        60.0,
-        minimum=1.0,
-        maximum=86_400.0,
-        unit="seconds",
-        help="How long a consumer may be silent, or late, before it is judged. Too small: pauses look like faults. Too "
-        "large: faults are reported late.",
-    )
+    judging: JudgingSettings = field(default_factory=JudgingSettings, metadata=made_of(JudgingSettings))
     groups: tuple[str, ...] = option(
         ("*",),
         help="The consumer groups that are looked at, separated by commas; * and ? stand for other characters.",
@@ -112,10 +133,6 @@ class LagSettings:
         help="How long a survey may read the topic of commits, and the oldest unread messages. Too small: no survey "
         "of a large cluster is ever complete. Too large: a broker that is silent is reported late.",
     )
-
-    @property
-    def window(self) -> LagWindow:
-        return LagWindow(seconds=self.window_seconds)
 
     def watches(self, group: str) -> bool:
         return any(fnmatch.fnmatchcase(group, pattern) for pattern in self.groups)
@@ -152,7 +169,13 @@ def lag_settings(conf: cfg.ConfigOpts) -> LagSettings:
         connection=connection_settings(conf),
         producer=replace(producer_settings(conf), transactional_id=None),
         status=read.settings(StatusSettings),
+        judging=read.settings(JudgingSettings),
     )
+
+
+def lag_window(conf: cfg.ConfigOpts) -> LagWindow:
+    """As ``[lag]`` has it. Raises `ConfigurationError`, which names the option."""
+    return GroupReader(conf, _LAG).settings(JudgingSettings).window
 
 
 def start_check_settings(conf: cfg.ConfigOpts) -> StartCheckSettings:

@@ -26,15 +26,15 @@ from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, 
 from monasca_common.monitoring.lag_survey import LagSurvey
 
 _POINTS = 60
-_NEAR_SECONDS = 3600.0
 
 EMPTY = PanelView(
     "lag",
     "Consumers",
     "",
     "A group is as well as its worst partition. Unread counts offsets. Headroom is how long it takes at least until "
-    "retention deletes the oldest unread message; deleted is what it deleted unread. The line is the number of unread "
-    "messages at each of the last looks.",
+    "retention deletes the oldest unread message; deleted is what it deleted unread. A group that reads so slowly that "
+    "little of the time is left until it loses one is a warning. The line is the number of unread messages at each of "
+    "the last looks.",
 )
 _COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads per s", "Headroom", "Deleted", "Trend")
 _TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
@@ -143,9 +143,7 @@ def group_panel(group: GroupFigures) -> PanelView:
 def _tone(lag: LagVerdict) -> Tone:
     if lag.status.is_error or lag.deleted:
         return Tone.ERROR
-    if lag.headroom_seconds is not None and lag.headroom_seconds < _NEAR_SECONDS:
-        return Tone.WARNING
-    return _TONES[lag.status]
+    return Tone.WARNING if lag.expires_soon else _TONES[lag.status]
 
 
 def _concern(group: GroupFigures) -> Concern:
@@ -153,8 +151,8 @@ def _concern(group: GroupFigures) -> Concern:
     facts = [f"{group.name}: {lag.status.value}"] if lag.status is not LagStatus.OK else [group.name]
     facts += [f"{lag.messages:,} unread, the oldest {span(lag.seconds)} old"] if lag.messages else []
     facts += [f"{lag.deleted:,} were deleted unread"] if lag.deleted else []
-    if lag.headroom_seconds is not None and lag.headroom_seconds < _NEAR_SECONDS:
-        facts.append(f"retention deletes the oldest in {span(lag.headroom_seconds)}")
+    if lag.expires_soon:
+        facts.append(f"at its speed retention deletes some unread in {span(lag.lost_in_seconds or 0.0)}")
     return Concern(_tone(lag), "; ".join(facts))
 
 

@@ -123,10 +123,10 @@ def kafka_panels(
     connection: ConnectionSettings,
     audit: AuditSettings,
     dead_letter_topics: Iterable[str],
+    window: LagWindow,
     now_ms: Callable[[], int],
 ) -> Panels:
     """Of one cluster. Each source has clients of its own, so that none waits for another."""
-    window = LagWindow(seconds=settings.lag_window_seconds)
     timeout = settings.source_timeout_seconds
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:

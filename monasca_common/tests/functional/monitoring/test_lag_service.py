@@ -22,7 +22,7 @@ from monasca_common.monitoring.lag import LagStatus, LagWindow, partition_lag
 from monasca_common.monitoring.lag_history import read_history
 from monasca_common.monitoring.lag_service import LagService
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import LagSettings
+from monasca_common.monitoring.settings import JudgingSettings, LagSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
@@ -69,7 +69,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         settings = LagSettings(
             connection,
             ProducerSettings(connection),
-            window_seconds=self.window_seconds,
+            judging=JudgingSettings(window_seconds=self.window_seconds),
             groups=(self.group,),
             topic=self.history,
             read_seconds=SECONDS,

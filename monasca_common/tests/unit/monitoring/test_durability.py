@@ -55,22 +55,25 @@ class TestDurabilityFindings(base.BaseTestCase):
 
 
 class TestRetentionFindings(base.BaseTestCase):
-    def found(self, *, deleted=0, headroom_seconds=None, truncated=0):
-        """Of a topic that keeps messages for 1000 s, by its time or by its size."""
-        age_seconds = 1000.0 - (headroom_seconds or 0.0)
-        lag = LagVerdict(LagStatus.OK, 5, age_seconds, deleted, headroom_seconds, 1.0, truncated)
-        return [each.rule for each in retention_findings(_SOUND.name, "slow", lag)]
+    def found(self, *, deleted=0, headroom_seconds=None, truncated=0, expires_soon=False):
+        lag = LagVerdict(LagStatus.OK, 5, 10.0, deleted, headroom_seconds, 1.0, truncated, 2000.0, expires_soon)
+        return list(retention_findings(_SOUND.name, "slow", lag))
+
+    def rules(self, **facts):
+        return [each.rule for each in self.found(**facts)]
 
     def test_messages_that_were_removed_unread_are_an_error(self):
-        self.assertEqual(["deleted_unread"], self.found(deleted=3, headroom_seconds=0.0))
+        self.assertEqual(["deleted_unread"], self.rules(deleted=3, headroom_seconds=0.0, expires_soon=True))
 
-    def test_less_than_a_quarter_of_the_time_left_is_a_warning(self):
-        self.assertEqual([], self.found(headroom_seconds=250.0))
-        self.assertEqual(["retention_near"], self.found(headroom_seconds=249.0))
+    def test_what_expires_soon_at_the_speed_of_its_reader_is_a_warning(self):
+        self.assertEqual([], self.rules(headroom_seconds=1.0))
+        (finding,) = self.found(headroom_seconds=1000.0, expires_soon=True)
+        self.assertEqual(("retention_near", Severity.WARNING), (finding.rule, finding.severity))
+        self.assertIn("in 2,000 s", finding.text)
 
     def test_a_group_that_has_read_everything_or_a_topic_that_keeps_everything_is_sound(self):
-        self.assertEqual([], self.found())
-        self.assertEqual([], self.found(headroom_seconds=1000.0))
+        self.assertEqual([], self.rules())
+        self.assertEqual([], self.rules(headroom_seconds=1000.0))
 
     def test_offsets_that_the_log_no_longer_has_are_an_error(self):
-        self.assertEqual(["truncated"], self.found(truncated=4))
+        self.assertEqual(["truncated"], self.rules(truncated=4))

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
 from oslotest import base
 
 from monasca_common.monitoring.lag import (
@@ -11,6 +13,7 @@ from monasca_common.monitoring.lag import (
     group_lag,
     partition_lag,
 )
+from monasca_common.monitoring.lag_history import kept_looks
 
 _MINUTE = 60_000
 _NOW = 100 * _MINUTE
@@ -198,12 +201,21 @@ class TestHistory(base.BaseTestCase):
         self.assertEqual(1.0, _judged(PartitionState(0, 500, state.commits, None, None, looks=looks)).completeness)
 
     def test_headroom_by_size_is_how_long_the_start_of_the_log_takes_to_the_position(self):
-        # The start has moved by 300 within the ten minutes of the history, at last two minutes ago.
-        steady = (_look(10, 900, 500), _look(6, 920, 500, first=150), _look(2, 950, 500, first=300))
+        # The start moves by 150 each three minutes, at last two minutes ago.
+        steady = (_look(9, 900, 500), _look(8, 910, 500, first=50), _look(5, 920, 500, first=200))
+        steady += (_look(2, 950, 500, first=350),)
+        burst = (*steady[:2], _look(3, 920, 500, first=200), steady[3])
+        idle = tuple(replace(each, time_ms=each.time_ms - 50 * _MINUTE) for each in steady)
+        one = (_look(10, 700, 500), _look(2, 900, 500, first=150))
         cases = {
-            "200 offsets to go, at 30 a minute": (steady, 500, 300, (200 / 30 - 2) * 60),
-            "it is due already": (steady, 310, 300, 0.0),
-            "retention has overtaken the group": (steady, 200, 300, 0.0),
+            "300 in two moves, 50 a minute": (steady, 800, 350, (450 / 50 - 2) * 60),
+            "the last move came sooner, and the next is due": (burst, 800, 350, (450 / 75 - 2) * 60),
+            "it stood for days before it moved": ((_look(4000, 900, 500), *steady), 800, 350, (450 / 50 - 2) * 60),
+            "it has stood since, as less comes": (idle, 800, 350, (450 - 150) / (300 / 55) * 60),
+            "one move: it loses what it gains": (one, 500, 150, (350 / 30 - 2) * 60),
+            "one move, and nothing comes": ((_look(10, 1000, 500), _look(2, 1000, 500, first=150)), 500, 150, None),
+            "it is due already": (steady, 360, 350, 0.0),
+            "retention has overtaken the group": (steady, 200, 350, 0.0),
             "the start did not move": ((_look(10, 900, 500),), 500, 0, None),
             "no history": ((), 500, 300, None),
         }
@@ -212,13 +224,28 @@ class TestHistory(base.BaseTestCase):
                 commits = _commits((position, 1000))
                 state = PartitionState(first, 1000, commits, _NOW - _MINUTE, None, is_size_limited=True, looks=looks)
                 room = _judged(state).headroom_seconds
-                self.assertEqual(expected, room if room is None else round(room, 6))
+                self.assertEqual(expected if expected is None else round(expected, 6), room and round(room, 6))
+
+    def test_headroom_by_size_is_right_as_soon_as_the_start_moves_however_long_it_stood(self):
+        """The group stopped at 400 three days ago; then the log is full, and its start moves by 10 each minute."""
+        stopped, waiting, began = (Commit(_NOW - 1000, 400, 400),), 3 * 24 * 60, _NOW
+        looks = (LogLook(began, 0, 400, 400, is_unread=False, read_to=400),)
+        for minute in range(1, waiting + 40):
+            first = max(0, minute - waiting + 1) * 10
+            now_ms = began + minute * _MINUTE
+            state = PartitionState(
+                first, 1000 + minute * 10, stopped, began + 1, None, is_size_limited=True, looks=looks
+            )
+            if minute >= waiting:
+                self.assertEqual((400 - first) * 6.0, round(_judged(state, now_ms).headroom_seconds, 6))
+            look = LogLook(now_ms, first, state.end, 400, is_unread=True, read_to=400)
+            looks = kept_looks((*looks, look), _WINDOW)
 
     def test_the_nearer_of_time_and_size_is_the_headroom(self):
-        looks = (_look(10, 900, 500), _look(2, 950, 500, first=300))
-        for retention_ms, expected in ((2 * _MINUTE, 60.0), (90 * _MINUTE, 280.0)):
+        looks = (_look(10, 700, 500), _look(2, 950, 500, first=150))
+        for retention_ms, expected in ((2 * _MINUTE, 60.0), (90 * _MINUTE, 580.0)):
             state = PartitionState(
-                300, 1000, _commits((500, 1000)), _NOW - _MINUTE, retention_ms, is_size_limited=True, looks=looks
+                150, 1000, _commits((500, 1000)), _NOW - _MINUTE, retention_ms, is_size_limited=True, looks=looks
             )
             self.assertEqual(expected, round(_judged(state).headroom_seconds, 6))
 
@@ -252,16 +279,95 @@ class TestFigures(base.BaseTestCase):
         self.assertEqual(1.0, _judged(_state(_commits(*[(1, 2)] * 9))).completeness)
 
 
+class TestLoss(base.BaseTestCase):
+    """How long until unread messages are deleted, if the group reads on at its speed."""
+
+    def lag(self, offsets, *, least_headroom=0.25, retention=60, **facts):
+        """Messages came once a second for the last 40 minutes, of which retention keeps 60. ``offsets``: committed
+        20 s after each other, the last a second ago."""
+        end = 2400 + offsets[-1]
+        commits = _commits(*[(offset, end - 100) for offset in offsets], every_ms=20_000)
+        retention_ms = None if retention is None else retention * _MINUTE
+        state = PartitionState(0, end, commits, _NOW - 40 * _MINUTE, retention_ms, **facts)
+        return partition_lag(state, _NOW, LagWindow(commits=4, seconds=60.0, least_headroom=least_headroom))
+
+    def test_a_group_that_reads_slower_than_messages_came_is_overtaken(self):
+        # In 61 s it reads so many offsets; messages came at one a second.
+        cases = {
+            "it reads nothing, and is overtaken as soon as can be": ((0, 0, 0, 0), 1200.0),
+            "half as fast, so it takes twice the time": ((0, 10, 20, 30.5), 2400.0),
+            "as fast as they came": ((0, 20, 40, 61), None),
+            "ten times as fast": ((0, 200, 400, 610), None),
+            "it went back": ((610, 620, 630, 10), 1200.0),
+        }
+        for name, (offsets, expected) in cases.items():
+            with self.subTest(name):
+                lag = self.lag(offsets)
+                self.assertEqual((1200.0, expected), (lag.headroom_seconds, lag.lost_in_seconds))
+
+    def test_a_group_that_has_stopped_reads_nothing_whatever_it_read_before(self):
+        commits = _commits((0, 900), (300, 900), until_ms=_NOW - 2 * _MINUTE)
+        lag = _judged(PartitionState(0, 2700, commits, _NOW - 40 * _MINUTE, 60 * _MINUTE))
+        self.assertEqual((LagStatus.STOP, 1200.0), (lag.status, lag.lost_in_seconds))
+
+    def test_retention_by_size_overtakes_as_well(self):
+        def at(first, offsets):
+            looks = (_look(5, 0, 0), _look(4, 0, 0, first=first - 60), _look(3, 0, 0, first=first))
+            state = PartitionState(
+                first,
+                9000,
+                _commits(*[(each, 9000) for each in offsets], every_ms=20_000),
+                _NOW - _MINUTE,
+                is_size_limited=True,
+                looks=looks,
+            )
+            return _judged(state)
+
+        # A move of 60 each minute, but for the last two minutes: 60 in three minutes, three of which are over.
+        self.assertEqual((360.0, 360.0), _rooms(at(600, (780, 780, 780, 780))))
+        self.assertEqual((360.0, 720.0), _rooms(at(600, (780 - 61 / 6, 775, 777, 780))))
+        self.assertEqual((360.0, None), _rooms(at(600, (700, 720, 740, 780))))
+
+    def test_unread_messages_expire_soon_when_little_of_their_time_is_left(self):
+        cases = {
+            "a third of 60 minutes is left": ((0, 0, 0, 0), 0.25, False),
+            "and a third is what there has to be": ((0, 0, 0, 0), 1 / 3, True),
+            "it is overtaken in 40 minutes of 60": ((0, 10, 20, 30.5), 0.5, False),
+            "or in 40 of 60, where 45 have to be": ((0, 10, 20, 30.5), 0.75, True),
+            "it reads faster than it is followed": ((0, 200, 400, 610), 1.0, False),
+        }
+        for name, (offsets, least, expected) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(expected, self.lag(offsets, least_headroom=least).expires_soon)
+
+    def test_one_unread_message_of_a_topic_that_keeps_them_shortly_does_not_expire_soon(self):
+        state = _state(_commits((1, 2), (1, 3)), end=3, unread_since_ms=_NOW - 1000, retention_ms=10 * _MINUTE)
+        self.assertFalse(_judged(state).expires_soon)
+        self.assertTrue(_judged(replace(state, unread_since_ms=_NOW - 11 * _MINUTE)).expires_soon)
+
+    def test_what_is_lost_or_will_be_is_an_error_beside_a_good_status(self):
+        well = LagVerdict(LagStatus.OK, 5, 1.0, 0, 100.0, 1.0)
+        self.assertFalse(well.is_error)
+        self.assertTrue(replace(well, deleted=1).is_error)
+        self.assertTrue(replace(well, expires_soon=True).is_error)
+        self.assertTrue(replace(well, status=LagStatus.STOP).is_error)
+
+
+def _rooms(lag):
+    return lag.headroom_seconds, lag.lost_in_seconds and round(lag.lost_in_seconds, 6)
+
+
 class TestGroup(base.BaseTestCase):
     def test_a_group_is_as_well_as_its_worst_partition(self):
         parts = [
-            LagVerdict(LagStatus.OK, 5, 1.0, 0, 100.0, 1.0),
-            LagVerdict(LagStatus.STALL, 7, 3.0, 2, 40.0, 0.5),
+            LagVerdict(LagStatus.OK, 5, 1.0, 0, 100.0, 1.0, lost_in_seconds=100.0, expires_soon=True),
+            LagVerdict(LagStatus.STALL, 7, 3.0, 2, 40.0, 0.5, lost_in_seconds=400.0),
             LagVerdict(LagStatus.WARNING, 1, 9.0, 0, None, 1.0),
         ]
         group = group_lag(parts)
         self.assertEqual((LagStatus.STALL, 13, 9.0), (group.status, group.messages, group.seconds))
         self.assertEqual((2, 40.0, 0.5), (group.deleted, group.headroom_seconds, group.completeness))
+        self.assertEqual((100.0, True), (group.lost_in_seconds, group.expires_soon))
 
     def test_a_group_without_partitions_is_not_late(self):
         group = group_lag([])

@@ -53,6 +53,8 @@ class TestTopic(base.BaseTestCase):
                     "headroom_seconds": 3595.0,
                     "completeness": 0.25,
                     "truncated": 0,
+                    "lost_in_seconds": 3595.0,
+                    "expires_soon": False,
                 },
                 "commits": [[NOW - 9000, 20, 30]],
                 "looks": [[NOW, 0, 50, 20, True, 20]],

@@ -296,6 +296,59 @@ class TestDurabilityOffline(base.BaseTestCase):
         self.assertEqual(0, status)
 
 
+class TestThreshold(base.BaseTestCase):
+    """Messages are kept for 7 days, and the oldest unread one is 5 days old."""
+
+    def setUp(self):
+        super().setUp()
+        self.admin = SurveyedAdmin(FakeLog([NOW - 5 * 86_400_000 + n for n in range(9)]), {TP: 0}, [(NOW - 1000, 0)])
+        self.useFixture(
+            fixtures.MonkeyPatch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (self.admin, None))
+        )
+        for module in ("lag", "durability"):
+            clock = SimpleNamespace(time=lambda: NOW / 1000)
+            self.useFixture(fixtures.MonkeyPatch(f"monasca_common.cli.{module}.time", clock))
+
+        @contextlib.contextmanager
+        def opened(_settings, *, partitions, listener):
+            yield SurveyConsumer(self.admin, listener.assigned(list(partitions)), (), 5000)
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.log_reading.open_consumer", opened))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.log_reading.ConsumerSettings", mock.Mock()))
+
+    def run_command(self, *command, least_headroom):
+        """Its exit status, and its rows."""
+        text = f"[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = {least_headroom}\n"
+        (config,) = self.create_tempfiles([("lag", text)], ".conf")
+        out = io.StringIO()
+        with mock.patch("sys.stdout", out), mock.patch("sys.stderr", io.StringIO()):
+            status = main.main([*command, "--config-file", config, "-f", "json"])
+        return status, json.loads(out.getvalue())
+
+    def test_one_option_says_what_expires_soon(self):
+        for least_headroom, expected in ((0.28, False), (0.29, True)):
+            for command in (("list",), ("show", "--group", "g")):
+                status, (row,) = self.run_command("lag", *command, least_headroom=least_headroom)
+                self.assertEqual((int(expected), "OK", expected), (status, row["status"], row["expires_soon"]))
+                self.assertEqual((172_800, 172_800), (row["deleted_in_seconds"], row["lost_in_seconds"]))
+            status, found = self.run_command("durability", "check", least_headroom=least_headroom)
+            near = [row["topic"] for row in found if row["rule"] == "retention_near"]
+            self.assertEqual((0, ["metrics"] if expected else []), (status, near))
+
+    def test_the_dashboard_goes_by_the_same_option(self):
+        text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\n"
+        text += "[dashboard]\nlogin = none\nlag_window_seconds = 7\n[monitoring]\ndurability_check = off\n"
+        (config,) = self.create_tempfiles([("dashboard", text)], ".conf")
+        dashboard = "monasca_common.monitoring.dashboard"
+        with (
+            mock.patch(f"{dashboard}.panels.kafka_panels") as made,
+            mock.patch(f"{dashboard}.server.DashboardServer") as server,
+        ):
+            main.main(["dashboard", "--config-file", config])
+            server.call_args.args[1]()
+        self.assertIn(LagWindow(seconds=7.0, least_headroom=0.4), made.call_args.args)
+
+
 class TestUnknownGroup(base.BaseTestCase):
     def test_a_group_that_is_not_there_is_not_well(self):
         admin = SurveyedAdmin(FakeLog([]), {}, [])

@@ -26,8 +26,8 @@ METRICS = TopicPartition("metrics", 0)
 DASH = "\N{EN DASH}"
 
 
-def lag(status=LagStatus.OK, messages=0, seconds=0.0, deleted=0, headroom=None):
-    return LagVerdict(status, messages, seconds, deleted, headroom, 1.0)
+def lag(status=LagStatus.OK, messages=0, seconds=0.0, deleted=0, headroom=None, *, expires_soon=False):
+    return LagVerdict(status, messages, seconds, deleted, headroom, 1.0, 0, headroom, expires_soon)
 
 
 def group(name, verdict, **facts):
@@ -185,9 +185,10 @@ class LagPanelTest(base.BaseTestCase):
         )
 
     def test_what_retention_deletes_is_told_before_and_after(self):
-        near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600)))
+        near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600, expires_soon=True)))
         self.assertEqual(Tone.WARNING, near.tone)
-        self.assertIn("retention deletes the oldest in 10 min", near.concerns[0].text)
+        self.assertIn("at its speed retention deletes some unread in 10 min", near.concerns[0].text)
+        self.assertEqual(Tone.GOOD, self.panel(group("late", lag(messages=7, seconds=60, headroom=600))).tone)
         gone = self.panel(group("late", lag(messages=7, seconds=60, deleted=3)))
         self.assertEqual(Tone.ERROR, gone.tone)
         self.assertIn("3 were deleted unread", gone.concerns[0].text)
