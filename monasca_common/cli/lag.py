@@ -24,7 +24,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import HISTORY_TOPIC, lag_window
+from monasca_common.monitoring.settings import DLQ_GROUP, HISTORY_TOPIC, lag_window
 from monasca_common.storage import load_storage
 from monasca_common.storage.errors import StorageError
 from monasca_common.storage.settings import has_database
@@ -129,6 +129,11 @@ class Survey:
 
     def groups(self, pattern: str) -> list[str]:
         """Raises `ConfigurationError` where no group has the name that was asked for."""
+        if pattern == DLQ_GROUP:
+            raise ConfigurationError(
+                f"--group {pattern}: it reads dead letters when an operator wants it to, and is not judged: "
+                "`monasca-common dlq list` shows what waits"
+            )
         found = fnmatch.filter(self._cluster.groups(), pattern)
         if not found and "*" not in pattern:
             raise ConfigurationError(f"--group {pattern}: the cluster has no such group: correct its name")

@@ -19,6 +19,7 @@ from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord
 from monasca_common.monitoring.lag import Commit, LagWindow, LogLook, PartitionState, expected_start
 from monasca_common.monitoring.lag_history import LagHistory, end_at
 from monasca_common.monitoring.log_reading import LogReader
+from monasca_common.monitoring.settings import DLQ_GROUP
 
 # How many windows it looks back, so that commits which come seldom still fill one.
 _LOOK_BACK = 10
@@ -43,8 +44,9 @@ class LagSurvey:
         self._times: dict[tuple[TopicPartition, int], int] = {}
 
     def groups(self) -> list[str]:
-        """Every group of the cluster, in the order of their names. Raises `TransportError`; so does `look`."""
-        return sorted(self._admin.groups())
+        """Every group of the cluster that is to keep up, in the order of their names: not that of dead letters, which
+        wait for an operator. Raises `TransportError`; so does `look`."""
+        return sorted(set(self._admin.groups()) - {DLQ_GROUP})
 
     def look(
         self,

@@ -29,6 +29,8 @@ from monasca_common.monitoring.lag import LagWindow
 LAG_GROUP = "lag"
 MONITORING_GROUP = "monitoring"
 HISTORY_TOPIC = "monasca-lag"
+# Of `monasca-common dlq replay`, unless --group names another.
+DLQ_GROUP = "monasca-dlq-replay"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
 from monasca_common.monitoring.log_reading import LogReader
+from monasca_common.monitoring.settings import DLQ_GROUP
 
-DLQ_GROUP = "monasca-dlq-replay"
 _SUFFIX = ".dlq"
 _LOOKED_AT = 500
 _SHOWN_CHARACTERS = 300

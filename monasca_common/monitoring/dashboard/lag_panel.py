@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
@@ -57,17 +57,14 @@ class GroupFigures:
 
 
 class LagGatherer:
-    """Looks at every group, and remembers the last looks. ``read_history``: of those before the first, asked for once.
-    ``left_out``: groups that wait for an operator."""
+    """Looks at every group, and remembers the last looks. ``read_history``: reads those before the first, once."""
 
     def __init__(
         self,
         survey: LagSurvey,
         window: LagWindow,
         read_history: Callable[[], LagHistory | None],
-        left_out: Collection[str] = (),
     ) -> None:
-        self._left_out = left_out
         self._read_history = read_history
         self._history: LagHistory | None = None
         self._survey = survey
@@ -78,8 +75,7 @@ class LagGatherer:
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
         if self._history is None:
             self._history = self._read_history() or LagHistory()
-        groups = [group for group in self._survey.groups() if group not in self._left_out]
-        looked = self._survey.look(groups, now_ms, history=self._history)
+        looked = self._survey.look(self._survey.groups(), now_ms, history=self._history)
         self._history = following(looked, now_ms, self._window)
         self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}

@@ -20,7 +20,7 @@ from monasca_common.monitoring.dashboard import (
     load_panel,
 )
 from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer
-from monasca_common.monitoring.dashboard.dead_letter_panel import DLQ_GROUP, DeadLetterGatherer
+from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityGatherer
 from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer
 from monasca_common.monitoring.dashboard.load_panel import LoadGatherer
@@ -142,7 +142,7 @@ def kafka_panels(
     survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
     history = partial(read_history, admin, connection, HISTORY_TOPIC, timeout_seconds=timeout)
     sources = [
-        source("lag", LagGatherer(survey, window, history, left_out={DLQ_GROUP})),
+        source("lag", LagGatherer(survey, window, history)),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),

@@ -61,7 +61,7 @@ class SurveyedAdmin:
         self.assigned, self.written = (), None
 
     def groups(self):
-        return {"g"}
+        return {"g", "monasca-dlq-replay"}
 
     def offsets_of(self, groups):
         return {group: dict(self.offsets) for group in groups}
@@ -347,6 +347,26 @@ class TestThreshold(base.BaseTestCase):
             main.main(["dashboard", "--config-file", config])
             server.call_args.args[1]()
         self.assertIn(LagWindow(seconds=7.0, least_headroom=0.4), made.call_args.args)
+
+
+class TestDeadLetterGroup(base.BaseTestCase):
+    """One letter was sent back an hour ago, and another came ten minutes ago. A service would have stopped."""
+
+    def setUp(self):
+        super().setUp()
+        self.admin = SurveyedAdmin(FakeLog([NOW - 3_600_000, NOW - 600_000]), {TP: 1}, [(NOW - 3_600_000, 1)])
+
+    def test_it_waits_for_an_operator_and_is_not_judged(self):
+        made = LagSurvey(self.admin, ConnectionSettings("nowhere:1"), LagWindow(), timeout_seconds=0.3)
+        self.assertEqual(["g"], made.groups())
+        self.assertEqual(LagStatus.STOP, survey(self.admin)[TP][1].status)
+
+    def test_who_asks_for_it_is_told_what_shows_dead_letters(self):
+        cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (self.admin, None))
+        errors = io.StringIO()
+        with cluster, mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", errors):
+            self.assertEqual(2, main.main(["lag", "list", "--group", "monasca-dlq-replay"]))
+        self.assertIn("dlq list", errors.getvalue())
 
 
 class TestUnknownGroup(base.BaseTestCase):

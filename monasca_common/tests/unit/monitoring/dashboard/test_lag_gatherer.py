@@ -21,7 +21,7 @@ class GroupsSurvey:
         self.histories = []
 
     def groups(self):
-        return ["g", "left out", "new"]
+        return ["g", "new"]
 
     def look(self, groups, now_ms, *, history):
         self.histories.append(history)
@@ -42,7 +42,7 @@ class LagGathererTest(base.BaseTestCase):
             self.read.append(history)
             return history
 
-        return LagGatherer(self.survey, LagWindow(), read, left_out={"left out"})
+        return LagGatherer(self.survey, LagWindow(), read)
 
     def test_the_history_in_the_topic_is_read_once_and_then_each_look_knows_those_before(self):
         kept = LagHistory(NOW - 9000)
