@@ -27,8 +27,10 @@ from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
 _SEGMENT_BYTES = 1024 * 1024  # the least that a broker takes
-_MESSAGE = b"x" * 10_000
+_LARGE = b"x" * 104_000
+_SEGMENT_MESSAGES = 10
 _RETENTION_SECONDS = 3.0
+_CLOCK_SECONDS = 0.01  # how far the clock of the survey and that of the test are from each other
 # Segments are looked at twice a second, so that they expire soon; by nobody else, as compaction pauses that.
 _OFTEN = {
     "log.retention.check.interval.ms": "500",
@@ -146,37 +148,67 @@ class TestNeverCommitted(LagServiceCase):
 
 
 class TestExpiry(LagServiceCase):
-    def test_headroom_by_time_is_over_no_later_than_the_messages(self):
-        self.topic(**{"retention.ms": str(round(_RETENTION_SECONDS * 1000)), "segment.ms": "1000"})
-        self.put(1)
-        self.commit(0)
-        service = self.service()
-        at = time.monotonic()
-        first = self.survey(service)
-        self.assertTrue(0 < first.headroom_seconds <= _RETENTION_SECONDS, first)
-        # A broker removes no segment that is still written to, and a new one begins with a message.
-        self.wait_until(lambda: self.put(1) or self.survey(service).deleted, "the expiry")
-        self.assertLessEqual(first.headroom_seconds, time.monotonic() - at)
+    """Headroom is compared with the moment at which messages were deleted unread."""
 
-    def test_headroom_by_size_comes_from_how_the_start_moves_and_shrinks_to_nothing(self):
-        limit = {"retention.bytes": str(2 * _SEGMENT_BYTES), "segment.bytes": str(_SEGMENT_BYTES)}
-        self.topic(**limit)
-        self.put(1000, _MESSAGE)
-        self.commit(900)
-        service = self.service()
-        rooms = []
+    def watch_until_lost(self, service, before_each_look):
+        """Until messages are gone unread. Each look: when it began and ended, by the monotonic clock, and its verdict;
+        the last is the one that found the loss."""
+        looks = []
 
         def has_lost():
-            self.put(10, _MESSAGE)  # a tenth of a segment, so that several looks see it move
+            before_each_look()
+            began = time.monotonic()
             lag = self.survey(service)
-            rooms.append(lag.headroom_seconds)
+            looks.append((began, time.monotonic(), lag))
             return lag.deleted
 
-        self.wait_until(has_lost, lambda: f"messages that are deleted unread; headroom {rooms}")
-        known = [room for room in rooms if room is not None]
-        self.assertGreater(len(known), 2)
-        self.assertGreater(max(known[:-1]), 0.0)
-        self.assertEqual(0.0, known[-1])
+        self.wait_until(has_lost, lambda: f"messages that are deleted unread: {[lag for *_, lag in looks[-5:]]}")
+        return looks
+
+    def test_headroom_by_time_falls_as_time_passes_and_what_is_lost_is_told_until_the_group_has_passed_it(self):
+        self.topic(**{"retention.ms": str(round(_RETENTION_SECONDS * 1000)), "segment.ms": "1000"})
+        self.commit(0)
+        service = self.service()
+        self.survey(service)  # what a first look takes is not to be of the time of a message
+        *looks, (_, lost_at, _) = self.watch_until_lost(service, lambda: self.put(1))
+        first_began, first_ended, first = looks[0]
+        self.assertTrue(0 < first.headroom_seconds <= _RETENTION_SECONDS, first)
+        self.assertFalse(first.expires_soon)
+        for began, ended, lag in looks:
+            left = first.headroom_seconds - lag.headroom_seconds
+            # As much less as time has passed, or nothing is left.
+            self.assertLessEqual(left, ended - first_began + _CLOCK_SECONDS)
+            self.assertGreaterEqual(left, min(first.headroom_seconds, began - first_ended) - _CLOCK_SECONDS)
+            self.assertLessEqual(lag.headroom_seconds, lost_at - began)
+            self.assertEqual(lag.headroom_seconds, lag.lost_in_seconds)  # the group reads nothing
+        self.assertTrue(looks[-1][2].expires_soon, looks[-1])
+
+        unread = len(looks) + 1
+        self.wait_until(lambda: self.survey(service).messages == 0, "nothing is left to read")
+        self.assertEqual([unread] * 2, [self.survey(service).deleted for _ in range(2)])
+        self.put(1)
+        self.assertEqual((unread, 1), (self.survey().deleted, self.survey().messages))  # of new ones, by the history
+        self.commit(unread)
+        self.assertEqual((0, 1), (self.survey(service).deleted, self.survey(service).messages))
+
+    def test_headroom_by_size_comes_from_how_the_start_moves_and_falls_to_nothing(self):
+        """The log keeps four segments of 10 messages each. The group has stopped at its end, so the start moves several
+        times before it comes there."""
+        limit = {"retention.bytes": str(4 * _SEGMENT_BYTES), "segment.bytes": str(_SEGMENT_BYTES)}
+        self.topic(**limit)
+        self.put(40, _LARGE)
+        self.commit(40)
+        looks = self.watch_until_lost(self.service(), lambda: self.put(3, _LARGE))
+        began, lost_at, _ = looks[-1]
+        segment_seconds = _SEGMENT_MESSAGES / 3 * (began - looks[0][0]) / (len(looks) - 1)
+        told = [(lost_at - at, lag.headroom_seconds) for at, _, lag in looks[:-1] if lag.headroom_seconds is not None]
+        self.assertGreater(len(told), _SEGMENT_MESSAGES)
+        for left, room in told:
+            # A segment more or less, and as much again because brokers delete now sooner, now later.
+            self.assertLessEqual(room, 1.5 * left + 2 * segment_seconds, told)
+            self.assertGreaterEqual(room, left / 2 - 1.5 * segment_seconds, told)
+        self.assertGreater(told[0][1], segment_seconds)
+        self.assertTrue(looks[-2][2].expires_soon, told)
 
 
 class TestProcess(LagServiceCase):
