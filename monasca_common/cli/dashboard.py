@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import getpass
 import sys
 import time
@@ -15,6 +16,7 @@ from oslo_config import cfg
 
 from monasca_common.cli import services
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import plugins
 from monasca_common.kafka.config import (
@@ -42,7 +44,7 @@ class Dashboard(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring.audit.settings import audit_settings
         from monasca_common.monitoring.dashboard.app import login_of
-        from monasca_common.monitoring.dashboard.panels import kafka_panels
+        from monasca_common.monitoring.dashboard.panels import Panels, kafka_panels
         from monasca_common.monitoring.dashboard.server import DashboardServer
         from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
         from monasca_common.monitoring.settings import lag_window
@@ -57,13 +59,13 @@ class Dashboard(ServiceCommand):
             audit = audit_settings(conf)
             letters = dead_letter_topics(parsed_args.config_file)
             window = replace(lag_window(conf), seconds=settings.lag_window_seconds)
-            DashboardServer(
-                settings,
-                lambda: kafka_panels(
-                    settings, lambda: plugins.load_admin(conf), connection, audit, letters, window, _now_ms
-                ),
-                login,
-            ).run()
+            positions = position_reader(conf)
+
+            def panels() -> Panels:
+                admin = functools.partial(plugins.load_admin, conf)
+                return kafka_panels(settings, admin, connection, audit, letters, window, positions, _now_ms)
+
+            DashboardServer(settings, panels, login).run()
 
         return run
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from cliff.lister import Lister
 
 from monasca_common.cli.command import ClusterCommand
+from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.monitoring.durability import (
@@ -23,6 +24,7 @@ from monasca_common.monitoring.durability import (
 )
 from monasca_common.monitoring.lag import LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
+from monasca_common.monitoring.lag_positions import which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import HISTORY_TOPIC, lag_window
 
@@ -62,13 +64,42 @@ class DurabilityCheck(ClusterCommand, Lister):
         led = [topic for topic in topics if None not in topic.leaders]
         try:
             history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
-            findings += _late(survey, window, led, history or LagHistory())
+            findings += self._late(parsed_args, survey, window, led, history or LagHistory())
         except TransportError as error:
             self.complain(f"how late consumers are is not known: {error}")
             self._is_error = True
         findings.sort(key=lambda each: each.severity is not Severity.ERROR)
         self._is_error |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
+
+    def _late(
+        self,
+        parsed_args: argparse.Namespace,
+        survey: LagSurvey,
+        window: LagWindow,
+        topics: Sequence[TopicDurability],
+        history: LagHistory,
+    ) -> Iterator[Finding]:
+        """Each group against each topic that it reads; which of its positions counts is told on standard error."""
+        now_ms = round(time.time() * 1000)
+        known = {topic.name: topic for topic in topics}
+        states = survey.look(survey.groups(), now_ms, known.keys(), history)
+        stored = position_reader(self.read(parsed_args))()
+        if stored.trouble:
+            self.complain(f"whether a database has other offsets, which would count, is not known: {stored.trouble}")
+        for group, partitions in following(states, now_ms, window).groups.items():
+            lags = defaultdict(list)
+            for partition, found in partitions.items():
+                lags[partition.topic].append(found.lag)
+            findings = [
+                each
+                for name in sorted(lags.keys() & known.keys())
+                for each in retention_findings(name, group, group_lag(lags[name]))
+            ]
+            differing = which_counts(group, partitions, stored) if findings else []
+            if differing:
+                self.complain("\n".join(differing))
+            yield from findings
 
 
 def _chosen(admin: Admin, wanted: Sequence[str] | None) -> list[str]:
@@ -77,21 +108,6 @@ def _chosen(admin: Admin, wanted: Sequence[str] | None) -> list[str]:
     if missing:
         raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
     return sorted(wanted or there)
-
-
-def _late(
-    survey: LagSurvey, window: LagWindow, topics: Sequence[TopicDurability], history: LagHistory
-) -> Iterator[Finding]:
-    """Each group against each topic that it reads."""
-    now_ms = round(time.time() * 1000)
-    known = {topic.name: topic for topic in topics}
-    states = survey.look(survey.groups(), now_ms, known.keys(), history)
-    for group, partitions in following(states, now_ms, window).groups.items():
-        lags = defaultdict(list)
-        for partition, found in partitions.items():
-            lags[partition.topic].append(found.lag)
-        for name in sorted(lags.keys() & known.keys()):
-            yield from retention_findings(name, group, group_lag(lags[name]))
 
 
 def _row(finding: Finding) -> tuple[str, str, str, str, str]:

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Protocol
 
+from oslo_config import cfg
+
 from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin
-from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.storage.base import Capability, Storage
+from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, differing_copies, no_database
+from monasca_common.storage import load_storage
+from monasca_common.storage.base import Capability, Storage, StorageStatus
 from monasca_common.storage.errors import SchemaMismatch, StorageError
+from monasca_common.storage.settings import has_database
 
 # A broker's name for its refusal of offsets that a stranger commits for a group with members.
 _HAS_MEMBERS = "UNKNOWN_MEMBER_ID"
@@ -56,16 +62,9 @@ class DatabaseOffsets:
         self._group = group
 
     def read(self) -> dict[TopicPartition, Kept]:
-        status = self._storage.status()
-        if not status.usable:
-            # Such a database reports no offsets, and those of Kafka would be mistaken for the ones that count.
-            raise SchemaMismatch(
-                f"the database's schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
-                "`monasca-common db upgrade`, or say --kept-in kafka for a group that keeps nothing in the database"
-            )
         return {
             TopicPartition(each.topic, each.partition): Kept(each.next_offset, each.topic_id)
-            for each in status.offsets
+            for each in _status(self._storage).offsets
             if each.group == self._group
         }
 
@@ -84,21 +83,47 @@ class DatabaseOffsets:
             ) from error
 
 
-def differing_copies(counting: Mapping[TopicPartition, Kept], copies: Mapping[TopicPartition, int]) -> list[str]:
+def differing(kept: KeptOffsets, copies: Mapping[TopicPartition, int]) -> list[str]:
     """Where Kafka's copy of a group's offsets is not what the database has, which one counts, and why."""
-    lines = [
-        f"  {partition.topic}/{partition.partition}: {kept.next_offset} in the database, "
-        f"{copies.get(partition, 'none')} in Kafka"
-        for partition, kept in sorted(counting.items())
-        if copies.get(partition) != kept.next_offset
-    ]
-    if not lines:
+    if kept.place == "kafka":
         return []
-    why = (
-        "The database counts, because it has rows and offsets in one transaction, and the service goes on from there. "
-        "Kafka's copy, which is committed afterwards and which lag tools look at, differs:"
-    )
-    return [why, *lines]
+    return differing_copies({partition: each.next_offset for partition, each in kept.read().items()}, copies)
+
+
+def position_reader(conf: cfg.ConfigOpts) -> ReadPositions:
+    """Of the database of the configuration, if it names one: asked anew by each call, which raises nothing."""
+    database: list[Storage] = []
+
+    def read() -> DatabasePositions:
+        try:
+            if not has_database(conf):
+                return no_database()
+            if not database:
+                database.append(load_storage(conf))
+            return _stored(database[0])
+        except (ConfigurationError, StorageError, ImportError) as error:
+            return DatabasePositions(trouble=str(error))
+
+    return read
+
+
+def _stored(storage: Storage) -> DatabasePositions:
+    groups: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+    for each in _status(storage).offsets:
+        groups[each.group][TopicPartition(each.topic, each.partition)] = each.next_offset
+    return DatabasePositions(groups)
+
+
+def _status(storage: Storage) -> StorageStatus:
+    """Raises `SchemaMismatch` for a database that reports no offsets because this program cannot read them: those of
+    Kafka would be mistaken for the ones that count."""
+    status = storage.status()
+    if not status.usable:
+        raise SchemaMismatch(
+            f"the database's schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
+            "`monasca-common db upgrade`, or say --kept-in kafka for a group that keeps nothing in the database"
+        )
+    return status
 
 
 def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -> KeptOffsets:

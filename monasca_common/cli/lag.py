@@ -15,19 +15,16 @@ from typing import Any
 from cliff.lister import Lister
 
 from monasca_common.cli.command import ClusterCommand, add_watch_options, positive, until_interrupted
-from monasca_common.cli.kept_offsets import differing_copies
-from monasca_common.cli.offset_plan import Kept
+from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, group_lag
-from monasca_common.monitoring.lag_history import LagHistory, following, read_history
+from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following, read_history
+from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import DLQ_GROUP, HISTORY_TOPIC, lag_window
-from monasca_common.storage import load_storage
-from monasca_common.storage.errors import StorageError
-from monasca_common.storage.settings import has_database
 
 _FACTS = (
     "status",
@@ -40,12 +37,14 @@ _FACTS = (
     "truncated",
     "window",
 )
+# Where the position is that counts, and whether the verdict is by another one.
+_COUNTING = ("kept_in", "copy_differs")
 _WINDOW_SECONDS = 60
 _INTERVAL_SECONDS = 10
 _READ_SECONDS = 30.0
 _MS = 1000
 
-_Lags = dict[str, dict[TopicPartition, LagVerdict]]
+_Judged = Mapping[str, Mapping[TopicPartition, PartitionHistory]]
 
 
 class _LagCommand(ClusterCommand):
@@ -89,34 +88,19 @@ class _LagCommand(ClusterCommand):
             )
         return found or LagHistory()
 
-    def tell_which_counts(self, parsed_args: argparse.Namespace, lags: _Lags) -> None:
-        """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, has other offsets.
+    def positions(self, parsed_args: argparse.Namespace) -> ReadPositions:
+        return position_reader(self.read(parsed_args))
 
-        The copy of a group that runs is always a little behind, which is worth no word while the verdict is good.
-        """
-        conf = self.read(parsed_args)
-        if not has_database(conf):
-            return
-        try:
-            stored = load_storage(conf).status().offsets
-        except (ConfigurationError, StorageError, ImportError) as error:
+    def tell_which_counts(self, judged: _Judged, stored: DatabasePositions) -> None:
+        """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, differs."""
+        if stored.trouble:
             self.complain(
-                f"these verdicts are by Kafka's offsets; whether the database has others is not known: {error}"
+                f"these verdicts are by Kafka's offsets; whether the database has others is not known: {stored.trouble}"
             )
-            return
-        admin, _ = self.cluster(parsed_args)
-        for group, partitions in lags.items():
-            kept = {
-                TopicPartition(each.topic, each.partition): Kept(each.next_offset, each.topic_id)
-                for each in stored
-                if each.group == group
-            }
-            copies = admin.group_offsets(group) if kept else {}
-            well = group_lag(partitions.values()).status is LagStatus.OK
-            worth = {each: at for each, at in kept.items() if not well or copies.get(each, 0) > at.next_offset}
-            lines = differing_copies(worth, copies)
+        for group, partitions in judged.items():
+            lines = which_counts(group, partitions, stored)
             if lines:
-                self.complain("\n".join([f"the verdict on {group} is by its copy in Kafka. {lines[0]}", *lines[1:]]))
+                self.complain("\n".join(lines))
 
 
 class Survey:
@@ -139,14 +123,11 @@ class Survey:
             raise ConfigurationError(f"--group {pattern}: the cluster has no such group: correct its name")
         return found
 
-    def lags(self, groups: list[str]) -> _Lags:
+    def look(self, groups: list[str]) -> _Judged:
         now_ms = round(time.time() * _MS)
         states = self._cluster.look(groups, now_ms, history=self._history)
         self._history = following(states, now_ms, self._window)
-        return {
-            group: {partition: known.lag for partition, known in partitions.items()}
-            for group, partitions in self._history.groups.items()
-        }
+        return self._history.groups
 
 
 class LagList(_LagCommand, Lister):
@@ -172,12 +153,16 @@ class LagList(_LagCommand, Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         survey = self.survey(parsed_args)
-        lags = survey.lags(survey.groups(parsed_args.group))
-        self.tell_which_counts(parsed_args, lags)
-        groups = {group: group_lag(partitions.values()) for group, partitions in lags.items()}
+        judged = survey.look(survey.groups(parsed_args.group))
+        stored = self.positions(parsed_args)()
+        self.tell_which_counts(judged, stored)
+        groups = _group_lags(judged)
         self._is_error = any(each.is_error for each in groups.values())
-        rows = ((group, len(lags[group]), *_values(each)) for group, each in groups.items())
-        return ("group", "partitions", *_FACTS), rows
+        rows = (
+            (group, len(judged[group]), *_values(each), *_counting(group, judged[group], stored))
+            for group, each in groups.items()
+        )
+        return ("group", "partitions", *_FACTS, *_COUNTING), rows
 
 
 class LagShow(_LagCommand, Lister):
@@ -196,15 +181,19 @@ class LagShow(_LagCommand, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         survey = self.survey(parsed_args)
         group = parsed_args.group
-        partitions = survey.lags([group])[group]
+        partitions = survey.look([group])[group]
         if not partitions:
             raise ConfigurationError(
                 f"--group {group}: this group has no offset in any topic: `monasca-common lag list` shows which have"
             )
-        self.tell_which_counts(parsed_args, {group: partitions})
-        self._is_error = any(each.is_error for each in partitions.values())
-        rows = ((*partition, *_values(each)) for partition, each in partitions.items())
-        return ("topic", "partition", *_FACTS), rows
+        stored = self.positions(parsed_args)()
+        self.tell_which_counts({group: partitions}, stored)
+        self._is_error = any(each.lag.is_error for each in partitions.values())
+        rows = (
+            (*partition, *_values(each.lag), *_counting(group, {partition: each}, stored))
+            for partition, each in partitions.items()
+        )
+        return ("topic", "partition", *_FACTS, *_COUNTING), rows
 
 
 class LagWatch(_LagCommand):
@@ -235,15 +224,18 @@ class LagWatch(_LagCommand):
         return int(self._is_error)
 
     def _watch(self, parsed_args: argparse.Namespace) -> None:
-        survey = self.survey(parsed_args)
+        survey, read_positions = self.survey(parsed_args), self.positions(parsed_args)
         known: dict[str, LagVerdict] = {}
         looks = 0
         while True:
-            groups = {group: group_lag(each.values()) for group, each in _look(survey, parsed_args.group).items()}
-            for group, lag in groups.items():
-                before = known.get(group)
-                if before is None or _news(before) != _news(lag):
-                    self.print(_line(group, before, lag, as_json=parsed_args.json))
+            judged = survey.look(survey.groups(parsed_args.group))
+            groups = _group_lags(judged)
+            news = {group: judged[group] for group, lag in groups.items() if _is_news(known.get(group), lag)}
+            stored = read_positions() if news else no_database()
+            for group, partitions in news.items():
+                counting = dict(zip(_COUNTING, _counting(group, partitions, stored), strict=True))
+                self.print(_line(group, known.get(group), groups[group], counting if parsed_args.json else None))
+            self.tell_which_counts(news, stored)
             known = groups
             self._is_error = any(lag.is_error for lag in groups.values())
             looks += 1
@@ -252,8 +244,15 @@ class LagWatch(_LagCommand):
             time.sleep(parsed_args.interval)
 
 
-def _look(survey: Survey, pattern: str) -> _Lags:
-    return survey.lags(survey.groups(pattern))
+def _group_lags(judged: _Judged) -> dict[str, LagVerdict]:
+    return {group: group_lag(known.lag for known in partitions.values()) for group, partitions in judged.items()}
+
+
+def _counting(
+    group: str, judged: Mapping[TopicPartition, PartitionHistory], stored: DatabasePositions
+) -> tuple[str, bool | None]:
+    """In the order of `_COUNTING`."""
+    return stored.place(group), stored.differ(group, judged)
 
 
 def _values(lag: LagVerdict) -> tuple[Any, ...]:
@@ -264,17 +263,22 @@ def _values(lag: LagVerdict) -> tuple[Any, ...]:
     return *facts, lag.truncated, completeness
 
 
-def _news(lag: LagVerdict) -> tuple[LagStatus, bool, bool]:
-    """What is told when it changes."""
+def _is_news(before: LagVerdict | None, lag: LagVerdict) -> bool:
+    """Whether what is told of a group has changed."""
+    return before is None or _told(before) != _told(lag)
+
+
+def _told(lag: LagVerdict) -> tuple[LagStatus, bool, bool]:
     return lag.status, lag.expires_soon, lag.deleted > 0
 
 
-def _line(group: str, before: LagVerdict | None, lag: LagVerdict, *, as_json: bool) -> str:
+def _line(group: str, before: LagVerdict | None, lag: LagVerdict, counting: Mapping[str, Any] | None) -> str:
+    """JSON with these facts of which position counts, or a text."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     former = None if before is None else before.status.name
-    if as_json:
+    if counting is not None:
         facts: Mapping[str, Any] = dict(zip(_FACTS, _values(lag), strict=True))
-        return json.dumps({"time": now, "group": group, "before": former, **facts})
+        return json.dumps({"time": now, "group": group, "before": former, **facts, **counting})
     change = lag.status.name if former in (None, lag.status.name) else f"{former} -> {lag.status.name}"
     lost = f"; {lag.deleted:,} were deleted unread" if lag.deleted else ""
     soon = f"; retention deletes some unread in {lag.lost_in_seconds or 0:.0f} s" if lag.expires_soon else ""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from monasca_common.cli.command import stop_on_signals
+from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.cli.service_command import ServiceCommand
 
 
@@ -22,4 +23,4 @@ class LagServe(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring import lag_service
 
-        return lambda conf: lag_service.run(conf, lambda service: stop_on_signals(service.stop))
+        return lambda conf: lag_service.run(conf, lambda service: stop_on_signals(service.stop), position_reader(conf))

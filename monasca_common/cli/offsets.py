@@ -92,7 +92,7 @@ class OffsetsShow(_OffsetsCommand):
     ) -> int:
         members = _members(admin, parsed_args.group)
         copies = admin.group_offsets(parsed_args.group)
-        differing = [] if kept.place == "kafka" else kept_offsets.differing_copies(kept.read(), copies)
+        differing = kept_offsets.differing(kept, copies)
         if parsed_args.json:
             partitions = [{**offset_plan.describe(each), "in_kafka": copies.get(each.partition)} for each in standings]
             facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
@@ -149,6 +149,7 @@ class OffsetsReset(_OffsetsCommand):
         # What is kept of partitions that are no more would stop the first reader that comes when they are there again.
         moves = [Move(each, targets.get(each.partition)) for each in standings if each.log or kept.place == "database"]
         members = _members(admin, parsed_args.group)
+        differing = kept_offsets.differing(kept, admin.group_offsets(parsed_args.group))
         execute = parsed_args.execute and not members
         if execute:
             ids = {each.partition: each.log.topic_id for each in there if each.log}
@@ -156,12 +157,13 @@ class OffsetsReset(_OffsetsCommand):
         if parsed_args.json:
             partitions = [offset_plan.describe_move(each) for each in moves]
             facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
-            self.print(json.dumps({**facts, "executed": execute}))
+            self.print(json.dumps({**facts, "copy_differs": bool(differing), "executed": execute}))
         else:
             text = offset_plan.summary(moves, rows=self._stores_rows) + _left_behind(kept, moves)
             done = "Done." if execute else "Nothing was changed."
             hint = "" if execute or members else " With --execute it would be."
-            self.print(_head(parsed_args.group, kept, members), offset_plan.moves_table(moves), *text, f"{done}{hint}")
+            head = (_head(parsed_args.group, kept, members), *differing)
+            self.print(*head, offset_plan.moves_table(moves), *text, f"{done}{hint}")
         if members:
             raise _Refused(
                 f"group {parsed_args.group!r} has {_count(members)}, and would go on from the old offsets "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from oslo_config import cfg
@@ -25,10 +25,19 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import joined, started, stopped
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
 from monasca_common.monitoring.lag import group_lag
-from monasca_common.monitoring.lag_history import LagHistory, following, read_history, records, to_keep
+from monasca_common.monitoring.lag_history import (
+    LagHistory,
+    PartitionHistory,
+    following,
+    read_history,
+    records,
+    to_keep,
+)
 from monasca_common.monitoring.lag_metrics import LagMetrics
+from monasca_common.monitoring.lag_positions import ReadPositions, no_database, which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import LAG_GROUP, LagSettings, lag_settings
 from monasca_common.monitoring.status_server import status_served
@@ -51,12 +60,14 @@ class LagService:
         admin: Admin,
         *,
         clock: Clock | None = None,
+        read_positions: ReadPositions = no_database,
         open_kept: OpenProducer = lambda settings: open_producer(settings.producer),
     ) -> None:
         self._settings = settings
         self._admin = admin
         self._clock = clock or SystemClock()
         self._open_kept = open_kept
+        self._read_positions = read_positions
         self._window = settings.judging.window
         self._survey = LagSurvey(admin, settings.connection, self._window, timeout_seconds=settings.read_seconds)
         self._stopping = threading.Event()
@@ -137,7 +148,7 @@ class LagService:
         self._kept = wanted
 
     def _report(self, before: LagHistory, found: LagHistory) -> None:
-        """Log a group whose status has changed."""
+        """Log a group whose status has changed, and which position of it counts."""
         for group, partitions in found.groups.items():
             lag = group_lag(known.lag for known in partitions.values())
             earlier = before.groups.get(group)
@@ -145,6 +156,15 @@ class LagService:
             if lag.status is not was and (was is not None or lag.status.is_error):
                 log = LOG.warning if lag.status.is_error else LOG.info
                 log("group %s is %s: %s; %d unread", group, lag.status.name, lag.status.value, lag.messages)
+                self._report_which_counts(group, partitions)
+
+    def _report_which_counts(self, group: str, partitions: Mapping[TopicPartition, PartitionHistory]) -> None:
+        stored = self._read_positions()
+        if stored.trouble:
+            LOG.warning("whether a database has other offsets of group %s is not known: %s", group, stored.trouble)
+        lines = which_counts(group, partitions, stored)
+        if lines:
+            LOG.warning("%s", " ".join(line.strip() for line in lines))
 
     def _reasons(self) -> Iterator[str]:
         if self._trouble:
@@ -159,13 +179,15 @@ class LagService:
         return not reasons, {"healthy": not reasons, "reasons": reasons, "surveys": self.surveys}
 
 
-def run(conf: cfg.ConfigOpts, until: Callable[[LagService], object]) -> None:
+def run(
+    conf: cfg.ConfigOpts, until: Callable[[LagService], object], read_positions: ReadPositions = no_database
+) -> None:
     """Serve what ``conf`` describes. ``until``: is given the service before it begins, to stop it when it is time.
 
     Raises `ConfigurationError` if it cannot start.
     """
     settings = lag_settings(conf)
-    service = LagService(settings, load_admin(conf))
+    service = LagService(settings, load_admin(conf), read_positions=read_positions)
     with status_served(LAG_GROUP, settings.status, service.health, service.metrics.registry):
         until(service)  # first: who sees that it has started may stop it
         LOG.info("%s", start_line(settings))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
@@ -23,9 +23,12 @@ from monasca_common.monitoring.dashboard.view import (
 )
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, PartitionState, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following
+from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
 
 _POINTS = 60
+# Why which position counts, and the first partition; the page of the group has all.
+_TOLD_POSITIONS = 2
 
 EMPTY = PanelView(
     "lag",
@@ -43,13 +46,15 @@ _TONES = {LagStatus.OK: Tone.GOOD, LagStatus.WARNING: Tone.WARNING}
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
     """A consumer group. ``unread``: at each of the last looks, the oldest first. ``per_second``: what it reads;
-    ``None`` before there are two looks."""
+    ``None`` before there are two looks. ``which_counts``: what is to be said where it is judged by a copy of its
+    positions that differs from them."""
 
     name: str
     lag: LagVerdict
     partitions: Mapping[TopicPartition, LagVerdict]
     unread: tuple[int, ...] = ()
     per_second: float | None = None
+    which_counts: tuple[str, ...] = ()
 
     @property
     def topics(self) -> list[str]:
@@ -57,14 +62,17 @@ class GroupFigures:
 
 
 class LagGatherer:
-    """Looks at every group, and remembers the last looks. ``read_history``: reads those before the first, once."""
+    """Looks at every group, and remembers the last looks. ``read_history``: reads those before the first, once.
+    ``read_positions``: is asked while a group is not well."""
 
     def __init__(
         self,
         survey: LagSurvey,
         window: LagWindow,
         read_history: Callable[[], LagHistory | None],
+        read_positions: ReadPositions = no_database,
     ) -> None:
+        self._read_positions = read_positions
         self._read_history = read_history
         self._history: LagHistory | None = None
         self._survey = survey
@@ -80,9 +88,25 @@ class LagGatherer:
         self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}
         judged = self._history.groups
-        return tuple(
+        found = (
             self._figures(group, states, judged[group], now_ms, before.get(group)) for group, states in looked.items()
         )
+        return tuple(self._with_positions(found))
+
+    def _with_positions(self, found: Iterable[GroupFigures]) -> Iterator[GroupFigures]:
+        stored: DatabasePositions | None = None
+        for group in found:
+            if _tone(group.lag) is Tone.GOOD:
+                yield group
+                continue
+            stored = stored or self._read_positions()
+            told = which_counts(group.name, self._judged(group.name), stored)
+            if stored.trouble:
+                told = [f"whether a database has other offsets, which would count, is not known: {stored.trouble}"]
+            yield replace(group, which_counts=tuple(line.strip() for line in told))
+
+    def _judged(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:
+        return self._history.groups[group] if self._history is not None else {}
 
     def _figures(
         self,
@@ -128,7 +152,7 @@ def group_panel(group: GroupFigures) -> PanelView:
     return PanelView(
         "lag",
         f"Consumer group {group.name}",
-        f"{group.lag.status.name}: {group.lag.status.value}.",
+        " ".join([f"{group.lag.status.name}: {group.lag.status.value}.", *group.which_counts]),
         EMPTY.explanation,
         ("Status", "Partition", "Unread", "Oldest unread", "Headroom", "Deleted"),
         rows,
@@ -149,7 +173,7 @@ def _concern(group: GroupFigures) -> Concern:
     facts += [f"{lag.deleted:,} were deleted unread"] if lag.deleted else []
     if lag.expires_soon:
         facts.append(f"at its speed retention deletes some unread in {span(lag.lost_in_seconds or 0.0)}")
-    return Concern(_tone(lag), "; ".join(facts))
+    return Concern(_tone(lag), "; ".join([*facts, *group.which_counts[:_TOLD_POSITIONS]]))
 
 
 def _row(group: GroupFigures) -> TableRow:

@@ -30,6 +30,7 @@ from monasca_common.monitoring.dashboard.view import PanelView
 from monasca_common.monitoring.health import ServiceHealth, liveness, readiness
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_history import read_history
+from monasca_common.monitoring.lag_positions import ReadPositions
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import HISTORY_TOPIC
 
@@ -124,6 +125,7 @@ def kafka_panels(
     audit: AuditSettings,
     dead_letter_topics: Iterable[str],
     window: LagWindow,
+    read_positions: ReadPositions,
     now_ms: Callable[[], int],
 ) -> Panels:
     """Of one cluster. Each source has clients of its own, so that none waits for another."""
@@ -142,7 +144,7 @@ def kafka_panels(
     survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
     history = partial(read_history, admin, connection, HISTORY_TOPIC, timeout_seconds=timeout)
     sources = [
-        source("lag", LagGatherer(survey, window, history)),
+        source("lag", LagGatherer(survey, window, history, read_positions)),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),

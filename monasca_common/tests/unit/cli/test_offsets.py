@@ -278,6 +278,15 @@ class TestCopies(OffsetsCase):
         told = self.run_json("show")[1]
         self.assertEqual((True, [40, 50]), (told["copy_differs"], [each["in_kafka"] for each in told["partitions"]]))
 
+    def test_a_reset_says_which_of_two_offsets_counts_and_why(self):
+        self.store(_FIRST, _SECOND)
+        self.cluster.committed = {_FIRST: 40, _SECOND: 50}
+        _, out, _ = self.run_command("reset", "--to-earliest")
+        self.assertIn("The database counts, because", out)
+        self.assertIn("metrics/0: 50 in the database, 40 in Kafka", out)
+        _, out, _ = self.run_command("reset", "--to-earliest", "--json")
+        self.assertTrue(json.loads(out)["copy_differs"])
+
     def test_a_copy_that_is_the_same_is_not_mentioned(self):
         self.store(_FIRST)
         self.cluster.committed = {_FIRST: 50}

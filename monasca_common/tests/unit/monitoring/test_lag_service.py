@@ -15,6 +15,7 @@ from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.monitoring import lag_service
 from monasca_common.monitoring.lag import Commit, LagStatus, PartitionState
 from monasca_common.monitoring.lag_history import LagHistory, history_of
+from monasca_common.monitoring.lag_positions import DatabasePositions, no_database
 from monasca_common.monitoring.lag_service import LagService, start_line
 from monasca_common.monitoring.settings import LagSettings, StatusSettings, lag_settings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -54,9 +55,9 @@ class LagServiceTest(base.BaseTestCase):
         messages = self.kafka.broker.records("monasca-lag")
         return history_of((message.key, message.value) for message in messages)
 
-    def service(self, **settings):
+    def service(self, *, read_positions=no_database, **settings):
         made = LagSettings(CONNECTION, ProducerSettings(CONNECTION), **settings)
-        return LagService(made, None, clock=self.clock)
+        return LagService(made, None, clock=self.clock, read_positions=read_positions)
 
     def stopped(self):
         """A group that has committed nothing for two minutes."""
@@ -71,6 +72,22 @@ class LagServiceTest(base.BaseTestCase):
         self.assertIn('monasca_lag_messages{group="g",partition="0",topic="metrics"} 4.0', text)
         self.assertIn('monasca_lag_group_status{group="g",status="STOP"} 1.0', text)
         self.assertEqual(LagStatus.STOP, self.kept().of("g", TP).lag.status)
+
+    def test_the_log_says_which_position_counts_where_a_group_is_not_well(self):
+        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
+        self.surveyed.states = {"g": self.stopped(), "h": self.stopped()}
+        service = self.service(read_positions=lambda: DatabasePositions({"g": {TP: 8}}))
+        for _ in range(2):
+            service.survey(self.producer)
+        self.assertEqual(1, log.output.count("The database counts, because"), log.output)
+        self.assertIn("the verdict on g is by its copy in Kafka", log.output)
+        self.assertIn("metrics/0: 8 in the database, 5 in Kafka", log.output)
+
+    def test_the_log_says_that_it_is_not_known_which_position_counts(self):
+        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
+        self.surveyed.states = {"g": self.stopped()}
+        self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
+        self.assertIn("of group g is not known: no database answers", log.output)
 
     def test_a_restart_begins_with_what_the_topic_has(self):
         self.surveyed.states = {"g": self.stopped()}

@@ -31,6 +31,7 @@ from monasca_common.monitoring.lag import (
 )
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory
 from monasca_common.monitoring.lag_survey import LagSurvey, spaced
+from monasca_common.storage.base import StorageStatus, StoredOffset
 
 NOW = 1_000_000_000_000
 TP = TopicPartition("metrics", 0)
@@ -316,14 +317,16 @@ class TestThreshold(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.log_reading.open_consumer", opened))
         self.useFixture(fixtures.MonkeyPatch("monasca_common.monitoring.log_reading.ConsumerSettings", mock.Mock()))
 
-    def run_command(self, *command, least_headroom):
+    def run_command(self, *command, least_headroom, more=""):
         """Its exit status, and its rows."""
-        text = f"[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = {least_headroom}\n"
+        text = f"[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = {least_headroom}\n{more}"
         (config,) = self.create_tempfiles([("lag", text)], ".conf")
-        out = io.StringIO()
-        with mock.patch("sys.stdout", out), mock.patch("sys.stderr", io.StringIO()):
-            status = main.main([*command, "--config-file", config, "-f", "json"])
-        return status, json.loads(out.getvalue())
+        out, errors = io.StringIO(), io.StringIO()
+        shape = () if "--json" in command else ("-f", "json")
+        with mock.patch("sys.stdout", out), mock.patch("sys.stderr", errors):
+            status = main.main([*command, "--config-file", config, *shape])
+        self.errors = errors.getvalue()
+        return status, json.loads(out.getvalue()) if shape else [json.loads(out.getvalue())]
 
     def test_one_option_says_what_expires_soon(self):
         for least_headroom, expected in ((0.28, False), (0.29, True)):
@@ -334,6 +337,34 @@ class TestThreshold(base.BaseTestCase):
             status, found = self.run_command("durability", "check", least_headroom=least_headroom)
             near = [row["topic"] for row in found if row["rule"] == "retention_near"]
             self.assertEqual((0, ["metrics"] if expected else []), (status, near))
+
+    def test_which_position_counts_is_a_fact_of_each_row_and_is_said_on_standard_error(self):
+        def stored(*groups, usable=True):
+            offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
+            status = StorageStatus("1", "2", offsets=offsets, usable=usable)
+            return mock.patch(
+                "monasca_common.cli.kept_offsets.load_storage", lambda _: SimpleNamespace(status=lambda: status)
+            )
+
+        database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
+        said = "metrics/0: 7 in the database, 0 in Kafka"
+        cases = (
+            (stored("g"), database, ("database", True), {said}),
+            (stored(usable=False), database, ("unknown", None), {"monasca-common db upgrade"}),
+            (stored("another"), database, ("kafka", False), set()),
+            (contextlib.nullcontext(), "", ("kafka", False), set()),
+        )
+        for patched, more, expected, told in cases:
+            with patched:
+                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "--json")):
+                    _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
+                    self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
+                    self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
+                self.run_command("durability", "check", least_headroom=0.9, more=more)
+                self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
+
+    def told_of(self, *texts):
+        return {text for text in texts if text in self.errors}
 
     def test_the_dashboard_goes_by_the_same_option(self):
         text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\n"

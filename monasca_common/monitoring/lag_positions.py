@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which position of a group counts: a service that stores rows keeps its own in a database, and Kafka has a copy of it.
+
+Verdicts on lag are by Kafka's offsets, for every group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.lag import LagStatus, group_lag
+from monasca_common.monitoring.lag_history import PartitionHistory
+
+
+@dataclass(frozen=True, slots=True)
+class DatabasePositions:
+    """What a database has, by group: the next offset of each partition. ``trouble``: why that is not known."""
+
+    groups: Mapping[str, Mapping[TopicPartition, int]] = field(default_factory=dict)
+    trouble: str = ""
+
+    def place(self, group: str) -> str:
+        """Where the position is that counts: ``database`` or ``kafka``; ``unknown``."""
+        return "unknown" if self.trouble else "database" if group in self.groups else "kafka"
+
+    def differ(self, group: str, judged: Mapping[TopicPartition, PartitionHistory]) -> bool | None:
+        """Whether the group is judged by others than those that count; ``None``: that is not known."""
+        if self.trouble:
+            return None
+        stored, copies = self.groups.get(group, {}), _copies(judged)
+        return any(at != stored.get(partition, at) for partition, at in copies.items())
+
+
+ReadPositions = Callable[[], DatabasePositions]
+
+
+def no_database() -> DatabasePositions:
+    """All positions are Kafka's."""
+    return DatabasePositions()
+
+
+def which_counts(group: str, judged: Mapping[TopicPartition, PartitionHistory], stored: DatabasePositions) -> list[str]:
+    """What is to be said beside the verdict on a group: where it is by a copy, and the database has other positions.
+
+    The copy of a group that runs is always a little behind, which is worth no word while the verdict is good.
+    """
+    copies = _copies(judged)
+    topics = {partition.topic for partition in judged}
+    lag = group_lag(known.lag for known in judged.values())
+    well = lag.status is LagStatus.OK and not lag.is_error
+    worth = {
+        partition: at
+        for partition, at in stored.groups.get(group, {}).items()
+        if partition.topic in topics and (not well or copies.get(partition, 0) > at)
+    }
+    lines = differing_copies(worth, copies)
+    return lines and [f"the verdict on {group} is by its copy in Kafka. {lines[0]}", *lines[1:]]
+
+
+def differing_copies(counting: Mapping[TopicPartition, int], copies: Mapping[TopicPartition, int]) -> list[str]:
+    """Where Kafka's copy of a group's positions is not what the database has, which one counts, and why."""
+    lines = [
+        f"  {partition.topic}/{partition.partition}: {at} in the database, {copies.get(partition, 'none')} in Kafka"
+        for partition, at in sorted(counting.items())
+        if copies.get(partition) != at
+    ]
+    if not lines:
+        return []
+    why = (
+        "The database counts, because it has rows and offsets in one transaction, and the service goes on from there. "
+        "Kafka's copy, which is committed afterwards and which lag tools look at, differs:"
+    )
+    return [why, *lines]
+
+
+def _copies(judged: Mapping[TopicPartition, PartitionHistory]) -> dict[TopicPartition, int]:
+    return {partition: known.commits[-1].offset for partition, known in judged.items() if known.commits}

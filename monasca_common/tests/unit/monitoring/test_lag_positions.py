@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+from oslotest import base
+
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.lag import Commit, LagStatus, LagVerdict
+from monasca_common.monitoring.lag_history import PartitionHistory
+from monasca_common.monitoring.lag_positions import DatabasePositions, no_database, which_counts
+
+_TP, _OTHER = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+
+def _judged(offset, *, status=LagStatus.OK, expires_soon=False):
+    lag = LagVerdict(status, 5, 1.0, 0, None, 1.0, expires_soon=expires_soon)
+    return {_TP: PartitionHistory(9, lag, () if offset is None else (Commit(5, offset, 20),))}
+
+
+def _stored(offset, partition=_TP):
+    return DatabasePositions({"g": {partition: offset}})
+
+
+class TestWhichCounts(base.BaseTestCase):
+    def test_it_is_said_where_the_verdict_is_bad_or_the_copy_is_ahead(self):
+        """Kafka's copy is at 10."""
+        cases = {
+            "well, and the database is a little further": (_judged(10), _stored(12), False),
+            "well, and the copy is ahead": (_judged(10), _stored(8), True),
+            "stopped, and the database is further": (_judged(10, status=LagStatus.STOP), _stored(12), True),
+            "slow, and the database is further": (_judged(10, status=LagStatus.WARNING), _stored(12), True),
+            "it is to lose messages, and the database is further": (_judged(10, expires_soon=True), _stored(12), True),
+            "stopped, and both are the same": (_judged(10, status=LagStatus.STOP), _stored(10), False),
+            "stopped, and nothing is copied yet": (_judged(None, status=LagStatus.STOP), _stored(3), True),
+            "stopped, and no database has the group": (_judged(10, status=LagStatus.STOP), no_database(), False),
+            "of a topic that is not looked at": (
+                _judged(10, status=LagStatus.STOP),
+                _stored(12, TopicPartition("logs", 0)),
+                False,
+            ),
+        }
+        for name, (judged, stored, expected) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(expected, bool(which_counts("g", judged, stored)))
+
+    def test_both_positions_and_the_reason_are_said(self):
+        why, where = which_counts("g", _judged(10, status=LagStatus.STOP), _stored(12))
+        self.assertIn("the verdict on g is by its copy in Kafka. The database counts, because", why)
+        self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
+
+    def test_where_the_position_is_and_whether_it_differs_are_facts(self):
+        cases = (
+            (no_database(), ("kafka", False)),
+            (_stored(10), ("database", False)),
+            (_stored(12), ("database", True)),
+            (_stored(12, _OTHER), ("database", False)),
+            (DatabasePositions(trouble="no answer"), ("unknown", None)),
+        )
+        for stored, expected in cases:
+            self.assertEqual(expected, (stored.place("g"), stored.differ("g", _judged(10))))
