@@ -108,6 +108,8 @@ def position_reader(conf: cfg.ConfigOpts) -> ReadPositions:
 
 
 def _stored(storage: Storage) -> DatabasePositions:
+    if Capability.TRANSACTIONAL_OFFSETS not in storage.capabilities:
+        return no_database()
     groups: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
     for each in _status(storage).offsets:
         groups[each.group][TopicPartition(each.topic, each.partition)] = each.next_offset

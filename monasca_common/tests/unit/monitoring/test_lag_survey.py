@@ -31,7 +31,7 @@ from monasca_common.monitoring.lag import (
 )
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory
 from monasca_common.monitoring.lag_survey import LagSurvey, spaced
-from monasca_common.storage.base import StorageStatus, StoredOffset
+from monasca_common.storage.base import Capability, StorageStatus, StoredOffset
 
 NOW = 1_000_000_000_000
 TP = TopicPartition("metrics", 0)
@@ -339,12 +339,11 @@ class TestThreshold(base.BaseTestCase):
             self.assertEqual((0, ["metrics"] if expected else []), (status, near))
 
     def test_which_position_counts_is_a_fact_of_each_row_and_is_said_on_standard_error(self):
-        def stored(*groups, usable=True):
+        def stored(*groups, usable=True, capabilities=frozenset(Capability)):
             offsets = tuple(StoredOffset(group, "metrics", 0, None, 7) for group in groups)
             status = StorageStatus("1", "2", offsets=offsets, usable=usable)
-            return mock.patch(
-                "monasca_common.cli.kept_offsets.load_storage", lambda _: SimpleNamespace(status=lambda: status)
-            )
+            storage = SimpleNamespace(capabilities=capabilities, status=lambda: status)
+            return mock.patch("monasca_common.cli.kept_offsets.load_storage", lambda _: storage)
 
         database = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         said = "metrics/0: 7 in the database, 0 in Kafka"
@@ -352,6 +351,7 @@ class TestThreshold(base.BaseTestCase):
             (stored("g"), database, ("database", True), {said}),
             (stored(usable=False), database, ("unknown", None), {"monasca-common db upgrade"}),
             (stored("another"), database, ("kafka", False), set()),
+            (stored("g", capabilities=frozenset()), database, ("kafka", False), set()),
             (contextlib.nullcontext(), "", ("kafka", False), set()),
         )
         for patched, more, expected, told in cases:
