@@ -135,6 +135,7 @@ def _authenticated(
 
     assert conf is not None, "authentication needs its configuration"
     max_waiting = settings.max_in_flight
+    own_metrics.will_validate(tokens.ValidationOutcome)
     return tokens.authenticated(limited, conf, auth.PUBLIC_PATHS, max_waiting, own_metrics.validated)
 
 

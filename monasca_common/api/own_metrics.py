@@ -12,7 +12,7 @@ import hmac
 import os
 from collections import Counter as Tally
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as PROMETHEUS_
 from prometheus_client.registry import Collector
 
 from monasca_common.api.access import Served
-from monasca_common.api.notes import NO_MESSAGES, MessageCounts
+from monasca_common.api.notes import NO_MESSAGES, MessageCounts, Reason
 from monasca_common.api.openapi import STRING, operation
 from monasca_common.api.problems import Problem
 from monasca_common.api.topic_producers import TopicProducers
@@ -69,6 +69,20 @@ class ApiMetrics:
             multiprocess_mode="livemax",
             **made,
         )
+        self._begin()
+
+    def _begin(self) -> None:
+        """Serve counters that alerts need from 0: Prometheus sees no increase in a series that is new."""
+        for reason in Reason:
+            self._refused.labels(reason)
+        for kind in _KINDS.values():
+            for outcome in MessageCounts._fields:
+                self._messages.labels(kind, outcome)
+
+    def will_validate(self, outcomes: Iterable[str]) -> None:
+        """Serve these outcomes of tokens from 0 as well."""
+        for outcome in outcomes:
+            self._validations.labels(outcome)
 
     def count(self, served: Sequence[Served], in_flight: int) -> bool:
         """Whether something goes on that is to be looked at again soon."""

@@ -55,6 +55,8 @@ class LagMetrics(Collector):
         self._seconds = Histogram("survey_seconds", "How long complete surveys took", buckets=_SECONDS, **made)
         self._last = Gauge("last_survey_timestamp_seconds", "When the last complete survey was", **made)
         self._left_out = Gauge("left_out_partitions", "Partitions without metrics of their own", **made)
+        for outcome in ("complete", "failed"):
+            self._surveys.labels(outcome)
         self.registry.register(self)
 
     def completed(self, history: LagHistory, seconds: float) -> None:

@@ -66,7 +66,7 @@ class NotificationWork:
         self._database = AlarmsDatabase(settings.database, grouped=True)
         methods = NotificationMethods(self._database, keys)
         ledger = NoticeLedger(self._database)
-        self.metrics = NotificationMetrics()
+        self.metrics = NotificationMetrics(notifiers)
         self.metrics.registry.register(WaitingNotifications(self._database, clock))
         topic = settings.processing.notification_topic
         self._announcer = NotificationAnnouncer(self._database, settings.changes.producer, topic, clock)

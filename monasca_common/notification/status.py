@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -41,9 +41,12 @@ _COUNT_SECONDS = 10.0  # so often the database is asked at most, however often s
 
 
 class NotificationMetrics:
-    """Counts; any thread may call it. A process that takes another's place begins at 0."""
+    """Counts; any thread may call it. A process that takes another's place begins at 0.
 
-    def __init__(self) -> None:
+    ``types``: of methods, whose counters are served from 0: Prometheus compares no series that is not there yet.
+    """
+
+    def __init__(self, types: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
         self._by_type = {what: self._counter(*told, "type") for what, told in _BY_TYPE.items()}
         self._any = {what: self._counter(*told) for what, told in _ANY.items()}
@@ -55,15 +58,22 @@ class NotificationMetrics:
             registry=self.registry,
             buckets=_DELAY_SECONDS,
         )
+        for each in types:
+            self._begin(each.lower())
 
     def count(self, what: str, type: str = "") -> None:  # noqa: A002 - what a method calls it
         if what in self._by_type:
+            self._begin(type.lower())
             self._by_type[what].labels(type.lower()).inc()
         elif what in self._any:
             self._any[what].inc()
 
     def took(self, type: str, seconds: float) -> None:  # noqa: A002
         self._delay.labels(type.lower()).observe(max(0.0, seconds))
+
+    def _begin(self, type: str) -> None:  # noqa: A002
+        for metric in (*self._by_type.values(), self._delay):
+            metric.labels(type)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, namespace=_PREFIX, registry=self.registry)

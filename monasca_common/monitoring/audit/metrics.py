@@ -78,6 +78,8 @@ class AuditMetrics:
             f"{_PREFIX}_foreign_reports", "Reports left out: their buckets have another length", registry=registry
         )
         self._balances = Counter(f"{_PREFIX}_balances", "Balances, by outcome", ("outcome",), registry=registry)
+        for outcome in ("complete", "failed"):
+            self._balances.labels(outcome)
 
     def balanced(self, totals: Iterable[TierTotal], foreign: int) -> None:
         for gauge in (self._missing, self._completeness, self._duplicates):

@@ -124,6 +124,7 @@ class Mirror:
                 self._hook = ReaderAudit(self._audit, positions=starts)
             consumer = _open_reader(settings, starts)
             stack.callback(consumer.close, _CLOSE_SECONDS)
+            status.begins(topic.name for topic in plan.topics)
             status.lag = lambda: _lag_by_topic(consumer)
             stack.callback(setattr, status, "lag", dict)
             status.trouble = ""
@@ -284,7 +285,7 @@ class Mirror:
             return
         due = began + size / self._settings.max_bytes_per_second
         while (left := due - self._clock.monotonic()) > 0 and not stopping.wait(min(left, _PACE_SECONDS)):
-            self._status.turn.turned()
+            self._status.paced()
 
 
 def _open_reader(settings: MirrorSettings, starts: Mapping[TopicPartition, int]) -> KafkaConsumer:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -12,8 +12,10 @@ from prometheus_client.registry import Collector
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
+from monasca_common.monitoring.lag import LagWindow
 
 _PREFIX = "monasca_mirror"
+_STALL_SECONDS = LagWindow().seconds
 
 
 class MirrorStatus(Collector):
@@ -28,6 +30,7 @@ class MirrorStatus(Collector):
         #: How many messages each topic is behind; asked for by each look.
         self.lag: Callable[[], Mapping[str, int]] = dict
         self._clock = clock
+        self._moved_at = clock.monotonic()
         self._messages = self._counter("messages", "Messages that were copied", "topic")
         self._bytes = self._counter("bytes", "Bytes of keys, values and headers that were copied", "topic")
         self._transactions = self._counter("transactions", "Transactions in the target", "outcome")
@@ -47,6 +50,13 @@ class MirrorStatus(Collector):
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(name, text, (label,), namespace=_PREFIX, registry=self.registry)
 
+    def begins(self, topics: Iterable[str]) -> None:
+        """Copies of these topics. Their counters are served from 0: Prometheus sees no increase in a new series."""
+        self._moved_at = self._clock.monotonic()
+        for topic in topics:
+            for counter in (self._messages, self._bytes, self._skipped):
+                counter.labels(topic)
+
     @property
     def copied(self) -> int:
         return self._copied
@@ -54,10 +64,16 @@ class MirrorStatus(Collector):
     def committed(self, topic: str, messages: int, size: int, newest_ms: int | None) -> None:
         """Part of a transaction that was committed, of one topic."""
         self._copied += messages
+        self._moved_at = self._clock.monotonic()
         self._messages.labels(topic).inc(messages)
         self._bytes.labels(topic).inc(size)
         if newest_ms is not None:
             self._delay.labels(topic).set(max(0.0, (self._clock.time_ms() - newest_ms) / 1000))
+
+    def paced(self) -> None:
+        """It waits because it was faster than it may be."""
+        self.turn.turned()
+        self._moved_at = self._clock.monotonic()
 
     def ended(self, outcome: str) -> None:
         self._transactions.labels(outcome).inc()
@@ -83,8 +99,18 @@ class MirrorStatus(Collector):
             "mirror",
             self.health,
             liveness(live_seconds, lambda: {"mirror": self.turn.seconds}),
-            readiness(lambda: [self.trouble] if self.trouble else []),
+            readiness(self._reasons),
         )
+
+    def _reasons(self) -> Iterator[str]:
+        if self.trouble:
+            yield self.trouble
+            return
+        waiting, now = sum(self.lag().values()), self._clock.monotonic()
+        if not waiting:
+            self._moved_at = now
+        if now - self._moved_at > _STALL_SECONDS:
+            yield f"STALL: {waiting} messages wait, and none is copied for {now - self._moved_at:.0f} s"
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether every topic is copied, and what hinders it."""

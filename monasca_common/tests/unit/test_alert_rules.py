@@ -12,8 +12,22 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from oslotest import base
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-from monasca_common.tests.unit.test_metrics_table import told_metrics
+from monasca_common.api.own_metrics import ApiMetrics
+from monasca_common.api.settings import ApiSettings
+from monasca_common.api.tokens import ValidationOutcome
+from monasca_common.api.topic_producers import TopicProducers
+from monasca_common.kafka.clock import SystemClock
+from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.monitoring.audit.metrics import AuditMetrics
+from monasca_common.monitoring.mirror.status import MirrorStatus
+from monasca_common.notification.status import NotificationMetrics
+from monasca_common.persister.status import Status
+from monasca_common.persister.status_server import metrics as persister_metrics
+from monasca_common.storage.base import Kind
+from monasca_common.tests.unit.test_metrics_table import Collected, told_metrics
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -22,6 +36,10 @@ _METRIC = re.compile(r"\b(monasca_\w+)(?:{([^}]*)})?")
 _LABEL = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)")
 _BY = re.compile(r"\bby \(([^)]*)\)")
 _ROW = re.compile(r"   \* - ``(Monasca\w+)``\n     - (\w+)\n")
+_COUNTED = re.compile(r"(?:rate|increase)\((monasca_\w+)(?:{([^}]*)})?\[")
+_MATCHER = re.compile(r'(\w+)(=~?)"([^"]*)"')
+# Requests come all the time: their rate does not depend on the first of a kind.
+_NEEDS_NO_ZERO = {"monasca_api_requests_total", "monasca_api_request_seconds_bucket"}
 # What Prometheus adds to each series, and the bounds of buckets.
 _ADDED = {"instance", "le"}
 
@@ -39,6 +57,28 @@ def dashboard():
 def queries():
     """The expressions of the dashboard."""
     return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+
+
+def counted():
+    """The counters whose increase an alert looks at: a name, and the values of labels that it names."""
+    for rule in alerts().values():
+        for name, chosen in _COUNTED.findall(rule["expr"]):
+            if name in _NEEDS_NO_ZERO:
+                continue
+            matchers = _MATCHER.findall(chosen)
+            labels = [label for label, _, _ in matchers]
+            for values in itertools.product(*(value.split("|") for _, _, value in matchers)):
+                yield name, dict(zip(labels, values, strict=True))
+
+
+def absent(text):
+    """The counters of alerts that are not in what services serve: Prometheus would see no increase when they come."""
+    served = [each for family in text_string_to_metric_families(text) for each in family.samples]
+    return [
+        (name, labels)
+        for name, labels in counted()
+        if not any(name == each.name and labels.items() <= each.labels.items() for each in served)
+    ]
 
 
 def sample(name):
@@ -80,6 +120,27 @@ class QueriesTest(base.BaseTestCase):
             self.assertLessEqual(named, left, name)
 
 
+class StartTest(base.BaseTestCase):
+    def services(self):
+        """What each service that counts for alerts serves before it has counted anything."""
+        kafka = self.useFixture(MemoryKafka())
+        api = ApiMetrics(TopicProducers(lambda _: kafka.producer(), ApiSettings()))
+        api.will_validate(ValidationOutcome)
+        mirror = MirrorStatus(SystemClock())
+        mirror.begins(["metrics"])
+        persister = CollectorRegistry()
+        persister.register(Collected(list(persister_metrics([Status("metrics-0", Kind.METRICS)]))))
+        others = (mirror.registry, persister, NotificationMetrics(["EMAIL"]).registry, AuditMetrics().registry)
+        return [api.text(), *map(generate_latest, others)]
+
+    def test_what_an_alert_counts_is_served_from_0(self):
+        self.assertEqual([], absent(b"".join(self.services()).decode()))
+
+    def test_a_counter_that_is_not_there_yet_would_be_noticed(self):
+        served = b"".join(self.services()[:-1]).decode()
+        self.assertEqual([("monasca_audit_balances_total", {"outcome": "complete"})], absent(served))
+
+
 class GuideTest(base.BaseTestCase):
     def test_each_alert_is_in_the_reference_with_its_severity_and_among_the_symptoms(self):
         text = GUIDE.read_text()
@@ -96,7 +157,7 @@ class GuideTest(base.BaseTestCase):
         asked = {
             target.rpartition(":")[2]
             for each in config["scrape_configs"]
-            if each["job_name"] not in ("monasca-audit", "monasca-mirror")  # which no unit runs
+            if each["job_name"] not in ("monasca-audit", "monasca-dashboard", "monasca-mirror")  # which no unit runs
             for target in each["static_configs"][0]["targets"]
         }
         self.assertLessEqual(asked, ports)

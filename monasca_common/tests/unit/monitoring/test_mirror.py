@@ -216,7 +216,7 @@ class PaceTest(base.BaseTestCase):
         free._pace(5000, began, stopping)
         self.assertEqual(0.5, clock.monotonic() - began)
         paced._pace(5000, began, stopping)
-        self.assertEqual((5.0, 5), (clock.monotonic() - began, status.turn.turned.call_count))
+        self.assertEqual((5.0, 5), (clock.monotonic() - began, status.paced.call_count))
 
 
 class VerbatimTest(base.BaseTestCase):
@@ -514,8 +514,40 @@ class StatusTest(base.BaseTestCase):
             self.assertIn(f"monasca_mirror_{line}", text)
         self.assertEqual((False, {"logs": "why"}), (status.health()[0], status.health()[1]["refused"]))
 
+    def test_messages_that_wait_while_none_is_copied_are_a_stall(self):
+        clock = VirtualClock()
+        status = MirrorStatus(clock)
+        status.trouble, status.lag = "", lambda: {"metrics": 5, "logs": 0}
+        ready = status.probed(600.0).ready
+        clock.advance(1000.0)
+        status.begins(["metrics", "logs"])
+        self.assertEqual((True, []), _found(ready))
+        clock.advance(61.0)
+        self.assertEqual((False, ["STALL: 5 messages wait, and none is copied for 61 s"]), _found(ready))
+        for moved in (lambda: status.committed("metrics", 1, 1, 1), status.paced):
+            moved()
+            self.assertEqual((True, []), _found(ready))
+            clock.advance(61.0)
+            self.assertFalse(ready()[0])
+        status.lag = dict
+        self.assertEqual((True, []), _found(ready))
+
+    def test_a_transaction_that_hangs_is_a_loop_that_does_not_turn(self):
+        clock = VirtualClock()
+        status = MirrorStatus(clock)
+        live = status.probed(600.0).live
+        clock.advance(601.0)
+        self.assertEqual((False, {"mirror": 601.0}), (live()[0], live()[1]["seconds_since_turn"]))
+        status.turn.turned()
+        self.assertTrue(live()[0])
+
 
 _KINDS = ("missing", "extra", "altered")
+
+
+def _found(ready):
+    is_ready, body = ready()
+    return is_ready, body["reasons"]
 
 
 def _three(numbers):

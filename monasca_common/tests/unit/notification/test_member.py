@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a member's threads do while the database is unavailable."""
+"""What a member's threads do while the database is unavailable, and what probes learn of a member."""
 
+from types import SimpleNamespace
+from unittest import mock
+
+import fixtures
 from oslotest import base
 
-from monasca_common.kafka import RetryLater
+from monasca_common.kafka import MessagingError, RetryLater
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.notification.member import PausedHandler
+from monasca_common.notification import member
+from monasca_common.notification.member import NotificationMember, PausedHandler
+from monasca_common.notification.status import service_health
 
 
 class Stopping:
@@ -55,3 +62,77 @@ class PausedHandlerTest(base.BaseTestCase):
     def test_what_is_not_due_yet_pauses_no_other(self):
         self.call(RetryLater(after=5.0), "done")
         self.assertEqual([], self.stopping.waits)
+
+
+class ReadinessTest(base.BaseTestCase):
+    """A member whose processor has just begun, and stands still while the test looks."""
+
+    PARTITION = TopicPartition("alarm-state-transitions", 0)
+
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.lag = {self.PARTITION: 5}
+        self.seconds_since_poll = 0.0
+        consumer = mock.Mock(lag=lambda _: self.lag)
+        consumer.health = lambda: SimpleNamespace(seconds_since_poll=self.seconds_since_poll)
+        stream = mock.Mock(audit=None, consumer=SimpleNamespace(topics=("alarm-state-transitions",)))
+        self.member = NotificationMember(stream, lambda _: (), 1, self.clock)
+        self.health = service_health([self.member], 600.0)
+        for name, stand_in in (("open_producer", mock.Mock()), ("open_consumer", lambda _: consumer)):
+            self.useFixture(fixtures.MonkeyPatch(f"{member.__name__}.{name}", stand_in))
+
+    def while_it_runs(self, look):
+        """``look`` gets the hook that the processor tells of commits."""
+
+        def processor(*_, hooks, **__):
+            return mock.Mock(run=lambda: look(*hooks))
+
+        self.useFixture(fixtures.MonkeyPatch(f"{member.__name__}.Processor", processor))
+        self.member._serve()
+
+    def reasons(self):
+        is_ready, body = self.health.ready()
+        self.assertEqual(is_ready, not body["reasons"])
+        return body["reasons"]
+
+    def test_messages_that_wait_while_none_is_done_are_a_stall(self):
+        def look(hook):
+            self.clock.advance(59.0)
+            self.assertEqual([], self.reasons())
+            self.clock.advance(2.0)
+            self.assertEqual(["alarm-state-transitions: STALL: nothing is done for 61 s"], self.reasons())
+            hook.after_commit({self.PARTITION: MessagingError("refused")})
+            self.assertEqual(1, len(self.reasons()))
+            hook.after_commit({self.PARTITION: None})
+            self.assertEqual([], self.reasons())
+
+        self.while_it_runs(look)
+
+    def test_where_nothing_waits_nothing_stalls(self):
+        def look(_hook):
+            self.lag = {self.PARTITION: 0}
+            self.clock.advance(1000.0)
+            self.assertEqual([], self.reasons())
+            self.lag = {self.PARTITION: 1}  # it came this moment
+            self.assertEqual([], self.reasons())
+
+        self.while_it_runs(look)
+
+    def test_without_partitions_it_is_not_ready_until_others_must_have_them_all(self):
+        def look(_hook):
+            self.lag = {}
+            self.assertEqual(["alarm-state-transitions: it has no partitions yet"], self.reasons())
+            self.clock.advance(61.0)
+            self.assertEqual([], self.reasons())
+
+        self.while_it_runs(look)
+
+    def test_a_batch_that_hangs_is_a_loop_that_does_not_turn(self):
+        def look(_hook):
+            for self.seconds_since_poll, live in ((600.0, True), (601.0, False)):
+                self.assertEqual(live, self.health.live()[0])
+
+        self.while_it_runs(look)
+        self.assertTrue(self.health.live()[0])  # it has no loop now, and waits for its next start
+        self.assertEqual(["alarm-state-transitions: it has not begun"], self.reasons())
