@@ -20,7 +20,8 @@ MOST_SERIES = 8
 _MOST_NAMES = 2000
 _MOST_METRICS = 1000
 _MOST_VALUES = 200
-_MOST_ALARMS = 3
+MOST_ALARMS = 3
+_READ_ALARMS = 100
 _ROW_PAGES = 10
 
 
@@ -95,7 +96,7 @@ def read_chart(api: ApiReader, question: ChartQuestion, names: tuple[str, ...], 
         _values(each["dimensions"] for each in metrics.elements),
         series,
         beside,
-        _bands(api, question, start_ms, now_ms),
+        _bands(api, question, start_ms, now_ms, notes),
         tuple(notes),
     )
 
@@ -134,18 +135,32 @@ def _measured(
     return tuple(series.values())[:MOST_SERIES]
 
 
-def _bands(api: ApiReader, question: ChartQuestion, start_ms: int, now_ms: int) -> tuple[StateBand, ...]:
-    """The states of alarms on this metric, oldest first."""
-    asked = {"metric_name": question.name, "limit": str(_MOST_ALARMS)}
-    if question.dimensions:
-        asked["metric_dimensions"] = _dimensions(question)
+def _bands(
+    api: ApiReader, question: ChartQuestion, start_ms: int, now_ms: int, notes: list[str]
+) -> tuple[StateBand, ...]:
+    """The states of alarms on this metric, those of an alarm oldest first."""
     bands: list[StateBand] = []
-    for alarm in api.find("/v2.0/alarms", asked).elements:
-        if not any(_is_chosen(question, metric["dimensions"]) for metric in alarm["metrics"]):
-            continue
+    for alarm in _alarms(api, question, notes):
         history = api.find(f"/v2.0/alarms/{alarm['id']}/state-history", {"start_time": iso(start_ms)}, pages=2)
         bands += state_bands(alarm, history.elements, start_ms, now_ms)
     return tuple(bands)
+
+
+def _alarms(api: ApiReader, question: ChartQuestion, notes: list[str]) -> Sequence[Mapping[str, Any]]:
+    """As many as are shown, the worst state first."""
+    asked = {"metric_name": question.name, "sort_by": "state desc", "limit": str(_READ_ALARMS)}
+    if question.dimensions:
+        asked["metric_dimensions"] = _dimensions(question)
+    found = api.find("/v2.0/alarms", asked)
+    chosen = [
+        alarm
+        for alarm in found.elements
+        if any(_is_chosen(question, metric["dimensions"]) for metric in alarm["metrics"])
+    ]
+    if len(chosen) > MOST_ALARMS or not found.is_whole:
+        number = str(len(chosen)) if found.is_whole else f"more than {len(chosen)}"
+        notes.append(f"{question.name} has {number} alarms here, of which {MOST_ALARMS} are shown: choose dimensions.")
+    return chosen[:MOST_ALARMS]
 
 
 def state_bands(

@@ -112,6 +112,25 @@ class ReadChartTest(base.BaseTestCase):
         self.assertEqual(8, len(chart.series))
         self.assertIn("20 series", chart.notes[0])
 
+    def alarms(self, *states):
+        return [{**ALARM, "id": f"a{number}", "state": state} for number, state in enumerate(states)]
+
+    def test_alarms_that_are_not_shown_are_told(self):
+        for states, note in (
+            (("ALARM", "OK", "OK"), ()),
+            (("ALARM", "OK", "OK", "OK"), ("cpu has 4 alarms here, of which 3 are shown: choose dimensions.",)),
+        ):
+            chart = self.read(ChartQuestion("cpu"), AnsweringApi(alarms=self.alarms(*states)))
+            self.assertEqual(["ALARM", "OK", "OK"], [band.state for band in chart.bands])
+            self.assertEqual(note, chart.notes)
+
+    def test_the_api_is_asked_for_the_worst_state_first(self):
+        api = AnsweringApi(alarms=[self.alarms("ALARM", "OK", "OK"), self.alarms("OK")])
+        chart = self.read(ChartQuestion("cpu"), api)
+        ((query, _, _),) = (each[1:] for each in api.asked if each[0] == "/v2.0/alarms")
+        self.assertEqual("state desc", query["sort_by"])
+        self.assertEqual(("cpu has more than 3 alarms here, of which 3 are shown: choose dimensions.",), chart.notes)
+
     def refusal(self, answer, **options):
         api = AnsweringApi(metrics=answer)
         return str(self.assertRaises(ApiUnavailable, self.read, ChartQuestion("cpu"), api, **options))
