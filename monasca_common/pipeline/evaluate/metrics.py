@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.evaluate import levels
 from monasca_common.pipeline.evaluate.levels import EvaluationLevels
+from monasca_common.pipeline.jobs.metrics import PREFIX
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.sql.bounds import Bounds
@@ -67,7 +68,7 @@ def _metrics(found: EvaluationLevels, now_ms: int) -> Iterable[Metric]:
 
 
 def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
-    family = GaugeMetricFamily(f"monasca_pipeline_{name}", text, labels=["job", *labels])
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["job", *labels])
     for of, value in values:
         family.add_metric(["evaluate", *of], value)
     return family

@@ -18,7 +18,7 @@ from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.monitoring.status_server import status_served
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 
-_PREFIX = "monasca_pipeline"
+PREFIX = "monasca_pipeline"
 _SECONDS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _STAGE_SECONDS = (0.05, 0.1, 0.25, *_SECONDS)
 
@@ -32,7 +32,7 @@ class _Board:
             "batch_seconds",
             "How long batches took",
             ("job",),
-            namespace=_PREFIX,
+            namespace=PREFIX,
             registry=self.registry,
             buckets=_SECONDS,
         ).labels(job)
@@ -40,7 +40,7 @@ class _Board:
             "stage_seconds",
             "How long the stages of batches took",
             ("job", "stage"),
-            namespace=_PREFIX,
+            namespace=PREFIX,
             registry=self.registry,
             buckets=_STAGE_SECONDS,
         )
@@ -53,10 +53,10 @@ class _Board:
         self._known = JobProgress(0, 0, 0.0)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, ("job", *labels), namespace=_PREFIX, registry=self.registry)
+        return Counter(name, text, ("job", *labels), namespace=PREFIX, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, ("job", *labels), namespace=_PREFIX, registry=self.registry)
+        return Gauge(name, text, ("job", *labels), namespace=PREFIX, registry=self.registry)
 
     def tell(self, progress: JobProgress) -> None:
         self._offsets.inc(progress.done - self._known.done)

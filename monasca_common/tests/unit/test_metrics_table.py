@@ -43,7 +43,8 @@ PAGE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "watching.rst"
 _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - \S")
 _INTERNAL = {"le"}
 PACKAGE = Path(monasca_common.__file__).parent
-_PREFIX = re.compile(r'(?m)^_PREFIX = "monasca_(\w+)"$')
+_PREFIX = re.compile(r'(?m)^_?PREFIX = "monasca_(\w+)"$')
+_SERVICE = re.compile(r'ServiceHealth\(\s*f?"([a-z_]+)')
 
 
 class Collected:
@@ -150,8 +151,15 @@ class MetricsTableTest(base.BaseTestCase):
         registry.register(HealthCollector(ServiceHealth("s", *[lambda: (True, {})] * 3)))
         self.assert_told("monasca_service_", generate_latest(registry).decode())
 
+    def test_each_service_is_named_beside_whether_it_is_ready(self):
+        code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if "tests" not in path.parts)
+        row = PAGE.read_text().partition("``monasca_service_ready``")[2].partition("\n   * - ")[0]
+        self.assertEqual(set(_SERVICE.findall(code)), set(re.findall(r"``([a-z_]+)``", row)) - {"service"})
+
     def test_no_other_is_told_and_what_any_module_serves_is_looked_at_here(self):
         own = {name.removeprefix("test_") for name in dir(self) if name.startswith("test_")}
-        prefixes = {prefix for path in PACKAGE.rglob("*.py") for prefix in _PREFIX.findall(path.read_text())}
+        code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if "tests" not in path.parts)
+        prefixes = set(_PREFIX.findall(code))
         self.assertEqual(set(), prefixes - own - {"pipeline", "service"})
+        self.assertNotRegex(code, rf'"monasca_({"|".join(prefixes)})_', "the prefix of a name is written once")
         self.assertRegex(" ".join(self.told), rf"^(monasca_({'|'.join(sorted(prefixes))})_\w+ ?)+$")
