@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The alert rules by promtool, and every query of rules and dashboard on a real Prometheus that asks a real persister.
-
-What other services serve stands on a page beside it: the documented table, which is compared with the services.
-"""
+"""The alert rules by promtool, and every query of rules and dashboard on a real Prometheus that asks real services."""
 
 import http.server
 import json
@@ -17,36 +14,21 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-import confluent_kafka
 import fixtures
 import yaml
 from oslotest import base
 
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.kafka.transport.mock_broker import MockBroker
-from monasca_common.storage import StorageSettings, open_storage
-from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
-from monasca_common.tests.unit.persister import envelopes
-from monasca_common.tests.unit.test_alert_rules import DEPLOY, alerts, queries
-from monasca_common.tests.unit.test_metrics_table import told_metrics
+from monasca_common.tests.functional.monitoring.real_services import RealServices
+from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.unit.test_alert_rules import DEPLOY, absent, alerts, queries
+from monasca_common.tests.unit.test_metrics_table import served, told_metrics
 
 RULES = DEPLOY / "prometheus"
 _MISSING = "Prometheus is not installed: no `promtool` on the PATH (Debian's package `prometheus` has it)"
 _SECONDS = 30
 _COUNT = 20
-_PERSISTER = """\
-[kafka]
-bootstrap_servers = {servers}
-topic_check_seconds = 0
-[database]
-connection = {url}
-[persister]
-status_port = {port}
-[kafka_metrics]
-max_wait_time_seconds = 0.01
-[kafka_alarm_history]
-enabled = false
-"""
+_TOKENS = "monasca_api_token_validation_seconds"  # there is no Keystone here, and so no token is validated
 
 
 class PrometheusNeeded:
@@ -96,13 +78,23 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
             self.assertEqual(set(alerts()), alerts().keys() & set(re.findall(r"\w+", done.stdout + done.stderr)))
 
 
-class TestQueries(Waiting, PrometheusNeeded, base.BaseTestCase):
-    def test_every_query_is_answered_and_what_a_real_persister_serves_is_there(self):
-        persister = self.start_persister(messages=_COUNT)
-        told = {name: facts for name, facts in told_metrics().items() if "_persister_" not in name}
-        self.prometheus = self.start_prometheus({"monasca-persister": persister, "monasca-api": self.page(_page(told))})
+class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
+    def test_every_query_is_answered_and_every_service_is_asked_which_serves_what_is_documented(self):
+        self.start_services()
+        self.wait_until_ready()
+        at_start = {name for name, _ in absent(self.everything_served())}
+        self.assertEqual({f"{_TOKENS}_count"}, at_start, "counters of alerts that are not served from 0")
+        self.post(_COUNT, time.time_ns() // 1_000_000)
+        self.wait_until(lambda: not self.undocumented(), self.undocumented)
+        # Some queries ask for what is bad, which no service here is.
+        others = self.serve_page(_page(told_metrics()))
+        self.prometheus = self.start_prometheus({**self.ports, "others": others})
         self.wait_until(lambda: self.values("sum(monasca_persister_rows_total{outcome='stored'})") == [str(_COUNT)])
-        self.wait_until(lambda: self.values("monasca_service_ready{service='persister'}") == ["1"])
+        for service in self.ports:
+            self.wait_until(
+                lambda service=service: self.values(f"monasca_service_ready{{service='{service}'}}") == ["1"]
+            )
+        self.assertEqual(["1"] * len(self.ports), self.values("up{job!='monasca-others'}"))
         for query in queries():
             asked = query.replace("$__rate_interval", f"{_SECONDS}s")
             self.wait_until(lambda asked=asked: self.values(asked), asked)
@@ -110,24 +102,12 @@ class TestQueries(Waiting, PrometheusNeeded, base.BaseTestCase):
             self.assertEqual("success", self.ask("query", query=rule["expr"])["status"], name)
         self.wait_until(self.rules_are_evaluated, self.rule_states)
 
-    def start_persister(self, messages):
-        """The port at which Prometheus finds its status. It reads from the broker within librdkafka, into SQLite."""
-        broker = MockBroker()
-        self.addCleanup(lambda: broker)  # it is there as long as somebody has it
-        broker.create_topic("metrics")
-        broker.create_topic("metrics.dlq")
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-        now_ms = time.time_ns() // 1_000_000
-        for number in range(messages):
-            producer.produce("metrics", envelopes.metric(number, time_ms=now_ms, creation_time=now_ms // 1000))
-        self.assertEqual(0, producer.flush(PATIENCE_SECONDS))
-        (port,) = free_ports(1)
-        url = f"sqlite:///{self.folder}/monasca.sqlite"
-        open_storage(StorageSettings("sqlite", url)).upgrade()
-        config = self.folder / "persister.conf"
-        config.write_text(_PERSISTER.format(servers=broker.bootstrap_servers, url=url, port=port))
-        self.start(sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(config))
-        return port
+    def undocumented(self):
+        """What is served and not documented, or otherwise: names, types, and the labels of what has a sample."""
+        told, found = told_metrics(), served(self.everything_served())
+        del told[_TOKENS]
+        differ = {name for name in told.keys() & found if found[name] not in (told[name], (told[name][0], frozenset()))}
+        return differ | (told.keys() ^ found.keys())
 
     def start(self, *words):
         process = subprocess.Popen(words)
@@ -143,7 +123,7 @@ class TestQueries(Waiting, PrometheusNeeded, base.BaseTestCase):
         groups = self.ask("rules")["data"]["groups"]
         return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
 
-    def page(self, text):
+    def serve_page(self, text):
         """The port at which Prometheus finds the text."""
 
         class Page(http.server.BaseHTTPRequestHandler):
@@ -170,7 +150,11 @@ class TestQueries(Waiting, PrometheusNeeded, base.BaseTestCase):
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(rules)],
             "scrape_configs": [
-                {"job_name": job, "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+                {
+                    "job_name": f"monasca-{job}",
+                    "honor_labels": True,
+                    "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+                }
                 for job, port in ports.items()
             ],
         }
