@@ -22,9 +22,11 @@ from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCl
 from monasca_common.kafka import Processor, open_consumer, open_producer
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.balance import AuditVerdict
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.monitoring.audit.settings import AuditSettings
+from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 _PROGRAM = "monasca_common.tests.functional.monitoring.audit_program"
@@ -167,6 +169,7 @@ class TestAudit(AuditCase):
             self.seen("mirror", 153 - 4 + 3)
             self.wait_until(lambda: self.total("database", "late") == 0, lambda: str(self.show()))
             status, rows = self.show()
+            self.assert_the_dashboard_shows(self.gatherer())
 
         self.assertEqual(1, status)
         named = ("expected", "messages", "lost", "duplicates", "verdict")
@@ -178,6 +181,32 @@ class TestAudit(AuditCase):
         wanted |= {(2, "mirror"): (52, 55, 0, 3, "OK")}
         self.assertEqual(wanted, found)
         self.assertGreater(rows[0, "mirror"]["max_delay_seconds"], 60)
+
+    def gatherer(self):
+        settings = AuditSettings(topic=self.reports, bucket_seconds=60, grace_seconds=0.0, window_seconds=3600)
+        cluster = self.fixture.cluster
+        return AuditGatherer(cluster.admin, self.connection(), settings, timeout_seconds=PATIENCE_SECONDS)
+
+    def assert_the_dashboard_shows(self, gather):
+        """What was sent, dropped and doubled; and what comes after its first look, once."""
+        wanted = {
+            "producer": (153, 0, 0, AuditVerdict.OK),
+            "broker": (153, 0, 0, AuditVerdict.OK),
+            "database": (153, 0, 0, AuditVerdict.OK),
+            "mirror": (152, 4, 3, AuditVerdict.INCOMPLETE),
+        }
+        self.assertEqual(wanted, self.figures(gather))
+        self.send(5, 0)
+        wanted |= {"producer": (158, 0, 0, AuditVerdict.OK), "broker": (158, 0, 0, AuditVerdict.OK)}
+        wanted |= {"database": (153, 5, 0, AuditVerdict.INCOMPLETE), "mirror": (152, 9, 3, AuditVerdict.INCOMPLETE)}
+        self.wait_until(lambda: self.figures(gather) == wanted, lambda: str(self.figures(gather)))
+
+    def figures(self, gather):
+        found = gather(round(time.time() * 1000)).tiers
+        self.assertEqual({self.topic}, {tier.topic for tier in found})
+        return {
+            tier.place.partition(" ")[0]: (tier.messages, tier.missing, tier.doubled, tier.verdict) for tier in found
+        }
 
     def forward(self, drop, double):
         """A broken mirror: it leaves out messages of the second bucket, and writes some of the third one twice."""
