@@ -50,7 +50,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, slots=True)
 class StateBand:
-    """An alarm was in this state from ``start_ms`` to ``end_ms``."""
+    """An alarm was in this state from ``start_ms`` to ``end_ms``. ``alarm``: as it is named, unlike any other."""
 
     alarm: str
     state: str
@@ -167,7 +167,7 @@ def state_bands(
     alarm: Mapping[str, Any], history: Sequence[Mapping[str, Any]], start_ms: int, now_ms: int
 ) -> list[StateBand]:
     """From the transitions since ``start_ms``; what was before the first is its old state."""
-    name = str(alarm["alarm_definition"]["name"])
+    name = _alarm_label(alarm)
     changes = sorted((_time_ms(each["timestamp"]), str(each["old_state"]), str(each["new_state"])) for each in history)
     if not changes:
         since = max(start_ms, _time_ms(alarm["created_timestamp"]))
@@ -178,6 +178,15 @@ def state_bands(
     for (_, _, state), began, ended in zip(changes, moments, [*moments[1:], now_ms], strict=True):
         bands.append(StateBand(name, state, began, ended))
     return [band for band in bands if band.end_ms > band.start_ms]
+
+
+def _alarm_label(alarm: Mapping[str, Any]) -> str:
+    """Its definition, and what its metrics have in common, because a definition has an alarm for each host, say."""
+    name = str(alarm["alarm_definition"]["name"])
+    dimensions = [set(metric["dimensions"].items()) for metric in alarm["metrics"]]
+    common = sorted(set.intersection(*dimensions)) if dimensions else []
+    shown = ", ".join(f"{key} {value}" for key, value in common)
+    return f"{name} ({shown})" if shown else name
 
 
 def _values(found: Iterable[Mapping[str, str]]) -> dict[str, tuple[str, ...]]:

@@ -159,6 +159,16 @@ class BandsTest(base.BaseTestCase):
     def test_without_a_change_it_has_the_state_that_it_has(self):
         self.assertEqual([("OK", 60, 0)], self.bands())
 
+    def test_alarms_of_one_definition_are_told_apart_by_what_their_metrics_have_in_common(self):
+        disks = [{"name": "cpu", "dimensions": {"hostname": "web", "disk": disk}} for disk in ("a", "b")]
+        for metrics, label in (
+            (disks, "cpu high (hostname web)"),
+            (disks[:1], "cpu high (disk a, hostname web)"),
+            ([{"name": "cpu", "dimensions": {}}], "cpu high"),
+        ):
+            (band,) = state_bands({**ALARM, "metrics": metrics}, [], NOW_MS - HOUR_MS, NOW_MS)
+            self.assertEqual(label, band.alarm)
+
     def test_before_it_was_made_it_had_none(self):
         self.assertEqual([("OK", 20, 0)], self.bands(created_timestamp=iso(NOW_MS - 20 * 60_000)))
 
