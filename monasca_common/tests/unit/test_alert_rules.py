@@ -2,14 +2,17 @@
 """Alert rules and the dashboard ask for metrics that services have, by labels that these have; and are documented."""
 
 import configparser
+import enum
 import itertools
 import json
 import re
+import typing
 from pathlib import Path
 
 import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.cog.runtime import panelcfg_config
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from oslotest import base
 from prometheus_client import CollectorRegistry, generate_latest
@@ -96,6 +99,37 @@ def lost(before, after, where=""):
     return [] if before == after else [where]
 
 
+def mistyped(made, where=""):
+    """The fields of one of Grafana's objects, and of those in it, whose values are of another type than declared."""
+    found = []
+    for name, declared in typing.get_type_hints(type(made)).items():
+        value, at = getattr(made, name), f"{where}/{name}"
+        if not fits(value, declared):
+            found.append(at)
+        for number, each in enumerate(value if isinstance(value, list) else [value]):
+            if hasattr(each, "to_json"):
+                found += mistyped(each, f"{at}/{number}" if isinstance(value, list) else at)
+    return found
+
+
+def fits(value, declared):
+    """Whether a value is of a declared type. An integer is a number; a truth value is not."""
+    kind, arguments = typing.get_origin(declared), typing.get_args(declared)
+    if kind is typing.Union:
+        return any(fits(value, each) for each in arguments)
+    if kind is typing.Literal:
+        return value in arguments
+    if kind is list:
+        return isinstance(value, list) and all(fits(each, arguments[0]) for each in value)
+    if kind is dict:
+        return isinstance(value, dict) and all(fits(each, arguments[1]) for each in value.values())
+    if issubclass(declared, enum.Enum):
+        return value in [each.value for each in declared]
+    if isinstance(value, bool):
+        return declared in (bool, object)
+    return isinstance(value, (int, float) if declared is float else declared)
+
+
 class QueriesTest(base.BaseTestCase):
     def test_each_metric_and_each_label_of_it_is_one_that_a_service_has(self):
         told = told_metrics()
@@ -168,6 +202,29 @@ class DashboardTest(base.BaseTestCase):
         register_default_plugins()
         read = Dashboard.from_json(dashboard())
         self.assertEqual([], lost(dashboard(), json.loads(JSONEncoder().encode(read))))
+
+    def test_values_have_the_types_that_grafana_declares_and_panels_are_its_own(self):
+        register_default_plugins()
+        self.assertEqual([], mistyped(Dashboard.from_json(dashboard())))
+        unknown = {each["type"] for each in dashboard()["panels"] if panelcfg_config(each["type"]) is None}
+        self.assertEqual({"row"}, unknown)  # which is no plugin
+
+    def test_values_of_other_types_would_be_noticed(self):
+        register_default_plugins()
+        for change, where in (
+            (lambda made: made.update(refresh=17), "/refresh"),
+            (lambda made: made["panels"][1].update(id="no number"), "/panels/1/id_val"),
+            (lambda made: made["panels"][1]["gridPos"].update(w="wide"), "/panels/1/grid_pos/w"),
+            (
+                lambda made: made["panels"][1]["fieldConfig"]["defaults"].update(unit=5),
+                "/panels/1/field_config/defaults/unit",
+            ),
+            (lambda made: made["panels"][1]["options"].update(colorMode=5), "/panels/1/options/color_mode"),
+            (lambda made: made["panels"][1]["targets"][0].update(expr=["x"]), "/panels/1/targets/0/expr"),
+        ):
+            made = dashboard()
+            change(made)
+            self.assertEqual([where], mistyped(Dashboard.from_json(made)))
 
     def test_what_grafana_does_not_know_would_be_noticed(self):
         register_default_plugins()
