@@ -135,7 +135,7 @@ def _check_rules(enforcer: policy.Enforcer, conf: cfg.ConfigOpts) -> None:
     try:
         enforcer.load_rules()
         enforcer.check_rules(raise_on_violation=True)
-    except (policy.InvalidDefinitionError, cfg.Error, ValueError, OSError) as error:
+    except (policy.InvalidDefinitionError, cfg.Error, ValueError, OSError, AttributeError) as error:  # of a list
         raise ConfigurationError(f"the rules of policy_file in group [oslo_policy] cannot be used: {error}") from error
     known = {rule.name for rule in _RULES}
     unknown = sorted(name for name in enforcer.file_rules if name.startswith("monasca:") and name not in known)

@@ -156,6 +156,7 @@ class TestPolicyFile(ConfigurationTestCase):
     def test_its_rules_are_checked_at_the_start(self):
         for rules, said in (
             ("monasca:write: '", "cannot be used"),
+            ("- a list", "cannot be used"),
             ("'monasca:write': 'rule:nobody'", "monasca:write"),
             ("'monasca:wirte': 'role:x'", "monasca:wirte"),
         ):
