@@ -281,6 +281,11 @@ class TestHeaderAlone(ConfigurationTestCase):
             self.assertIsNone(self.known("admin", method=method))
         self.assertIsNone(self.known("wrong", "/healthcheck"))
 
+    def test_every_outcome_of_a_token_is_served_from_0_for_alerts(self):
+        text = testing.TestClient(self.app).simulate_get("/metrics").text
+        for outcome in tokens.ValidationOutcome:
+            self.assertIn(f'monasca_api_token_validation_seconds_count{{outcome="{outcome}"}} 0.0', text)
+
     def test_what_may_pass_is_no_answer(self):
         self.assertIsNone(self.known("silent"))
 
