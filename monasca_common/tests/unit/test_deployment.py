@@ -179,6 +179,8 @@ class ConfigurationsTest(ConfiguredTestCase):
         self.assertEqual(str(ports["status"]), pod["metadata"]["annotations"]["prometheus.io/port"])
         served = {port["targetPort"] for port in manifests("Service")["api"]["spec"]["ports"]}
         self.assertEqual({"http"}, served)
+        in_compose = api_settings(self.conf("compose", "api"))
+        self.assertEqual((8070, 8077), (in_compose.port, in_compose.status.port))  # of which the first is published
 
     def test_the_default_port_of_the_dashboard_is_no_other_service_s(self):
         files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix in (".conf", ".yml", ".yaml")]

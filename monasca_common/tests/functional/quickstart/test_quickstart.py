@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -19,6 +20,8 @@ from oslotest import base
 from monasca_common.quickstart import aggregates
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 
+_DASHBOARD = re.compile(r"the dashboard shows what happens: (http://\S+/)")
+_LATE_SECONDS = 1.0  # undisturbed it is a tenth of that
 _PATIENCE_SECONDS = 480  # more than it has itself for all that it waits for, so that it tells what did not come
 
 
@@ -31,11 +34,11 @@ class QuickstartTest(base.BaseTestCase):
         self.addCleanup(folder.cleanup)
         self.data = Path(folder.name) / "data"
 
-    def start(self, *arguments, **environment):
+    def start(self, *arguments, stderr=subprocess.PIPE, **environment):
         process = subprocess.Popen(
             [sys.executable, "-m", "monasca_common.cli.main", "quickstart", "--keep-data", str(self.data), *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env={**os.environ, **environment},
         )
@@ -43,15 +46,19 @@ class QuickstartTest(base.BaseTestCase):
         self.addCleanup(process.kill)
         return process
 
-    def run_once(self, **environment):
-        process = self.start("--once", "--json", "--seconds", "8", **environment)
+    def run_once(self, meanwhile=lambda _process, _read_log: None, **environment):
+        """``meanwhile``: called while it runs, with the process and what reads its log."""
+        log = self.data.with_name("log")
+        with log.open("wb") as file:
+            process = self.start("--once", "--json", "--seconds", "8", stderr=file, **environment)
+        meanwhile(process, log.read_text)
         try:
-            out, err = process.communicate(timeout=_PATIENCE_SECONDS)
+            out, _ = process.communicate(timeout=_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            self.fail(f"it did not end: {process.communicate()}")
-        self.assertEqual(0, process.returncode, err)
-        return json.loads(out.splitlines()[-1]), err
+            self.fail(f"it did not end: {process.communicate()}{log.read_text()}")
+        self.assertEqual(0, process.returncode, log.read_text())
+        return json.loads(out.splitlines()[-1]), log.read_text()
 
     def assert_nothing_lost_or_doubled(self, outcome):
         self.assertGreater(outcome["posted"], 100)  # a few bulks; how many more depends on the machine
@@ -68,7 +75,7 @@ class QuickstartTest(base.BaseTestCase):
             time.sleep(0.1)
 
     def test_on_a_real_kafka_nothing_is_lost_or_doubled_by_a_kill_and_lost_answers(self):
-        outcome, _ = self.run_once()
+        outcome, _ = self.run_once(meanwhile=self.assert_the_dashboard_shows_the_faults)
         self.assertEqual("kafka", outcome["broker"])
         self.assertGreater(outcome["answers_lost"], 0)
         self.assert_nothing_lost_or_doubled(outcome)
@@ -83,6 +90,26 @@ class QuickstartTest(base.BaseTestCase):
         self.assert_alarm_came_and_went(outcome["alarm"])
         self.assert_each_change_was_told_under_an_id_of_its_own(outcome["alarm"])
         self.assert_nothing_runs()
+
+    def assert_the_dashboard_shows_the_faults(self, process, read_log):
+        """At the address that is printed: rows came late, because answers were lost and the persister was killed, and
+        nothing is missing or doubled."""
+        shown = {}
+        while not self.shows_faults_without_loss(shown):
+            self.assertIsNone(process.poll(), f"the dashboard did not show the faults: {shown}\n{read_log()}")
+            time.sleep(0.2)
+            address = _DASHBOARD.search(read_log())
+            if address:
+                with urllib.request.urlopen(f"{address[1]}audit", timeout=PATIENCE_SECONDS) as page:
+                    shown = {tuple(cells[1:3]): cells[3:7] for cells in _rows(page.read().decode())}
+
+    def shows_faults_without_loss(self, shown):
+        found = [shown.get(("metrics", tier)) for tier in ("api", "broker", "database persister-metrics")]
+        if not all(found) or len({tuple(cells[:3]) for cells in found}) > 1:
+            return False  # some have yet to report
+        messages, missing, doubled, delay = found[-1]
+        is_late = float(delay.removesuffix(" s")) >= _LATE_SECONDS
+        return int(messages) > 100 and is_late and missing == doubled == "0"
 
     def assert_alarm_came_and_went(self, alarm):
         """What decided each change is what was measured at its time."""
@@ -141,6 +168,12 @@ class QuickstartTest(base.BaseTestCase):
         self.assertEqual(1, process.returncode)
         self.assertIn("--keep-data", err)
         self.assertEqual("mine", (self.data / "precious").read_text())
+
+
+def _rows(page):
+    """The texts of each row of the tables of a page."""
+    rows = (re.findall(r"(?s)<t[dh]\b[^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"(?s)<tr\b.*?</tr>", page))
+    return [[re.sub(r"<[^>]*>|,", "", cell).strip() for cell in cells] for cells in rows]
 
 
 def _names(process, folder):
