@@ -33,6 +33,8 @@ _FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _PREFIX = "monasca_api"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _KINDS = {"/v2.0/metrics": "metrics", "/v2.0/logs": "logs", "/v1.0/events": "events"}
+# Refusals that an alert looks at.
+_NO_SENDERS_FAULT = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE)
 
 
 class ApiMetrics:
@@ -73,7 +75,7 @@ class ApiMetrics:
 
     def _begin(self) -> None:
         """Serve counters that alerts need from 0: Prometheus sees no increase in a series that is new."""
-        for reason in Reason:
+        for reason in _NO_SENDERS_FAULT:
             self._refused.labels(reason)
         for kind in _KINDS.values():
             for outcome in MessageCounts._fields:
