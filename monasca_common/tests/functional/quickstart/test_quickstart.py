@@ -92,8 +92,8 @@ class QuickstartTest(base.BaseTestCase):
         self.assert_nothing_runs()
 
     def assert_the_dashboard_shows_the_faults(self, process, read_log):
-        """At the address that is printed: rows came late, because answers were lost and the persister was killed, and
-        nothing is missing or doubled."""
+        """At the address that is printed: rows came late, because answers were lost and the persister was killed. None
+        is missing or doubled, also where some are in Kafka's log twice."""
         shown = {}
         while not self.shows_faults_without_loss(shown):
             self.assertIsNone(process.poll(), f"the dashboard did not show the faults: {shown}\n{read_log()}")
@@ -105,10 +105,10 @@ class QuickstartTest(base.BaseTestCase):
 
     def shows_faults_without_loss(self, shown):
         found = [shown.get(("metrics", tier)) for tier in ("api", "broker", "database persister-metrics")]
-        if not all(found) or len({tuple(cells[:3]) for cells in found}) > 1:
+        if not all(found) or len({tuple(cells[:2]) for cells in found}) > 1:
             return False  # some have yet to report
         messages, missing, doubled, delay = found[-1]
-        is_late = float(delay.removesuffix(" s")) >= _LATE_SECONDS
+        is_late = "min" in delay or float(delay.removesuffix(" s")) >= _LATE_SECONDS
         return int(messages) > 100 and is_late and missing == doubled == "0"
 
     def assert_alarm_came_and_went(self, alarm):
