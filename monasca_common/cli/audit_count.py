@@ -96,7 +96,14 @@ class AuditCounting(ServiceCommand):
             consumer_settings = ConsumerSettings(connection, choice.choose(), parsed_args.group)
             starts = CounterStarts(admin, parsed_args.group, settings, round(time.time() * 1000))
             with open_consumer(consumer_settings, listener=starts) as consumer:
-                counter = LogCounter(settings, consumer, producer, parsed_args.tier, since_ms=starts.since_ms)
+                counter = LogCounter(
+                    settings,
+                    consumer,
+                    producer,
+                    parsed_args.tier,
+                    since_ms=starts.since_ms,
+                    counted=starts.counted,
+                )
                 counter.run(lambda: stopping.is_set() or choice.has_changed())
 
         stop_on_signals(stopping.set)

@@ -212,7 +212,8 @@ class AuditBook:
                 continue
             books = self._topics[count.topic][report.tier, application]
             books.note(report)
-            books.buckets[count.bucket_ms].add(count)
+            if count.messages or count.offsets or count.duplicates:  # else it says no more than when a counter began
+                books.buckets[count.bucket_ms].add(count)
             if count.log:
                 books.logs[count.log] = max(report.sent_ms, books.logs.get(count.log, 0))
         for handled in report.handled:

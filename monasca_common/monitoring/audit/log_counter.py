@@ -3,7 +3,8 @@
 
 It reports which offsets it found in each bucket of event time, and which of them have a message id that another record
 of the bucket has. Reports are acknowledged before the offsets that they tell of are committed. After a start it reads
-again what is younger than a bucket and the grace period, so that it has the ids; sets of offsets have each once.
+again what is younger than a bucket and the grace period, so that it has the ids; sets of offsets have each once, and
+sizes and delays are reported of what its group had not committed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import socket
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -40,7 +41,8 @@ Starts = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int]]
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in one bucket of a topic since the last report."""
+    """What was found in one bucket of a topic since the last report. ``messages``: those that ``bytes`` and delays are
+    of."""
 
     messages: int = 0
     bytes: int = 0
@@ -60,17 +62,19 @@ class LogCounts:
         self._ids: dict[tuple[int, str], dict[bytes, tuple[int, int]]] = defaultdict(dict)
         self._number_of_ids = 0
 
-    def add(self, part: PartitionBatch, now_ms: int) -> None:
+    def add(self, part: PartitionBatch, now_ms: int, counted: int = 0) -> None:
+        """``counted``: where its sizes and delays that are not reported yet begin; what lies before is read again."""
         topic, partition = part.topic_partition
         for offset, at_ms, value, headers in zip(part.offsets, part.timestamps, part.values, part.headers, strict=True):
             time_ms = now_ms if at_ms is None else at_ms
             bucket_ms = bucket_of(time_ms, self._bucket_seconds)
             found = self._found[topic, bucket_ms]
-            delay_ms = max(0, now_ms - time_ms)
-            found.messages += 1
-            found.bytes += len(value or b"")
-            found.delay_ms += delay_ms
-            found.max_delay_ms = max(found.max_delay_ms, delay_ms)
+            if offset >= counted:
+                delay_ms = max(0, now_ms - time_ms)
+                found.messages += 1
+                found.bytes += len(value or b"")
+                found.delay_ms += delay_ms
+                found.max_delay_ms = max(found.max_delay_ms, delay_ms)
             found.offsets[partition].append(offset)
             message_id = next((each for name, each in headers if name == MESSAGE_ID_HEADER and each), None)
             if message_id is not None and bucket_ms <= now_ms + AHEAD_MS:
@@ -111,7 +115,8 @@ class LogCounts:
 
 class LogCounter:
     """``tier``: ``broker``, or ``mirror`` where it counts a copy in another cluster; the application is its group.
-    ``since_ms``: it has nothing from before; ``None``: another one counted up to where it goes on."""
+    ``since_ms``: it has nothing from before; ``None``: another one counted up to where it goes on. ``counted``: up to
+    where others of its group counted, kept up to date by its owner."""
 
     def __init__(
         self,
@@ -121,9 +126,11 @@ class LogCounter:
         tier: str,
         *,
         since_ms: int | None = None,
+        counted: Mapping[TopicPartition, int] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
+        self._counted = {} if counted is None else counted
         self._consumer = consumer
         self._producer = producer
         self._tier = tier
@@ -153,19 +160,18 @@ class LogCounter:
         for part in batch.partitions:
             if self._starts is not None:
                 self._starts.setdefault(part.topic_partition, part.start_offset)
-            self._counts.add(part, now_ms)
+            self._counts.add(part, now_ms, self._counted.get(part.topic_partition, 0))
             self._positions[part.topic_partition] = part.next_offset
 
     def report(self) -> None:
         """Report what was counted since the last time, and commit. Raises `MessagingError`."""
-        self._commit_starts()
+        self._begin()
         counts = tuple(self._counts.take(self._clock.time_ms()))
         if counts:
             if self._logs is None:
                 self._logs = self._consumer.topic_ids()  # a consumer reads the same logs until it raises TopicRecreated
             fail_point("audit.before_counts")
-            records = [Record(reports.encode(self._report(each))) for each in counts]
-            self._producer.publish(self._settings.topic, records).raise_for_undelivered()
+            self._publish(counts)
             fail_point("audit.after_counts")
         owned = self._consumer.assignment()
         positions = {partition: offset for partition, offset in self._positions.items() if partition in owned}
@@ -174,19 +180,26 @@ class LogCounter:
             fail_point("audit.after_count_commit")
         self._positions.clear()
 
-    def _commit_starts(self) -> None:
-        """Before the first report: if it is killed after that, whoever is next goes on where this one began."""
-        if self._starts is None:
+    def _begin(self) -> None:
+        """Before the first report of the first one: report for all topics when it began, those included that are idle
+        until it ends. Then commit: if it is killed after that, whoever is next goes on where this one began."""
+        if self._starts is None or self._since_ms is None:
             return
         for partition in self._consumer.assignment():
             position = self._consumer.position(partition)
             if position is not None:
                 self._starts.setdefault(partition, position)
         if self._starts:
+            topics = sorted({partition.topic for partition in self._starts})
+            self._publish([AuditCount(topic, self._since_ms) for topic in topics])
             for result in self._consumer.commit(self._starts).values():
                 if result.error is not None:
                     raise result.error
             self._starts = None
+
+    def _publish(self, counts: Iterable[AuditCount]) -> None:
+        records = [Record(reports.encode(self._report(each))) for each in counts]
+        self._producer.publish(self._settings.topic, records).raise_for_undelivered()
 
     def _report(self, count: AuditCount) -> AuditReport:
         count = structs.replace(count, log=(self._logs or {}).get(count.topic, ""))
@@ -205,7 +218,9 @@ class LogCounter:
 
 class CounterStarts(RebalanceListener):
     """Where a counter begins: at what its group committed, and early enough to have the ids of what may still get
-    duplicates. A group without offsets begins with the current bucket; `since_ms` is then its beginning."""
+    duplicates. A group without offsets begins with the current bucket; `since_ms` is then its beginning.
+
+    ``counted``: where the group stood when partitions were assigned."""
 
     def __init__(self, admin: Admin, group: str, settings: AuditSettings, now_ms: int) -> None:
         self._admin = admin
@@ -213,9 +228,11 @@ class CounterStarts(RebalanceListener):
         self._settings = settings
         began_before = bool(admin.group_offsets(group))
         self.since_ms = None if began_before else bucket_of(now_ms, settings.bucket_seconds)
+        self.counted: dict[TopicPartition, int] = {}
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         committed = self._admin.group_offsets(self._group)
+        self.counted.update({each: committed[each] for each in partitions if each in committed})
         back_ms = round((self._settings.bucket_seconds + self._settings.grace_seconds) * 1000)
         since_ms = self.since_ms or bucket_of(SystemClock().time_ms() - back_ms, self._settings.bucket_seconds)
         at_time = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms))

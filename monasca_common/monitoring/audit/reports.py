@@ -36,7 +36,8 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``delay_ms``: of all its messages in sum, from their timestamps to the moment at which they were counted.
     ``offsets``, ``duplicates``: of a counter alone, by partition; the second are those of the first whose message id
-    another record of the same bucket has, at a lower place. Then ``messages`` says nothing that ``offsets`` does not.
+    another record of the same bucket has, at a lower place. Then ``messages`` says how many ``bytes`` and delays are
+    of: what is reported again after a restart is in ``offsets`` alone. Without either it says that it has begun.
     ``log``: the topic's id, of a counter that knows it: another one is another log under the same name.
     """
 

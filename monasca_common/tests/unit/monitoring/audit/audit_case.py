@@ -6,7 +6,7 @@ import contextlib
 import fixtures
 from oslotest import base
 
-from monasca_common.kafka import Processor
+from monasca_common.kafka import GivenStarts, Processor
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
@@ -52,11 +52,19 @@ class AuditCase(base.BaseTestCase):
             reporter.watch(producer)
             yield producer, reporter
 
-    def count(self, group="counter", tier="broker", since_ms=None):
-        """What is in the log, counted and reported."""
-        with self.kafka.consumer(TOPIC, group, topic_check_seconds=0.0) as consumer:
+    def count(self, group="counter", tier="broker", since_ms=None, again_from=None):
+        """What is in the log, counted and reported. ``again_from``: it reads again from there, as after a restart."""
+        committed = {tp: at for tp in self.partitions() if (at := self.kafka.broker.group(group).offsets.get(tp))}
+        listener = None if again_from is None else GivenStarts(again_from)
+        with self.kafka.consumer(TOPIC, group, topic_check_seconds=0.0, listener=listener) as consumer:
             counter = LogCounter(
-                self.settings, consumer, self.kafka.producer(), tier, since_ms=since_ms, clock=self.clock
+                self.settings,
+                consumer,
+                self.kafka.producer(),
+                tier,
+                since_ms=since_ms,
+                counted=committed,
+                clock=self.clock,
             )
             ends = {tp: self.kafka.broker.watermarks(tp)[1] for tp in self.partitions()}
             while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):

@@ -306,6 +306,39 @@ class CounterTest(AuditCase):
         ranges = [count.offsets[0] for report in self.reports() for count in report.counts]
         self.assertEqual([((0, 1),), ((1, 2),)], [tuple(map(tuple, each)) for each in ranges])
 
+    def test_what_is_counted_again_after_a_restart_has_its_size_and_its_delay_once(self):
+        self.clock.advance(1)
+        self.fill(*[self.record(b"%d" % number) for number in range(10)])
+        self.count()
+        once = self.balances()[0, "broker"]
+        self.clock.advance(1200)
+        self.fill(self.record(b"10"))
+        self.count(again_from=dict.fromkeys(self.partitions(), 0))
+        again = self.balances()[0, "broker"]
+
+        self.assertEqual((10, 10, 1.0), (once.messages, once.bytes, once.mean_delay_seconds))
+        self.assertEqual((11, 11), (again.messages, again.bytes))
+        self.assertEqual((10 * 1.0 + 1201.0) / 11, again.mean_delay_seconds)
+
+    def test_what_was_sent_before_a_counter_began_is_not_missing_after_its_restart(self):
+        """Nothing came while the first one ran."""
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"before"] * 10)
+            reporter.report()
+            self.clock.advance(BUCKET_MS / 1000)
+            began_ms = self.clock.time_ms()
+            self.count(
+                since_ms=began_ms, again_from={tp: self.kafka.broker.watermarks(tp)[1] for tp in self.partitions()}
+            )
+            self.assertEqual([(0, "producer")], list(self.figures()))
+            producer.publish(TOPIC, [Record(b"late", timestamp_ms=START_MS)] * 3)
+            producer.publish(TOPIC, [b"after"] * 5)
+            reporter.report()
+        self.count()
+
+        self.assertEqual({(0, "producer"), (1, "producer"), (1, "broker")}, self.figures().keys())
+        self.assertEqual((5, 5, 0, 0), self.figures()[1, "broker"])
+
     def test_the_tier_of_a_copy_is_known(self):
         self.fill(self.record(b"1"))
         self.count(tier=next(iter(COPIES)))
