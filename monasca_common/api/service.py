@@ -22,7 +22,8 @@ from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.config import producer_settings
-from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.plugins import driver_of, open_storage
@@ -47,7 +48,8 @@ class Service:
         alarms_settings = alarms_settings_of(conf)
         self._alarms = AlarmsDatabase(alarms_settings) if alarms_settings is not None else None
         self._audit = _audit(conf)
-        self._producers = TopicProducers(_opening(conf, self.settings, self._audit), self.settings)
+        own = audited(_own_producer(conf, self.settings), self._audit)
+        self._producers = TopicProducers(lambda _topic: kafka.open_producer(own), self.settings)
         self._producers.of(self.settings.metrics_topic)  # what keeps producers from opening is told at the start
         self.app: Access = make_app(
             self.settings,
@@ -79,21 +81,11 @@ def _audit(conf: cfg.ConfigOpts) -> AuditReporter | None:
     return AuditReporter(settings, producer_settings(conf), "api", "api").open() if settings.enabled else None
 
 
-def _opening(
-    conf: cfg.ConfigOpts, settings: ApiSettings, audit: AuditReporter | None
-) -> Callable[[str], kafka.KafkaProducer]:
-    """Opens a topic's producer. Together they hold no more than ``[kafka] budget_bytes``: each has its share."""
+def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettings:
+    """Of a topic's producer. Together they hold no more than ``[kafka] budget_bytes``: each has its share."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
-    own = replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
-
-    def opened(_topic: str) -> kafka.KafkaProducer:
-        producer = kafka.open_producer(own)
-        if audit is not None:
-            audit.watch(producer)
-        return producer
-
-    return opened
+    return replace(read, budget_bytes=share, eager_callers=_EAGER_CALLERS)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:

@@ -27,6 +27,8 @@ from monasca_common.kafka import (
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consumer_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.reporter import audited_source
+from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
 
 _GROUP_ID = "monasca-dlq-replay"
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
@@ -47,6 +49,7 @@ class DeadLetterTopic:
         load_admin: Callable[[], Admin],
         *,
         named: bool,
+        audit: AuditSettings,
     ) -> None:
         self.name = name
         self.admin = load_admin
@@ -54,6 +57,7 @@ class DeadLetterTopic:
         self._named = named
         self._consumer = consumer
         self._producer = producer
+        self._audit = audit
 
     def partitions(self) -> list[TopicPartition]:
         """None where there is no such topic. Raises `TransportError`; `ConfigurationError` for one that was named."""
@@ -78,7 +82,8 @@ class DeadLetterTopic:
     ) -> Iterator[tuple[DeadLetterReplay, Iterator[Letter]]]:
         """``arguments``: of `DeadLetterReplay`."""
         with contextlib.ExitStack() as stack:
-            producer = stack.enter_context(open_producer(self._producer)) if execute else None
+            audited = audited_source(self._producer, self._audit if execute else None, self._consumer.group_id)
+            producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None
             replay = DeadLetterReplay(stack.enter_context(self.reader(partitions)), **arguments)
             yield replay, replay.letters() if producer is None else replay.send(producer)
 
@@ -158,7 +163,7 @@ def _topic(conf: cfg.ConfigOpts, name: str, group: str, parsed_args: argparse.Na
     transactional_id = f"{group_id}/{name}" if consumer.connection.driver == _WITH_TRANSACTIONS else None
     producer = replace(producer_settings(conf, group), transactional_id=transactional_id)
     load = functools.partial(plugins.load_admin, conf, group)
-    return DeadLetterTopic(name, consumer, producer, load, named=bool(parsed_args.topic))
+    return DeadLetterTopic(name, consumer, producer, load, named=bool(parsed_args.topic), audit=audit_settings(conf))
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:

@@ -48,7 +48,10 @@ def load_producer(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP, *, eager_calle
 
 def open_producer(settings: ProducerSettings) -> KafkaProducer:
     """The producer of the driver that the settings name. Raises `ConfigurationError` for an unknown one."""
-    return entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)  # type: ignore[no-any-return]
+    producer: KafkaProducer = entry_point(PRODUCERS, settings.connection.driver, option="driver")(settings)
+    if settings.opened is not None:
+        settings.opened(producer)
+    return producer
 
 
 def load_consumer(

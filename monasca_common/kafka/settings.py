@@ -6,10 +6,10 @@ Each option of ``[kafka]`` and of a consumer's group is declared here, once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from monasca_common.kafka.declaration import OptionType, declared, made_of, option
 
@@ -104,7 +104,8 @@ class ConnectionSettings:
 class ProducerSettings:
     """One producer. ``eager_callers``: messages linger while more callers than this wait in `publish`; ``None``:
     never. ``verbatim``: headers are written as they are given, for copies of messages: no id is made, moved or
-    compared with those in flight."""
+    compared with those in flight. ``opened``: is given each `KafkaProducer` that is opened with these settings, before
+    it sends anything."""
 
     connection: ConnectionSettings
     compression: str = option(
@@ -181,6 +182,7 @@ class ProducerSettings:
     eager_callers: int | None = None
     verbatim: bool = False
     topic_check_seconds: float = 60.0
+    opened: Callable[[Any], object] | None = field(default=None, repr=False, compare=False)
     options: Mapping[str, str] = option(
         name="producer_options",
         default_factory=_none,

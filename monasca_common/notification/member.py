@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from monasca_common.kafka import (
     DeadLetters,
@@ -25,7 +25,7 @@ from monasca_common.kafka import (
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
-from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.notification.settings import StreamOf
 
@@ -158,8 +158,9 @@ class NotificationMember:
     def _serve(self) -> None:
         """One consumer, from its first poll to its close."""
         with contextlib.ExitStack() as stack:
-            hooks = [self._progress, *_audit_hooks(self._stream, stack)]
-            producer = open_producer(self._stream.producer)
+            reporter = _reporter(self._stream, stack)
+            audit = [] if reporter is None else [ReaderAudit(reporter)]
+            producer = open_producer(audited(self._stream.producer, reporter))
             stack.callback(producer.close, _CLOSE_SECONDS)
             consumer = open_consumer(self._stream.consumer)
             stack.callback(consumer.close, _CLOSE_SECONDS)
@@ -172,7 +173,7 @@ class NotificationMember:
                 dead_letters=DeadLetters(),
                 order="key",
                 threads=self._threads,
-                hooks=hooks,
+                hooks=[self._progress, *audit],
             )
             self._processor, self._consumer = processor, consumer
             stack.callback(self._forget)
@@ -182,7 +183,8 @@ class NotificationMember:
                 processor.run()
 
 
-def _audit_hooks(stream: StreamOf, stack: contextlib.ExitStack) -> Iterator[Hook]:
-    if stream.audit is not None:
-        reporter = AuditReporter(stream.audit, stream.producer, "notification", stream.consumer.group_id)
-        yield ReaderAudit(stack.enter_context(reporter))
+def _reporter(stream: StreamOf, stack: contextlib.ExitStack) -> AuditReporter | None:
+    """It outlives the producer, which is opened later."""
+    if stream.audit is None:
+        return None
+    return stack.enter_context(AuditReporter(stream.audit, stream.producer, "notification", stream.consumer.group_id))

@@ -8,6 +8,7 @@ replaced; what it was sending is sent again under the same id, and counted.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import multiprocessing
@@ -24,6 +25,7 @@ from monasca_common.alarms.notification_methods import NotificationMethods
 from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.config import joined, shown_url, started, stopped
+from monasca_common.monitoring.audit.reporter import audited_source
 from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.monitoring.status_server import StatusServer, listen_for_status
 from monasca_common.notification.announcer import NotificationAnnouncer
@@ -68,8 +70,13 @@ class NotificationWork:
         ledger = NoticeLedger(self._database)
         self.metrics = NotificationMetrics(notifiers)
         self.metrics.registry.register(WaitingNotifications(self._database, clock))
+        self._audits = contextlib.ExitStack()
+        changes_producer, retries_producer = (
+            self._audits.enter_context(audited_source(stream.producer, stream.audit, NOTIFICATION_GROUP))
+            for stream in (settings.changes, settings.retries)
+        )
         topic = settings.processing.notification_topic
-        self._announcer = NotificationAnnouncer(self._database, settings.changes.producer, topic, clock)
+        self._announcer = NotificationAnnouncer(self._database, changes_producer, topic, clock)
         self._delivery = NoticeDelivery(
             ledger,
             notifiers,
@@ -106,9 +113,9 @@ class NotificationWork:
         live_seconds = (status or StatusSettings()).live_seconds
         self.health = service_health(self._members, live_seconds)
         release = HeldRelease(
-            planner, methods, settings.retries.producer, clock, retry_topic=topic, periodic_topic=periodic_topic
+            planner, methods, retries_producer, clock, retry_topic=topic, periodic_topic=periodic_topic
         )
-        timer = RetryTimer(waiting, topic, settings.retries.producer, clock)
+        timer = RetryTimer(waiting, topic, retries_producer, clock)
         retention = LedgerRetention(ledger, Silences(self._database), clock, settings.processing.kept_ms)
         self._others = (release, timer, retention)
         runs = [each.run for each in (*self._members, *self._others)]
@@ -130,6 +137,7 @@ class NotificationWork:
             thread.join()
         self._announcer.stop()
         self._announcing.join(_ANNOUNCE_SECONDS)
+        self._audits.close()
         self._database.close()
         return dict(self._delivery.counts)
 

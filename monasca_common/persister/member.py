@@ -23,11 +23,12 @@ from monasca_common.kafka import (
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import Message, TopicPartition
+from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.models import alarm, event, log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded, Measurement
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
-from monasca_common.monitoring.audit.reporter import AuditReporter
+from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.persister.handler import Decoder, RowsHandler
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.persister.start_offsets import StartOffsets
@@ -103,8 +104,9 @@ class Member:
             writers = WriterPool(self._storage)
             stack.callback(writers.close)
             starts = StartOffsets(writers, self._status)
-            hooks = [_StatusHook(self._status), *_audit_hooks(self._group, starts, stack)]
-            producer = stack.enter_context(_opened_producer(self._group))
+            reporter = _reporter(self._group, stack)
+            audit = [] if reporter is None else [ReaderAudit(reporter, positions=starts.positions)]
+            producer = stack.enter_context(_opened_producer(audited(self._group.producer, reporter)))
             consumer = stack.enter_context(_opened_consumer(self._group, starts, self._storage))
             handler = RowsHandler(
                 self._group.kind,
@@ -123,7 +125,7 @@ class Member:
                 threads=self._group.threads,
                 max_wait_seconds=consumer.settings.max_wait_time_seconds,
                 accounted=handler.accounted,
-                hooks=hooks,
+                hooks=[_StatusHook(self._status), *audit],
             )
             self._status.begin(lambda: processor.stop(0))
             self._processor, self._consumer = processor, consumer
@@ -213,15 +215,16 @@ class _MetricDecoders(threading.local):
         return self._decoder.decode_all(values)
 
 
-def _audit_hooks(group: GroupSettings, starts: StartOffsets, stack: contextlib.ExitStack) -> Iterator[Hook]:
-    if group.audit is not None:
-        reporter = AuditReporter(group.audit, group.producer, "database", group.consumer.group_id)
-        yield ReaderAudit(stack.enter_context(reporter), positions=starts.positions)
+def _reporter(group: GroupSettings, stack: contextlib.ExitStack) -> AuditReporter | None:
+    """It outlives the producer, which is opened later."""
+    if group.audit is None:
+        return None
+    return stack.enter_context(AuditReporter(group.audit, group.producer, "database", group.consumer.group_id))
 
 
 @contextlib.contextmanager
-def _opened_producer(group: GroupSettings) -> Iterator[KafkaProducer]:
-    producer = open_producer(group.producer)
+def _opened_producer(settings: ProducerSettings) -> Iterator[KafkaProducer]:
+    producer = open_producer(settings)
     try:
         yield producer
     finally:

@@ -297,6 +297,11 @@ class KafkaProducer(RefusesOldArguments):
                     self._retirement.end(deadline)
             return self._final
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` has settled all messages."""
+        return self._final is not None
+
     def reopen(self) -> None:
         """Go on with another client after a fatal error (`ProducerHealth.finished`): the same ids, the same budget.
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -14,11 +15,12 @@ from types import TracebackType
 
 from monasca_common.kafka import DeliveryCounter, DeliveryReport, KafkaProducer, MessagingError, Record, open_producer
 from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.monitoring.audit import reports
 from monasca_common.monitoring.audit.journal import Journal
-from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
+from monasca_common.monitoring.audit.reports import PRODUCER, SOURCES, AuditCount, AuditReport, HandledRange
 from monasca_common.monitoring.audit.settings import AuditSettings
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +32,9 @@ _AT_ONCE = 500  # reports in one bulk
 class AuditReporter:
     """Of one application at one tier, in one process; a context manager. Make it after the fork.
 
-    ``settings.folder`` must be set. A failure of the audit is logged, and never disturbs what is audited.
+    ``tier``: of what it handles. What producers of a reader deliver has the tier ``producer``, as it has with those
+    that read nothing. ``settings.folder`` must be set. A failure of the audit is logged, and never disturbs what is
+    audited.
     """
 
     def __init__(
@@ -45,10 +49,12 @@ class AuditReporter:
         self.settings = settings
         self.clock = clock or SystemClock()
         self._tier = tier
+        self._tier_of_counts = tier if tier in SOURCES else PRODUCER
         self._application = application
         self._instance = f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._producer_settings = replace(producer, transactional_id=None)  # what is reported has happened
-        self._counters: list[DeliveryCounter] = []
+        # What is reported has happened, and reports are not audited themselves.
+        self._producer_settings = replace(producer, transactional_id=None, opened=None)
+        self._watched: list[tuple[KafkaProducer, DeliveryCounter]] = []
         self._sending: list[AuditReport] = []
         self._sent: DeliveryReport | None = None  # of these, while some of them are not acknowledged
         self._reporting = threading.Lock()
@@ -81,7 +87,11 @@ class AuditReporter:
 
     def watch(self, producer: KafkaProducer) -> None:
         """Count what ``producer`` delivers. Before it sends anything, and once."""
-        self._counters.append(producer.count_deliveries(self.settings.bucket_seconds))
+        self._watched.append((producer, producer.count_deliveries(self.settings.bucket_seconds)))
+
+    def audited(self, producer: ProducerSettings) -> ProducerSettings:
+        """These settings; each producer that `open_producer` opens with them is watched."""
+        return replace(producer, opened=self.watch)
 
     def counted(self, counts: Iterable[AuditCount]) -> None:
         """What a source counted itself."""
@@ -141,9 +151,13 @@ class AuditReporter:
         return False
 
     def _taken(self) -> Iterator[AuditCount]:
-        for counter in self._counters:
+        for watched in list(self._watched):
+            producer, counter = watched
+            is_closed = producer.is_closed  # then what is taken now is the last
             for (topic, bucket_ms), count in counter.take().items():
                 yield AuditCount(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
+            if is_closed:
+                self._watched.remove(watched)
 
     def _add(
         self, *, counts: tuple[AuditCount, ...] = (), handled: tuple[HandledRange, ...] = (), held: bool = False
@@ -151,7 +165,7 @@ class AuditReporter:
         """The id of the report."""
         report = AuditReport(
             id=uuid.uuid4().hex,
-            tier=self._tier,
+            tier=self._tier if handled else self._tier_of_counts,
             application=self._application,
             host=socket.gethostname(),
             instance=self._instance,
@@ -174,3 +188,25 @@ class AuditReporter:
                 LOG.exception("the audit failed to report; it goes on")
             if ended:
                 return
+
+
+def audited(producer: ProducerSettings, reporter: AuditReporter | None) -> ProducerSettings:
+    """The settings of producers that are audited where there is a reporter."""
+    return producer if reporter is None else reporter.audited(producer)
+
+
+@contextlib.contextmanager
+def audited_source(
+    producer: ProducerSettings, settings: AuditSettings | None, application: str
+) -> Iterator[ProducerSettings]:
+    """The settings of producers whose deliveries are reported as those of ``application`` while the block runs, where
+    ``settings`` has audits on. Close the producers before. Without a folder that can be used it goes on, and a line in
+    the log says that nothing is reported."""
+    with contextlib.ExitStack() as stack:
+        reporter = None
+        if settings is not None and settings.enabled:
+            try:
+                reporter = stack.enter_context(AuditReporter(settings, producer, PRODUCER, application))
+            except ConfigurationError as error:
+                LOG.warning("what %s sends is not reported to the audit: %s", application, error)
+        yield audited(producer, reporter)

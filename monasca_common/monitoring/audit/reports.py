@@ -17,8 +17,10 @@ from monasca_common.monitoring.audit.runs import Runs
 
 VERSION = 1
 
+#: Whoever sends, but for the API.
+PRODUCER = "producer"
 #: They count what brokers acknowledged to them: what should be in the log.
-SOURCES = frozenset({"producer", "api"})
+SOURCES = frozenset({PRODUCER, "api"})
 #: It reads the log itself, and counts what is in it.
 LOG = "broker"
 #: They count, by id, what arrived in the log of another cluster.

@@ -23,6 +23,7 @@ from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, AuditVerdict, Balance
 from monasca_common.monitoring.audit.metrics import AuditMetrics, envelopes, tier_totals
 from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log
+from monasca_common.monitoring.audit.reporter import audited_source
 from monasca_common.monitoring.audit.reports import bucket_of
 from monasca_common.monitoring.audit.settings import AUDIT_GROUP, AuditSettings, audit_settings
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
@@ -80,9 +81,7 @@ class AuditService:
     def _serve(self) -> None:
         book = AuditBook(self._settings.rules)
         with contextlib.ExitStack() as stack:
-            producer = open_producer(self._producer_settings) if self._settings.tenant else None
-            if producer is not None:
-                stack.callback(producer.close, _CLOSE_SECONDS)
+            producer = self._opened_producer(stack) if self._settings.tenant else None
             log = stack.enter_context(self._open_log(self._since_ms()))
             for report in log.read(_READ_SECONDS):
                 book.add(report)
@@ -94,6 +93,13 @@ class AuditService:
                 while self._clock.monotonic() < due and not self._stopping.is_set():
                     for report in log.poll():
                         book.add(report)
+
+    def _opened_producer(self, stack: contextlib.ExitStack) -> KafkaProducer:
+        """Its metric is audited as all that services send."""
+        settings = stack.enter_context(audited_source(self._producer_settings, self._settings, AUDIT_GROUP))
+        producer = open_producer(settings)
+        stack.callback(producer.close, _CLOSE_SECONDS)
+        return producer
 
     def balance(self, book: AuditBook, producer: KafkaProducer | None) -> None:
         """Balance once, and report what was found. Raises `MessagingError`."""

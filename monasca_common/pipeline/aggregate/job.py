@@ -15,7 +15,7 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_offset_store, open_outbox
+from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store, open_outbox
 from monasca_common.pipeline.settings import aggregate_settings, spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import close_session, open_session
@@ -43,9 +43,10 @@ class AggregateJob(Job):
         for warning in settings.specifications.warnings:
             LOG.warning("specifications: %s", warning)
         with contextlib.ExitStack() as stack:
-            offset_store = stack.enter_context(open_offset_store(stream))
+            audit = stack.enter_context(open_audit(stream))
+            offset_store = open_offset_store(stream, audit)
             topic = stack.enter_context(SourceTopic(stream.consumer))
-            outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
+            outbox = stack.enter_context(open_outbox(settings, offset_store, topic, audit))
             told = stack.enter_context(served("aggregate", stream.status, watcher))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-aggregate")

@@ -16,7 +16,7 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_offset_store
+from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import check_installed, close_session, open_session
@@ -43,7 +43,8 @@ class ArchiveJob(Job):
         check_installed()
         settings, first = self._settings, self._settings.streams[0]
         with contextlib.ExitStack() as stack:
-            offset_store = stack.enter_context(open_offset_store(first))
+            audit = stack.enter_context(open_audit(first))
+            offset_store = open_offset_store(first, audit)
             topics = [stack.enter_context(SourceTopic(stream.consumer)) for stream in settings.streams]
             for topic in topics:
                 topic.check_topics(topic.name)

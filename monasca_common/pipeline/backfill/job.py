@@ -17,7 +17,7 @@ from monasca_common.pipeline.backfill.history import History
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_outbox
+from monasca_common.pipeline.jobs.wiring import open_audit, open_outbox
 from monasca_common.pipeline.settings import (
     BACKFILL_GROUP,
     aggregate_settings,
@@ -56,8 +56,9 @@ class BackfillJob(Job):
         offset_store.check()
         began = clock.monotonic()
         with contextlib.ExitStack() as stack:
+            audit = stack.enter_context(open_audit(settings.stream))
             topic = stack.enter_context(SourceTopic(settings.stream.consumer))
-            outbox = stack.enter_context(open_outbox(settings, offset_store, topic))
+            outbox = stack.enter_context(open_outbox(settings, offset_store, topic, audit))
             told = stack.enter_context(served("backfill", self._status, watcher))
             spark = open_session(self._spark, "monasca-backfill")
             stack.callback(close_session, spark)

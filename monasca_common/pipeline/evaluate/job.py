@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.audit.reporter import audited
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.metrics import LevelsCollector
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
@@ -18,7 +19,7 @@ from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
-from monasca_common.pipeline.jobs.wiring import open_offset_store
+from monasca_common.pipeline.jobs.wiring import open_audit, open_offset_store
 from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.rejected import dead_letter_topic
@@ -44,10 +45,11 @@ class EvaluateJob(Job):
             )
         settings, stream = self._settings, self._settings.stream
         with contextlib.ExitStack() as stack:
-            offset_store = stack.enter_context(open_offset_store(stream))
+            audit = stack.enter_context(open_audit(stream))
+            offset_store = open_offset_store(stream, audit)
             topic = stack.enter_context(SourceTopic(stream.consumer))
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
-            producer = stack.enter_context(open_producer(stream.producer))
+            producer = stack.enter_context(open_producer(audited(stream.producer, audit)))
             levels = LevelsCollector(stream.connection, stream.name)
             told = stack.enter_context(served("evaluate", stream.status, watcher, levels))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from monasca_common.kafka import entry_point, load_admin
 from monasca_common.kafka.config import shown_url
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.monitoring.audit.settings import audit_settings
 from monasca_common.pipeline.archive.selection import Selection
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.job import Job, JobProgress, JobRequest, JobWatcher
@@ -29,6 +30,7 @@ from monasca_common.storage.plugins import DRIVERS
 LOG = logging.getLogger(__name__)
 
 _SECONDS = 10.0
+_APPLICATION = "spark-replay"  # as audits name it
 
 
 class ReplayJob(Job):
@@ -78,7 +80,8 @@ class ReplayJob(Job):
         if isinstance(target, StorageTarget):
             return ToStorage(archive, target.kind, sending.portable(target.storage))
         self._check_topic(target)
-        return ToKafka(archive, target.topic, worker_producer.portable(target.producer))
+        audit = audit_settings(self._conf)
+        return ToKafka(archive, target.topic, worker_producer.portable_producer(target.producer, audit, _APPLICATION))
 
     def _check_topic(self, target: KafkaTarget) -> None:
         """Require that the topic exists, because the broker might create it silently with one partition."""

@@ -19,7 +19,7 @@ from monasca_common.pipeline.errors import PipelineError
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark.refetch import originals
-from monasca_common.pipeline.spark.worker_producer import portable, worker_producer
+from monasca_common.pipeline.spark.worker_producer import portable, portable_producer, worker_producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class RejectedPublisher:
 
     @classmethod
     def of(cls, stream: StreamSettings, error: type[PipelineError]) -> RejectedPublisher:
-        return cls(dead_letter_topic(stream), stream.group, error, portable(stream.consumer), portable(stream.producer))
+        producer = portable_producer(stream.producer, stream.audit, stream.group)
+        return cls(dead_letter_topic(stream), stream.group, error, portable(stream.consumer), producer)
 
     def __call__(self, partition: int, rejected: Mapping[int, Rejection]) -> None:
         """Publish the ``rejected`` messages, by offset. Raises `UndeliveredError`, and what `originals` raises."""

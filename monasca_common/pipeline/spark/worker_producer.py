@@ -3,25 +3,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 from dataclasses import replace
+from typing import TypeVar
 
 from monasca_common.kafka import KafkaProducer, open_producer
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.monitoring.audit.reporter import audited_source
+from monasca_common.monitoring.audit.settings import AuditSettings
+
+_Settings = TypeVar("_Settings", ConsumerSettings, ProducerSettings)
+
+_OPEN = contextlib.ExitStack()  # what lives as long as the process, which Spark ends without a word
 
 
 @functools.lru_cache(maxsize=1)
 def worker_producer(settings: bytes) -> KafkaProducer:
     """The producer of this worker process, which lives as long as the process. Callers wait for every message.
 
-    ``settings``: the result of `portable`.
+    ``settings``: the result of `portable_producer`.
     """
-    read: ProducerSettings = pickle.loads(settings)
-    return open_producer(read)
+    read: ProducerSettings
+    audit: AuditSettings | None
+    read, audit, application = pickle.loads(settings)
+    return open_producer(_OPEN.enter_context(audited_source(read, audit, application)))
 
 
-def portable(settings: ConsumerSettings | ProducerSettings) -> bytes:
-    """The settings as bytes for executors: read-only views of dictionaries cannot be pickled directly."""
+def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
+    """As `portable`. ``audit``: where what ``application`` delivers is reported, from a folder of each executor's
+    machine; ``None``: it is not."""
+    return pickle.dumps((_plain(settings), audit, application))
+
+
+def portable(settings: _Settings) -> bytes:
+    """The settings as bytes for executors."""
+    return pickle.dumps(_plain(settings))
+
+
+def _plain(settings: _Settings) -> _Settings:
+    """Read-only views of dictionaries cannot be pickled."""
     connection = replace(settings.connection, security=dict(settings.connection.security))
-    return pickle.dumps(replace(settings, connection=connection, options=dict(settings.options)))
+    return replace(settings, connection=connection, options=dict(settings.options))

@@ -148,7 +148,7 @@ class ArchiveCase(KafkaPipelineCase):
 
     def to_kafka(self, topic, *, publish_timeout_seconds=10.0, **selection):
         producer = replace(self.stream().producer, publish_timeout_seconds=publish_timeout_seconds)
-        settings = worker_producer.portable(producer)
+        settings = worker_producer.portable_producer(producer, None, "")
         return sending.ToKafka(self.archive(**selection), topic, settings)
 
     def to_storage(self, url, *, kind=Kind.METRICS, retention_days=36_500, **selection):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGKILL of the job on SQLite, where its driver stages as well as merges, where that makes a difference; all points
-are in `test_pipeline_crash`. The audit has what it handled, whenever it was killed."""
+are in `test_pipeline_crash`. The audit has what it handled, whenever it was killed, and what it published."""
 
 import json
 import signal
@@ -53,12 +53,15 @@ class SqliteCrashTest(PipelineProcessCase):
         self.assert_clean()
 
         self.count_log()
-        row = self.shown()
+        row = self.shown("spark")
         figures = tuple(row[name] for name in ("expected", "messages", "lost", "late"))
         handled = sum(self.next_offsets().values())
         in_log = sum(self.ends().values())  # the last aggregates come after all that it has read
         self.assertEqual(((in_log, handled, 0, in_log - handled), self.group), (figures, row["application"]))
         self.assertGreater(self.lost_without_positions(), 0)
+        published = self.shown("producer")
+        self.assertEqual(self.group, published["application"])
+        self.assertGreater(published["messages"], 0)
 
     def ends(self):
         return self.cluster.admin.end_offsets([TopicPartition(self.topic, each) for each in range(self.partitions)])
@@ -77,14 +80,14 @@ class SqliteCrashTest(PipelineProcessCase):
     def is_read(self, consumer):
         return all(consumer.position(partition) == end for partition, end in self.ends().items())
 
-    def shown(self):
-        """What `audit show` says of the job."""
+    def shown(self, tier):
+        """What `audit show` says of the job at this tier."""
         out = self.useFixture(fixtures.StringStream("stdout")).stream
         with fixtures.MonkeyPatch("sys.stdout", out):
             status = main.main(["audit", "show", "--config-file", str(self.configuration), "-f", "json"])
         self.assertEqual(0, status)
         out.seek(0)
-        rows = [row for row in json.loads(out.read()) if row["tier"] == "spark"]
+        rows = [row for row in json.loads(out.read()) if row["tier"] == tier]
         totals = {name: sum(row[name] for row in rows) for name in ("expected", "messages", "lost", "late")}
         return rows[0] | totals
 

@@ -5,9 +5,12 @@ import io
 import json
 import sys
 
+import fixtures
+
 from monasca_common.kafka import Record, TopicPartition, TransportError, dead_letters, plugins
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
+from monasca_common.monitoring.audit import reports
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _CONFIGURATION = """\
@@ -182,6 +185,20 @@ class ReplayTest(DlqCase):
             out.splitlines(),
         )
         self.assertEqual((2, 1), (self.count("metrics"), self.count("log")))
+
+    def test_what_is_sent_back_is_reported_to_the_audit(self):
+        self.kafka.broker.create_topic("monasca-audit", 1)
+        folder = self.useFixture(fixtures.TempDir()).path
+        text = f"{_CONFIGURATION}[audit]\nenabled = true\nfolder = {folder}\n"
+        self.bury(2)
+        self.told("replay", text=text)
+        self.assertEqual(0, self.count("monasca-audit"))
+        self.told("replay", "--execute", text=text)
+
+        [message] = self.kafka.broker.records("monasca-audit")
+        report = reports.decode(message.value)
+        self.assertEqual(("producer", "monasca-dlq-replay"), (report.tier, report.application))
+        self.assertEqual([("metrics", 2)], [(each.topic, each.messages) for each in report.counts])
 
     def test_a_second_run_sends_nothing(self):
         self.bury(2)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service over a Kafka in memory, a real database and real receivers."""
 
+import collections
 import dataclasses
 import json
 import socket
@@ -87,7 +88,7 @@ class ServiceCase(NotificationCase, base.BaseTestCase):
     def start(self, *, processing=None, timeout=10.0, calm=None, audit=None, **retry):
         settings = NotificationSettings(
             dataclasses.replace(self.stream(CHANGES), audit=audit),
-            self.stream(RETRIES),
+            dataclasses.replace(self.stream(RETRIES), audit=audit),
             self.database.settings,
             ProcessorSettings(**(processing or {})),
             RetrySettings(**{"interval": 0.02, "max_interval": 0.05, "max_attempts": 3, **retry}),
@@ -192,9 +193,37 @@ class DeliveryTest(ServiceCase):
 
         found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
         ranges = [(each.topic, each.first, each.next) for report in found for each in report.handled]
-        self.assertEqual({("notification", f"g-{CHANGES}")}, {(each.tier, each.application) for each in found})
+        readers = {(each.tier, each.application) for each in found if each.handled}
+        self.assertEqual({("notification", f"g-{CHANGES}")}, readers)
         self.assertEqual({CHANGES}, {topic for topic, _, _ in ranges})
         self.assertEqual(((0, 3),), union(tuple((first, following) for _, first, following in ranges)))
+
+    def test_what_is_sent_to_other_topics_is_reported_to_the_audit(self):
+        """Retries, dead letters, and what became of notifications."""
+        self.kafka.broker.create_topic("monasca-audit", 1)
+        folder = self.useFixture(fixtures.TempDir()).path
+        receiver = self.receiver()
+        receiver.answer = receiver.answers(503)
+        self.method(receiver.url())
+        stop = self.start(audit=AuditSettings(enabled=True, report_seconds=3600.0, folder=folder), max_attempts=3)
+        self.publish(self.alarm().message, b"{")
+        self.until(lambda: self.announced() and self.letters(CHANGES) and self.letters(RETRIES), "the end of retries")
+        stop()
+
+        sent, sources = collections.Counter(), set()
+        for message in self.kafka.broker.records("monasca-audit"):
+            report = reports.decode(message.value)
+            for count in report.counts:
+                sent[count.topic] += count.messages
+                sources.add((report.tier, report.application, count.topic))
+        written = (RETRIES, NOTIFICATIONS, f"{CHANGES}.dlq", f"{RETRIES}.dlq")
+        self.assertEqual({topic: len(self.kafka.broker.records(topic)) for topic in written}, dict(sent))
+        wanted = {
+            ("producer", "notification", NOTIFICATIONS),
+            ("producer", f"g-{CHANGES}", f"{CHANGES}.dlq"),
+            ("producer", f"g-{RETRIES}", f"{RETRIES}.dlq"),
+        }
+        self.assertEqual(set(), wanted - sources)
 
 
 class HangingHostTest(ServiceCase):

@@ -89,7 +89,9 @@ class MemberTest(base.BaseTestCase):
 
         found = [reports.decode(message.value) for message in self.kafka.broker.records("monasca-audit")]
         ranges = [(each.topic, each.partition, each.first, each.next) for report in found for each in report.handled]
-        self.assertEqual({("database", "g")}, {(report.tier, report.application) for report in found})
+        self.assertEqual({("database", "g"), ("producer", "g")}, {(each.tier, each.application) for each in found})
+        sent = [(each.tier, count.topic, count.messages) for each in found for count in each.counts]
+        self.assertEqual([("producer", "metrics.dlq", 1)], sent)
         self.assertEqual(3, max(following for topic, number, _, following in ranges if number == 0))
         self.assertEqual({None}, {each.position for report in found for each in report.handled})
 

@@ -21,6 +21,27 @@ from monasca_common.tests.unit.monitoring.audit.audit_case import START_MS, TOPI
 METRICS = "metrics"
 
 
+class _OneLook:
+    """The log of reports, of a service that is stopped once it has balanced them."""
+
+    def __init__(self, service, found):
+        self._service = service
+        self._found = found
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def read(self, seconds):
+        yield from self._found
+        self._service.metrics.balanced = lambda *_: self._service.stop()  # the metric is sent after that
+
+    def poll(self):
+        return ()
+
+
 class AuditServiceTest(AuditCase):
     def setUp(self):
         super().setUp()
@@ -36,11 +57,14 @@ class AuditServiceTest(AuditCase):
         raise RetriableError("the brokers are away")
 
     def lack(self, missing, report_id):
+        for report in self.lacking(missing, report_id):
+            self.book.add(report)
+
+    def lacking(self, missing=3, report_id="one"):
         count = AuditCount(TOPIC, START_MS, 10)
         found = AuditCount(TOPIC, START_MS, offsets={0: ((0, 10 - missing),)})
         for tier, each in (("api", count), ("broker", found)):
-            report = AuditReport(f"{report_id}-{tier}", tier, "a", "h", "i", START_MS, 60, (each,))
-            self.book.add(report)
+            yield AuditReport(f"{report_id}-{tier}", tier, "a", "h", "i", START_MS, 60, (each,))
 
     def values(self):
         decoded = MetricDecoder().decode_all([message.value for message in self.kafka.broker.records(METRICS)])
@@ -108,6 +132,18 @@ class AuditServiceTest(AuditCase):
 
         self.assertFalse(thread.is_alive())
         self.assertIn("read again: the brokers are away", self.log.output)
+
+    def test_the_metric_that_it_sends_is_audited_itself(self):
+        service = AuditService(
+            replace(self.settings, tenant="t1", balance_seconds=0.0),
+            lambda since_ms: _OneLook(service, self.lacking()),
+            self.kafka.producer_settings(),
+            clock=self.clock,
+        )
+        service.run()
+
+        sent = [(each.tier, each.application, each.counts[0].topic, each.counts[0].messages) for each in self.reports()]
+        self.assertEqual([("producer", "audit", METRICS, 2)], sent)
 
     def test_the_alarm_of_init_is_over_the_metric_that_is_sent(self):
         (part,) = parse(EXPRESSION).sub_expressions

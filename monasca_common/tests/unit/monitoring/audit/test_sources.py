@@ -3,9 +3,13 @@
 
 import dataclasses
 
-from monasca_common.kafka import KafkaProducer
+import fixtures
+
+from monasca_common.kafka import KafkaProducer, open_producer
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.transport.memory import Fail
+from monasca_common.monitoring.audit.reporter import audited_source
+from monasca_common.pipeline.spark import worker_producer
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
 from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
@@ -156,6 +160,41 @@ class SourcesTest(AuditCase):
             raise ValueError
 
         self.assertEqual([1], [count.messages for count in counter.take().values()])
+
+    def test_each_producer_of_audited_settings_is_counted_until_it_is_closed(self):
+        with self.reporter("database") as reporter:
+            settings = reporter.audited(self.kafka.producer_settings())
+            for number in range(3):
+                with open_producer(settings) as producer:
+                    producer.publish(TOPIC, [b"%d" % number] * (number + 1))
+            reporter.report()
+            self.assertEqual([], reporter._watched)
+
+        self.assertEqual({0: 6}, self.counted())
+        self.assertEqual({("producer", "app")}, {(each.tier, each.application) for each in self.reports()})
+
+    def test_a_source_without_a_folder_that_it_can_use_sends_all_the_same(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        unusable = dataclasses.replace(self.settings, folder="/dev/null/audit")
+        source = audited_source(self.kafka.producer_settings(), unusable, "replay")
+        with source as settings, open_producer(settings) as producer:
+            self.assertTrue(producer.publish(TOPIC, [b"x"]).ok)
+
+        self.assertIn("what replay sends is not reported to the audit: folder in group [audit]", log.output)
+
+    def test_a_process_of_spark_reports_what_it_sends(self):
+        """Its settings were pickled by the driver."""
+        worker_producer.worker_producer.cache_clear()
+        self.addCleanup(worker_producer.worker_producer.cache_clear)
+        settings = worker_producer.portable_producer(self.kafka.producer_settings(), self.settings, "spark-aggregate")
+        producer = worker_producer.worker_producer(settings)
+        producer.publish(TOPIC, [b"x"] * 3).raise_for_undelivered()
+        producer.close(1.0)
+        worker_producer._OPEN.close()
+
+        [report] = self.reports()
+        self.assertEqual(("producer", "spark-aggregate"), (report.tier, report.application))
+        self.assertEqual([3], [each.messages for each in report.counts])
 
     def test_bytes_and_delays_are_reported(self):
         with self.audited_producer() as (producer, reporter):
