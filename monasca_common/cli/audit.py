@@ -7,12 +7,20 @@ import argparse
 import fnmatch
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import ClusterCommand, add_watch_options, moment, positive, until_interrupted
+from monasca_common.cli import progress
+from monasca_common.cli.command import (
+    NOTHING_FOUND,
+    ClusterCommand,
+    add_watch_options,
+    moment,
+    positive,
+    until_interrupted,
+)
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, Balance
@@ -54,6 +62,8 @@ class _LeftOut(Protocol):
 class _AuditCommand(ClusterCommand):
     """What the commands have in common: which topics, and how far back."""
 
+    _status = 0
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -66,7 +76,27 @@ class _AuditCommand(ClusterCommand):
             help="how far back; too small: what is older is not shown; too large: it reads much (default: "
             "window_seconds in group [audit])",
         )
+        progress.add_argument(parser)
         return parser
+
+    def read_all(self, log: ReportLog, book: AuditBook, parsed_args: argparse.Namespace) -> None:
+        """Add all that was reported up to now. Raises `MessagingError`."""
+        told = -1
+        with progress.Shown("reports", bounded=True, lines=parsed_args.progress) as shown:
+            for report in log.read(_READ_SECONDS):
+                book.add(report)
+                if told != log.done:
+                    told = log.done
+                    shown.tell(log.done, log.left)
+
+    def judge(self, found: Sequence[Balance], parsed_args: argparse.Namespace) -> None:
+        """Note the exit status: 1 where something is missing for good, 3 where nothing is known, which it says once."""
+        if not found and self._status != NOTHING_FOUND:
+            self.complain(
+                f"--topic {parsed_args.topic}: nothing was reported of such a topic in this time, so nothing is known "
+                "of it: correct its name, look back farther, or turn on the audit of those who write and read it"
+            )
+        self._status = int(any(each.verdict.is_final for each in found)) if found else NOTHING_FOUND
 
     def opened(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, ReportLog]:
         """Raises `ConfigurationError` and `TransportError`."""
@@ -82,11 +112,12 @@ class AuditShow(_AuditCommand, Lister):
     Verdict OK: all arrived. OPEN: something is missing, and the grace period is not over. INCOMPLETE: it is over.
     UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. RECREATED: the topic
     was deleted and recreated, so what arrived is not known. The exit status is 1 where something is INCOMPLETE or
-    UNCOUNTED, 2 where the brokers, or Spark, cannot be asked.
+    UNCOUNTED, 2 where the brokers, or Spark, cannot be asked, 3 where nothing is known because nothing was reported.
+    Examples: monasca-common audit show --config-file monasca.conf --topic metrics --last-seconds 3600
+    monasca-common audit show --config-file monasca.conf --missing -f json
     """
 
     extra = "spark"
-    _is_incomplete = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -99,7 +130,7 @@ class AuditShow(_AuditCommand, Lister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or int(self._is_incomplete)
+        return super().run(parsed_args) or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         settings, all_found, left_out = self._on_spark(parsed_args) if parsed_args.spark else self._here(parsed_args)
@@ -114,15 +145,14 @@ class AuditShow(_AuditCommand, Lister):
                 "those who send them"
             )
         found = _chosen(all_found, parsed_args.topic, _since_ms(settings, parsed_args.last_seconds))
-        self._is_incomplete = any(each.verdict.is_final for each in found)
+        self.judge(found, parsed_args)
         return _COLUMNS, (_row(each) for each in found if each.lost or each.late or not parsed_args.missing)
 
     def _here(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
         settings, log = self.opened(parsed_args)
         book = AuditBook(settings.rules)
         with log:
-            for report in log.read(_READ_SECONDS):
-                book.add(report)
+            self.read_all(log, book, parsed_args)
         return settings, book.balances(_now_ms()), book
 
     def _on_spark(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
@@ -150,10 +180,10 @@ class AuditWatch(_AuditCommand):
     """Balance again and again; print a line when a topic, span and tier becomes INCOMPLETE or UNCOUNTED, and when it is
     OK again.
 
-    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found something of the kind.
+    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found something of the kind,
+    3 where nothing was reported, so that nothing is known. For example, one look in a script:
+    monasca-common audit watch --config-file monasca.conf --topic metrics --looks 1
     """
-
-    _is_incomplete = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -168,7 +198,7 @@ class AuditWatch(_AuditCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with until_interrupted():
             self._watch(parsed_args)
-        return int(self._is_incomplete)
+        return self._status
 
     def _watch(self, parsed_args: argparse.Namespace) -> None:
         settings, log = self.opened(parsed_args)
@@ -176,8 +206,7 @@ class AuditWatch(_AuditCommand):
         incomplete: set[tuple[Any, ...]] = set()
         looks = 0
         with log:
-            for report in log.read(_READ_SECONDS):
-                book.add(report)
+            self.read_all(log, book, parsed_args)
             while True:
                 since_ms = _since_ms(settings, parsed_args.last_seconds)
                 book.forget(since_ms)
@@ -187,7 +216,7 @@ class AuditWatch(_AuditCommand):
                     if (_key(each) in now) != (_key(each) in incomplete):
                         self.print(_line(each, as_json=parsed_args.json))
                 incomplete = now
-                self._is_incomplete = bool(incomplete)
+                self.judge(found, parsed_args)
                 looks += 1
                 if looks == parsed_args.looks:
                     return

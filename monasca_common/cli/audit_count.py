@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import threading
 import time
@@ -24,9 +25,16 @@ from monasca_common.kafka.config import (
 )
 from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.monitoring.audit.counter_status import CounterStatus
 from monasca_common.monitoring.audit.log_counter import CounterStarts, LogCounter
 from monasca_common.monitoring.audit.reports import COPIES, LOG
-from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
+from monasca_common.monitoring.audit.settings import (
+    AUDIT_COUNT_GROUP,
+    AuditSettings,
+    audit_settings,
+    count_status_settings,
+)
+from monasca_common.monitoring.settings import StatusSettings
 
 LOGGER = logging.getLogger(__name__)
 
@@ -42,9 +50,12 @@ class AuditCounting(ServiceCommand):
     It is the tier broker of audits, which its readers are balanced against. With --tier mirror it counts a copy in
     another cluster, whose brokers --section names; reports go to those of [kafka] in either case. What it counts twice,
     after a crash, is one set of offsets. One process counts all; a second one of the same group shares the partitions,
-    and finds only the duplicates in its own.
+    and finds only the duplicates in its own. Examples:
+    monasca-common audit count --config-file monasca.conf
+    monasca-common audit count --config-file mirror.conf --section kafka_copy --tier mirror --group copy-audit
     """
 
+    extra = "monitoring"  # where the status is served
     checked = "audit counter"
     any_file = True
     refusals = (MessagingError, cfg.Error)
@@ -89,6 +100,8 @@ class AuditCounting(ServiceCommand):
         connection = connection_settings(conf, parsed_args.section)
         producer = open_producer(producer_settings(conf))
         stopping = threading.Event()
+        at = count_status_settings(conf)
+        status = CounterStatus(at.live_seconds, SystemClock())
 
         def serve() -> None:
             """After a failure, or with other topics, it begins again where the group's offsets are: what was not
@@ -103,16 +116,35 @@ class AuditCounting(ServiceCommand):
                     parsed_args.tier,
                     since_ms=starts.since_ms,
                     counted=starts.counted,
+                    status=status,
                 )
                 counter.run(lambda: stopping.is_set() or choice.has_changed())
 
         stop_on_signals(stopping.set)
-        LOGGER.info("%s", started("audit counter", reads=len(topics), group=parsed_args.group))
-        try:
-            run_with_restarts(serve, "the audit counter", stopping, SystemClock(), expected=(MessagingError,))
-        finally:
-            producer.close(_CLOSE_SECONDS)
-        LOGGER.info("%s", stopped("audit counter"))
+        with contextlib.ExitStack() as stack:
+            stack.callback(producer.close, _CLOSE_SECONDS)
+            stack.enter_context(_status_served(at, status))
+            LOGGER.info(
+                "%s", started("audit counter", reads=len(topics), group=parsed_args.group, status_at=at.address)
+            )
+            run_with_restarts(
+                serve, "the audit counter", stopping, SystemClock(), expected=(MessagingError,), failed=status.failed
+            )
+        LOGGER.info("%s", stopped("audit counter", counted=status.messages))
+
+
+def _status_served(at: StatusSettings, status: CounterStatus) -> contextlib.AbstractContextManager[None]:
+    """Without a port nothing is served, and nothing that Prometheus needs is to be installed."""
+    if at.port is None:
+        return contextlib.nullcontext()
+    from prometheus_client import CollectorRegistry
+
+    from monasca_common.monitoring.audit.metrics import CounterCollector
+    from monasca_common.monitoring.status_server import status_served
+
+    registry = CollectorRegistry()
+    registry.register(CounterCollector(status))
+    return status_served(AUDIT_COUNT_GROUP, at, status.health, registry)
 
 
 class TopicChoice:

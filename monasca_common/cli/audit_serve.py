@@ -14,7 +14,8 @@ class AuditServe(ServiceCommand):
     """Balance what services report, again and again until SIGTERM: for the log, Prometheus, and alarms.
 
     The options are in [audit] and [kafka]. With tenant in [audit] it sends a metric of Monasca, over which
-    `monasca-common init` defines an alarm.
+    `monasca-common init` defines an alarm. For example:
+    monasca-common audit serve --config-file monasca.conf
     """
 
     extra = "monitoring"

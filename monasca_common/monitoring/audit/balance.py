@@ -20,6 +20,7 @@ import enum
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from monasca_common.monitoring.audit.reports import (
     AHEAD_MS,
@@ -30,6 +31,7 @@ from monasca_common.monitoring.audit.reports import (
     AuditReport,
     HandledRange,
     bucket_of,
+    reads,
 )
 from monasca_common.monitoring.audit.runs import Runs, difference, intersection, size, union
 
@@ -51,12 +53,22 @@ class AuditVerdict(enum.Enum):
         return self in (AuditVerdict.UNCOUNTED, AuditVerdict.INCOMPLETE)
 
 
+class ExpectedReader(NamedTuple):
+    """Who reads a topic: the tier, and the consumer group."""
+
+    topic: str
+    tier: str
+    application: str
+
+
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """``grace_seconds``: how long after the end of a bucket its messages may take to arrive everywhere."""
+    """``grace_seconds``: how long after the end of a bucket its messages may take to arrive everywhere. ``readers``:
+    of whom everything is missing while none of their reports is known; of any other nothing is."""
 
     bucket_seconds: int = 600
     grace_seconds: float = 600.0
+    readers: tuple[ExpectedReader, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +251,7 @@ class AuditBook:
             for books in tiers.values():
                 for bucket_ms in [each for each in books.buckets if each < before_ms]:
                     del books.buckets[bucket_ms]
-            for key in [key for key, books in tiers.items() if _reads(key) and books.last_sent_ms < dropped_ms]:
+            for key in [key for key, books in tiers.items() if reads(key[0]) and books.last_sent_ms < dropped_ms]:
                 del tiers[key]
             if not any(books.buckets for books in tiers.values()):
                 self._rest(topic)
@@ -247,7 +259,7 @@ class AuditBook:
 
     def _rest(self, topic: str) -> None:
         """There was nothing in it for a while: only where its readers are is kept."""
-        readers = {key: books for key, books in self._topics.pop(topic).items() if _reads(key)}
+        readers = {key: books for key, books in self._topics.pop(topic).items() if reads(key[0])}
         for books in readers.values():
             books.rest()
         if readers:
@@ -263,10 +275,6 @@ class AuditBook:
         return found
 
 
-def _reads(key: tuple[str, str]) -> bool:
-    return key[0] not in {LOG, *SOURCES, *COPIES}
-
-
 class _Balancing:
     """Balances one topic at one moment."""
 
@@ -278,7 +286,9 @@ class _Balancing:
         self._sources = {key: books for key, books in tiers.items() if key[0] in SOURCES}
         self._log = tiers.get((LOG, ""))
         self._copies = {key: books for key, books in tiers.items() if key[0] in COPIES}
-        self._readers = {key: books for key, books in sorted(tiers.items()) if _reads(key)}
+        silent = {each[1:]: _TierBooks(first_sent_ms=0) for each in rules.readers if each.topic == topic}
+        known = {key: books for key, books in tiers.items() if reads(key[0])}
+        self._readers = dict(sorted((silent | known).items()))
         self._is_recreated = any(len(books.logs) > 1 for books in tiers.values())
         self._covered = {key: books.covered() for key, books in self._readers.items()}
 

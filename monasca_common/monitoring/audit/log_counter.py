@@ -10,6 +10,7 @@ sizes and delays are reported of what its group had not committed.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import time
@@ -25,6 +26,7 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.monitoring.audit import reports
+from monasca_common.monitoring.audit.counter_status import CounterStatus
 from monasca_common.monitoring.audit.reports import AHEAD_MS, AuditCount, AuditReport, bucket_of
 from monasca_common.monitoring.audit.runs import Runs, runs_of
 from monasca_common.monitoring.audit.settings import AuditSettings
@@ -116,7 +118,7 @@ class LogCounts:
 class LogCounter:
     """``tier``: ``broker``, or ``mirror`` where it counts a copy in another cluster; the application is its group.
     ``since_ms``: it has nothing from before; ``None``: another one counted up to where it goes on. ``counted``: up to
-    where others of its group counted, kept up to date by its owner."""
+    where others of its group counted, kept up to date by its owner. ``status``: of the service, which outlives it."""
 
     def __init__(
         self,
@@ -127,6 +129,7 @@ class LogCounter:
         *,
         since_ms: int | None = None,
         counted: Mapping[TopicPartition, int] | None = None,
+        status: CounterStatus | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._settings = settings
@@ -136,6 +139,7 @@ class LogCounter:
         self._tier = tier
         self._since_ms = since_ms
         self._clock = clock or SystemClock()
+        self._status = status or CounterStatus(math.inf, self._clock)
         self._counts = LogCounts(settings)
         self._positions: dict[TopicPartition, int] = {}
         self._logs: dict[str, str] | None = None
@@ -162,6 +166,7 @@ class LogCounter:
                 self._starts.setdefault(part.topic_partition, part.start_offset)
             self._counts.add(part, now_ms, self._counted.get(part.topic_partition, 0))
             self._positions[part.topic_partition] = part.next_offset
+        self._status.turned(len(batch))
 
     def report(self) -> None:
         """Report what was counted since the last time, and commit. Raises `MessagingError`."""
@@ -179,6 +184,7 @@ class LogCounter:
             self._consumer.commit(positions)
             fail_point("audit.after_count_commit")
         self._positions.clear()
+        self._status.reported()
 
     def _begin(self) -> None:
         """Before the first report of the first one: report for all topics when it began, those included that are idle

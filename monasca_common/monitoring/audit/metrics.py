@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from monasca_common.models import json_text
 from monasca_common.models.metric import envelope
 from monasca_common.monitoring.audit.balance import AuditVerdict, Balance
+from monasca_common.monitoring.audit.counter_status import CounterStatus
 
 #: The metric of Monasca: how many messages are missing in spans that should be complete; 0 where all is well.
 MISSING_METRIC = "monasca.audit.missing_messages"
@@ -94,3 +97,18 @@ class AuditMetrics:
 
     def failed(self) -> None:
         self._balances.labels("failed").inc()
+
+
+class CounterCollector(Collector):
+    """What a counter of a log has done, for Prometheus."""
+
+    def __init__(self, status: CounterStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily(
+            f"{_PREFIX}_counted_messages", "Messages that the counter of the log has read", self._status.messages
+        )
+        yield CounterMetricFamily(
+            f"{_PREFIX}_count_failures", "Failures after which the counter began again", self._status.failures
+        )

@@ -20,14 +20,23 @@ _POLL_MESSAGES = 5000
 
 
 class ReportLog:
-    """A context manager. ``starts``: where to begin in each partition of the topic."""
+    """A context manager. ``extents``: where to begin in each partition of the topic, and where that ended before.
 
-    def __init__(self, connection: ConnectionSettings, topic: str, starts: Mapping[TopicPartition, int]) -> None:
+    ``done``, ``left``: how many offsets up to there are read, and how many are not.
+    """
+
+    def __init__(
+        self, connection: ConnectionSettings, topic: str, extents: Mapping[TopicPartition, tuple[int, int]]
+    ) -> None:
+        starts = {partition: start for partition, (start, _) in extents.items()}
         settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
         self._topic = topic
         self._unread = set(starts)
         self._consumer = open_consumer(settings, partitions=starts, listener=GivenStarts(starts))
         self.unreadable = 0  # messages that are not reports
+        self.done = 0
+        self.left = sum(end - start for start, end in extents.values())
+        self._positions = dict(starts)
 
     def __enter__(self) -> ReportLog:
         return self
@@ -43,6 +52,7 @@ class ReportLog:
         for error in batch.errors:
             raise error
         for part in batch.partitions:
+            self._advance(part.topic_partition, part.next_offset)
             for value in part.values:
                 report = reports.decode(value)
                 if report is None:
@@ -50,6 +60,12 @@ class ReportLog:
                 else:
                     yield report
         self._unread -= self._consumer.take_ends().keys()
+
+    def _advance(self, partition: TopicPartition, position: int) -> None:
+        read = position - self._positions[partition]
+        self._positions[partition] = position
+        self.done += read
+        self.left = max(0, self.left - read)
 
     def read(self, seconds: float) -> Iterator[AuditReport]:
         """All up to the end of the log. Raises `RetriableError` if that takes longer."""
@@ -65,8 +81,7 @@ class ReportLog:
 
 def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
     """The reports from this moment on. Raises `ConfigurationError` without the topic, and `TransportError`."""
-    extents = report_extents(admin, topic, since_ms)
-    return ReportLog(connection, topic, {partition: start for partition, (start, _) in extents.items()})
+    return ReportLog(connection, topic, report_extents(admin, topic, since_ms))
 
 
 def report_extents(admin: Admin, topic: str, since_ms: int) -> dict[TopicPartition, tuple[int, int]]:

@@ -114,6 +114,11 @@ def by_topic(report: AuditReport) -> Iterator[tuple[str, AuditReport]]:
         )
 
 
+def reads(tier: str) -> bool:
+    """Whether it is the tier of a reader."""
+    return tier not in {LOG, *SOURCES, *COPIES}
+
+
 def bucket_of(time_ms: int, bucket_seconds: int) -> int:
     """The beginning of the bucket in which this moment is."""
     length_ms = bucket_seconds * 1000

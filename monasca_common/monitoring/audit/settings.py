@@ -10,10 +10,12 @@ from oslo_config import cfg
 
 from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.monitoring.audit.balance import AuditRules
+from monasca_common.monitoring.audit.balance import AuditRules, ExpectedReader
+from monasca_common.monitoring.audit.reports import reads
 from monasca_common.monitoring.settings import StatusSettings
 
 AUDIT_GROUP = "audit"
+AUDIT_COUNT_GROUP = "audit_count"
 
 _DAY_SECONDS = 86_400
 
@@ -66,6 +68,12 @@ class AuditSettings:
         "reads, and keeps, much.",
     )
 
+    expected_readers: tuple[str, ...] = option(
+        (),
+        help="Readers that must have reported, as TOPIC/TIER/GROUP, separated by commas; for example "
+        "metrics/database/1_metrics. Of one without a report within window_seconds everything is missing. Unset: a "
+        "reader that never reported, or is dead for longer than that, is in no balance.",
+    )
     balance_seconds: float = option(
         60.0,
         minimum=0.1,
@@ -85,21 +93,39 @@ class AuditSettings:
 
     @property
     def rules(self) -> AuditRules:
-        return AuditRules(self.bucket_seconds, self.grace_seconds)
+        return AuditRules(self.bucket_seconds, self.grace_seconds, tuple(map(_reader, self.expected_readers)))
 
 
 _AUDIT = OptionGroup(AUDIT_GROUP, options_of(AuditSettings))
+_AUDIT_COUNT = OptionGroup(AUDIT_COUNT_GROUP, options_of(StatusSettings))
 
 
 def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
-    """The group with its options, for oslo.config's generator of sample files."""
-    return [_AUDIT.listed()]
+    """Every group with its options, for oslo.config's generator of sample files."""
+    return [_AUDIT.listed(), _AUDIT_COUNT.listed()]
+
+
+def count_status_settings(conf: cfg.ConfigOpts) -> StatusSettings:
+    """Where `monasca-common audit count` tells how it is. Raises `ConfigurationError`, which names the option."""
+    return GroupReader(conf, _AUDIT_COUNT).settings(StatusSettings)
+
+
+def _reader(text: str) -> ExpectedReader:
+    """Raises `ConfigurationError`."""
+    topic, tier, group = (each.strip() for each in (*text.split("/", 2), "", "")[:3])
+    if not (topic and tier and group and reads(tier)):
+        raise ConfigurationError(
+            f"expected_readers in group [{AUDIT_GROUP}] has {text!r}, which is not TOPIC/TIER/GROUP: write the name of "
+            "a topic, the tier of a reader such as database, notification, spark or mirrored, and its consumer group"
+        )
+    return ExpectedReader(topic, tier, group)
 
 
 def audit_settings(conf: cfg.ConfigOpts) -> AuditSettings:
     """What ``[audit]`` says; registers its options. Raises `ConfigurationError`, which names the option."""
     read = GroupReader(conf, _AUDIT)
     settings = read.settings(AuditSettings, status=read.settings(StatusSettings))
+    _ = settings.rules  # what cannot be read of them is refused at the start
     if settings.enabled and settings.folder is None:
         raise ConfigurationError(
             f"folder in group [{AUDIT_GROUP}] is missing: reports that are not acknowledged yet outlive a crash there; "

@@ -19,7 +19,8 @@ from monasca_common.api.topic_producers import TopicProducers
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.monitoring.audit.metrics import AuditMetrics, TierTotal
+from monasca_common.monitoring.audit.counter_status import CounterStatus
+from monasca_common.monitoring.audit.metrics import AuditMetrics, CounterCollector, TierTotal
 from monasca_common.monitoring.health import ServiceHealth
 from monasca_common.monitoring.lag import Commit, LagWindow, PartitionState
 from monasca_common.monitoring.lag_history import following
@@ -144,6 +145,7 @@ class MetricsTableTest(base.BaseTestCase):
         made = AuditMetrics()
         made.balanced([TierTotal("metrics", "broker", "", 2, 1, 0)], 1)
         made.failed()
+        made.registry.register(CounterCollector(CounterStatus(1.0, SystemClock())))
         self.assert_told("monasca_audit_", generate_latest(made.registry).decode())
 
     def test_every_service(self):

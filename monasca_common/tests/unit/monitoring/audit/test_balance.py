@@ -3,13 +3,14 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.monitoring.audit import reports
-from monasca_common.monitoring.audit.balance import AuditBook, AuditRules, AuditVerdict, balances
+from monasca_common.monitoring.audit.balance import AuditBook, AuditRules, AuditVerdict, ExpectedReader, balances
 from monasca_common.monitoring.audit.metrics import tier_totals
 from monasca_common.monitoring.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.monitoring.audit.runs import runs_of
@@ -176,6 +177,28 @@ class BalanceTest(base.BaseTestCase):
         two = AuditCount("t", BUCKET, offsets={0: ((0, 10),), 1: ((0, 10),)})
         self.assertEqual((20, 10, 0, 10), figures(books(report("broker", two), handled(0, 10, sent_ms=BUCKET))[READER]))
         self.assertEqual((10, 10, 0, 0), figures(books(report("broker", two), handled(0, 10, sent_ms=NEXT))[READER]))
+
+    def test_an_expected_reader_that_never_reported_lacks_everything(self):
+        rules = replace(
+            RULES, readers=(ExpectedReader("t", "database", "1_metrics"), ExpectedReader("u", "spark", "s"))
+        )
+        silent = balances([sent(10), logged(range(10))], LATER, rules)
+        self.assertEqual(
+            [("producer", 0), ("broker", 0), ("database", 10)], [(each.tier, each.late) for each in silent]
+        )
+        self.assertIs(AuditVerdict.INCOMPLETE, silent[-1].verdict)
+
+        found = balances([sent(10), logged(range(10)), handled(4, 10)], LATER, rules)
+        self.assertEqual((6, 6, 0, 0), figures(found[-1]))
+
+    def test_an_expected_reader_that_is_dead_for_longer_than_the_window_lacks_what_comes(self):
+        for readers, wanted in (((), []), ((ExpectedReader("t", "database", "1_metrics"),), [(10, 0, 0, 10)])):
+            book = AuditBook(replace(RULES, readers=readers))
+            for each in (handled(0, 100), logged(range(100, 150), NEXT), logged(range(150, 160), AFTER)):
+                book.add(each)
+            book.forget(AFTER)
+            found = [figures(each) for each in book.balances(LATER) if each.tier == "database"]
+            self.assertEqual(wanted, found)
 
     def test_a_counter_lacks_nothing_from_before_it_began(self):
         found = books(sent(100), sent(50, NEXT), logged(range(3), since_ms=NEXT), logged(range(50), NEXT))

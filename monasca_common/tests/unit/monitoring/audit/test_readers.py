@@ -11,6 +11,8 @@ import fixtures
 from monasca_common.kafka import Batch, KafkaConsumer, KafkaProducer, Processor, TransportError
 from monasca_common.kafka.errors import FatalError, RetriableError
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
+from monasca_common.monitoring.audit.counter_status import CounterStatus
+from monasca_common.monitoring.audit.log_counter import LogCounter
 from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reports import COPIES
 from monasca_common.tests.unit.kafka.transactional_memory import (
@@ -338,6 +340,25 @@ class CounterTest(AuditCase):
 
         self.assertEqual({(0, "producer"), (1, "producer"), (1, "broker")}, self.figures().keys())
         self.assertEqual((5, 5, 0, 0), self.figures()[1, "broker"])
+
+    def test_probes_are_told_whether_a_counter_counts(self):
+        status = CounterStatus(60.0, self.clock)
+        self.assertEqual((False, True), (status.health.ready()[0], status.health.live()[0]))
+        self.fill(self.record(b"1"))
+        with self.kafka.consumer(TOPIC, "counter", topic_check_seconds=0.0) as consumer:
+            counter = LogCounter(
+                self.settings, consumer, self.kafka.producer(), "broker", status=status, clock=self.clock
+            )
+            while not status.messages:
+                counter.poll()
+            counter.report()
+        self.assertEqual((1, True), (status.messages, status.health.ready()[0]))
+
+        status.failed(RetriableError("no broker answers"))
+        ready, told = status.health.ready()
+        self.assertEqual((False, ["no broker answers"]), (ready, told["reasons"]))
+        self.clock.advance(61)
+        self.assertFalse(status.health.live()[0])
 
     def test_the_tier_of_a_copy_is_known(self):
         self.fill(self.record(b"1"))
