@@ -121,6 +121,7 @@ class AuditReporter:
         with self._reporting:
             counts = tuple(self._taken())
             if counts:
+                fail_point("audit.after_take")
                 self.counted(counts)
             while self._sent is not None or self._journal.pending():
                 if not self._send():

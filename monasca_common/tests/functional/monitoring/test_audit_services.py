@@ -63,6 +63,18 @@ class ServicesCase(AuditCase):
             process.send_signal(signal.SIGTERM)
             self.assertEqual(0, process.wait(PATIENCE_SECONDS), self.log.read_text())
 
+    def prometheus(self):
+        """The lines that Prometheus scrapes."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as answer:
+            return answer.read().decode().splitlines()
+
+    def is_ready(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=PATIENCE_SECONDS) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
     def send_with(self, message_id, messages=20):
         """Messages whose ids are their own, and one more with this id."""
         at_ms = self.bucket_ms + 1
@@ -112,7 +124,14 @@ class CounterTest(ServicesCase):
             self.send_with(b"one")
             self.kill(point, *self.arguments)
         self.send_with(b"one")
-        self.count_all()
+        [self.port] = free_ports(1)
+        self.options = ("[audit_count]", f"status_port = {self.port}")
+        with self.running(*self.arguments):
+            self.wait_until(self.is_all_counted, "all is counted")
+            self.wait_until(self.is_ready, "a report")
+            told = self.prometheus()
+        self.assertIn('monasca_service_ready{service="audit_count"} 1.0', told)
+        self.assertIn("monasca_audit_counted_messages_total 80.0", told)
 
         self.assertEqual((80, 80, 0, 0, 3, 0), self.books())
 
@@ -268,13 +287,5 @@ class ServeTest(ServicesCase):
     def served(self, metric):
         """The value of this metric for the reader, as Prometheus scrapes it."""
         label = f'{metric}{{application="{self.group}",tier="database",topic="{self.topic}"}} '
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=PATIENCE_SECONDS) as answer:
-            (line,) = [each for each in answer.read().decode().splitlines() if each.startswith(label)]
+        (line,) = [each for each in self.prometheus() if each.startswith(label)]
         return float(line.removeprefix(label))
-
-    def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=PATIENCE_SECONDS) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
