@@ -13,7 +13,7 @@ from typing import Any
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, services
-from monasca_common.cli.command import MonascaCommand, moment_ms, partitions_of_topic
+from monasca_common.cli.command import OperatorCommand, moment_ms, partitions_of_topic
 from monasca_common.kafka import (
     Admin,
     DeadLetterReplay,
@@ -88,7 +88,7 @@ class DeadLetterTopic:
             yield replay, replay.letters() if producer is None else replay.send(producer)
 
 
-class DeadLetterCommand(MonascaCommand):
+class DeadLetterCommand(OperatorCommand):
     """The topics of dead letters of the configuration's services."""
 
     selects_letters = True

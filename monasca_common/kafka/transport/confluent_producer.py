@@ -67,9 +67,11 @@ class ConfluentProducer(ProducerTransport):
 
     def _finished(self, error: KafkaException | SystemError) -> None:
         """Handle a fatal error, which confluent-kafka raises as either exception instead of calling callbacks."""
+        cause = error.__cause__ or error
+        if not isinstance(cause, KafkaException | SystemError):
+            raise cause from None  # a signal's handler raised it: the call returned all the same
         if not self._fatal:
             self._fatal = True
-            cause = error.__cause__ if isinstance(error.__cause__, KafkaException) else error
             fault = translate(cause)
             if not fault.fatal:
                 fault = FatalError(f"the client is finished: {fault}", name="_FATAL", fatal=True)

@@ -14,6 +14,14 @@ from monasca_common.tests.unit.cli.command_case import CommandCase
 _ASKED = "monasca_common.kafka.transport.admin.Admin.partition_counts"
 
 
+def _returned(signum, *_, **__):
+    """What the client does where it returns in spite of the signal."""
+    try:
+        signal.raise_signal(signum)
+    except KeyboardInterrupt as interrupt:
+        raise SystemError("returned a result with an exception set") from interrupt
+
+
 class InterruptedTest(CommandCase):
     command = ()
 
@@ -45,14 +53,20 @@ class InterruptedTest(CommandCase):
         self.assertEqual(before, signal.getsignal(signal.SIGTERM))
 
     def test_a_call_of_the_client_that_returns_in_spite_of_the_signal_changes_no_status(self):
-        def returned(signum, *_, **__):
-            try:
-                signal.raise_signal(signum)
-            except KeyboardInterrupt as interrupt:
-                raise SystemError("returned a result with an exception set") from interrupt
-
         text = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n"
         for signum, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
-            with fixtures.MonkeyPatch(_ASKED, functools.partial(returned, signum)):
+            with fixtures.MonkeyPatch(_ASKED, functools.partial(_returned, signum)):
                 self.assertEqual((status, ""), self.run_command("topic", "list", text=text)[:2])
                 self.assertEqual((0, ""), self.run_command("topic", "tail", "x", text=text)[:2])
+
+    def test_commands_of_dead_letters_end_as_the_others_do(self):
+        asked = "monasca_common.kafka.KafkaConsumer.partition_count"
+        text = (
+            "[kafka]\ndriver = memory\nbootstrap_servers = memory:1\n"
+            "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
+        )
+        with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGTERM)):
+            for line in ("dlq list", "dlq show x.dlq/0/0", "dlq replay --execute", "dlq purge --all --yes"):
+                self.assertEqual(143, self.run_command(*line.split(), text=text)[0], line)
+        with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGINT)):
+            self.assertEqual(130, self.run_command("dlq", "list", text=text)[0])

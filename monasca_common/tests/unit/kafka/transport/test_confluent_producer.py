@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
+import fixtures
+from confluent_kafka import KafkaError, KafkaException
+from oslotest import base
+
+from monasca_common.kafka.errors import FatalError
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
+
+
+class TestServing(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.errors = []
+        settings = ProducerSettings(ConnectionSettings("127.0.0.1:1"))
+        self.producer = ConfluentProducer(settings, batch_bytes=1000, on_error=self.errors.append)
+        self.addCleanup(self.producer.close, 1.0)
+
+    def client_returns_although(self, raised):
+        """The client's calls end as they do when this exception was raised meanwhile."""
+
+        def call(timeout):
+            raise SystemError("returned a result with an exception set") from raised
+
+        client = mock.MagicMock(poll=call, flush=call)
+        self.useFixture(fixtures.MockPatchObject(self.producer, "_client", client))
+
+    def test_what_a_signal_raises_during_a_call_is_raised_by_it_and_the_client_goes_on(self):
+        for raised in (KeyboardInterrupt(), SystemExit(3)):
+            self.client_returns_although(raised)
+            for call in (self.producer.poll, self.producer.flush):
+                self.assertIs(raised, self.assertRaises(type(raised), call, 0.0))
+        self.assertEqual([], self.errors)
+
+    def test_a_fatal_error_of_the_client_is_reported_once(self):
+        self.client_returns_although(KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)))
+        self.producer.poll(0.0)
+        self.producer.flush(0.0)
+        self.assertEqual([FatalError], [type(each) for each in self.errors])
+
+    def test_an_error_without_a_cause_is_fatal(self):
+        self.client_returns_although(None)
+        self.producer.poll(0.0)
+        self.assertEqual([True], [each.fatal for each in self.errors])
