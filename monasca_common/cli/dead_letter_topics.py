@@ -6,7 +6,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from monasca_common.kafka import (
     DeadLetterReplay,
     KafkaConsumer,
     Letter,
+    SentMessages,
     TopicPartition,
     open_consumer,
     open_producer,
@@ -38,7 +40,8 @@ _WITH_TRANSACTIONS = "kafka"
 class DeadLetterTopic:
     """One topic of dead letters, as the group of the operator reads it and as messages are sent back from it.
 
-    ``named``: the operator named it, so that it has to be there.
+    ``sent``: what goes back once, shared by the topics of a cluster. ``named``: the operator named it, so that it has
+    to be there.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class DeadLetterTopic:
         consumer: ConsumerSettings,
         producer: ProducerSettings,
         load_admin: Callable[[], Admin],
+        sent: SentMessages,
         *,
         named: bool,
         audit: AuditSettings,
@@ -54,6 +58,7 @@ class DeadLetterTopic:
         self.name = name
         self.admin = load_admin
         self.connection = consumer.connection
+        self._sent = sent
         self._named = named
         self._consumer = consumer
         self._producer = producer
@@ -84,7 +89,7 @@ class DeadLetterTopic:
         with contextlib.ExitStack() as stack:
             audited = audited_source(self._producer, self._audit if execute else None, self._consumer.group_id)
             producer = stack.enter_context(open_producer(stack.enter_context(audited))) if execute else None
-            replay = DeadLetterReplay(stack.enter_context(self.reader(partitions)), **arguments)
+            replay = DeadLetterReplay(stack.enter_context(self.reader(partitions)), sent=self._sent, **arguments)
             yield replay, replay.letters() if producer is None else replay.send(producer)
 
 
@@ -127,13 +132,14 @@ class DeadLetterCommand(OperatorCommand):
     def _topics(self, parsed_args: argparse.Namespace) -> list[DeadLetterTopic]:
         """Those that are named, or all that the services write. Raises `ConfigurationError`."""
         found: dict[tuple[str, str], DeadLetterTopic] = {}
+        sent: defaultdict[str, SentMessages] = defaultdict(SentMessages)  # by servers: a mirror's copies keep their ids
         refusals = []
         for service in services.SERVICES:
             try:
                 conf = services.read_service(service, parsed_args.config_file)
                 for each in services.topics(service, conf):
                     if each.dead_letters and each.name in (parsed_args.topic or [each.name]):
-                        topic = _topic(conf, each.name, each.group, parsed_args)
+                        topic = _topic(conf, each.name, each.group, parsed_args, sent)
                         found.setdefault((topic.connection.bootstrap_servers, topic.name), topic)
             except ConfigurationError as error:
                 refusals.append(error)
@@ -142,10 +148,16 @@ class DeadLetterCommand(OperatorCommand):
         conf = services.read_service("persister", parsed_args.config_file)
         known = {topic.name for topic in found.values()}
         others = [name for name in parsed_args.topic or () if name not in known]
-        return [*found.values(), *(_topic(conf, name, KAFKA_GROUP, parsed_args) for name in others)]
+        return [*found.values(), *(_topic(conf, name, KAFKA_GROUP, parsed_args, sent) for name in others)]
 
 
-def _topic(conf: cfg.ConfigOpts, name: str, group: str, parsed_args: argparse.Namespace) -> DeadLetterTopic:
+def _topic(
+    conf: cfg.ConfigOpts,
+    name: str,
+    group: str,
+    parsed_args: argparse.Namespace,
+    sent: Mapping[str, SentMessages],
+) -> DeadLetterTopic:
     """``group``: the option group whose servers have the topic."""
     group_id: str = parsed_args.group
     if group == KAFKA_GROUP:
@@ -163,7 +175,10 @@ def _topic(conf: cfg.ConfigOpts, name: str, group: str, parsed_args: argparse.Na
     transactional_id = f"{group_id}/{name}" if consumer.connection.driver == _WITH_TRANSACTIONS else None
     producer = replace(producer_settings(conf, group), transactional_id=transactional_id)
     load = functools.partial(plugins.load_admin, conf, group)
-    return DeadLetterTopic(name, consumer, producer, load, named=bool(parsed_args.topic), audit=audit_settings(conf))
+    once = sent[consumer.connection.bootstrap_servers]
+    return DeadLetterTopic(
+        name, consumer, producer, load, once, named=bool(parsed_args.topic), audit=audit_settings(conf)
+    )
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:

@@ -94,6 +94,7 @@ class DlqList(_WaitingLettersCommand):
             waiting = replay.waiting()
             if not parsed_args.by_reason:
                 return waiting, list(letters), None
+            total = replay.offsets_left()
             counts: Counter[tuple[str, str]] = Counter()
             first: list[Letter] = []
             with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
@@ -101,7 +102,7 @@ class DlqList(_WaitingLettersCommand):
                     first = first or [letter]
                     counts[letter.origin_topic, letter.error.partition(":")[0]] += 1
                     if count % _TELL_EVERY == 0:
-                        shown.tell(waiting - replay.waiting(), replay.waiting())
+                        shown.tell(total - replay.offsets_left(), replay.offsets_left())
             rows = [
                 {"origin": origin, "error": error, "letters": count} for (origin, error), count in counts.most_common()
             ]
@@ -248,7 +249,7 @@ class DlqReplay(_WaitingLettersCommand):
             for letter in letters:
                 counts[_fate(letter)] += 1
                 if counts.total() % _TELL_EVERY == 0:
-                    shown.tell(counts.total(), replay.waiting())
+                    shown.tell(counts.total(), replay.offsets_left())
 
 
 def describe(letter: Letter) -> dict[str, Any]:

@@ -59,8 +59,9 @@ from monasca_common.kafka.plugins import (
     open_producer,
 )
 from monasca_common.kafka.processor import dead_letters
+from monasca_common.kafka.processor.dead_letter_notes import DeadLetterNotes
 from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay
-from monasca_common.kafka.processor.dead_letters import DeadLetters, Letter
+from monasca_common.kafka.processor.dead_letters import DeadLetters, Letter, SentMessages
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.outputs import Output
 from monasca_common.kafka.processor.processor import Processor
@@ -92,6 +93,7 @@ __all__ = [
     "ConsumerError",
     "ConsumerHealth",
     "DeadLetterLimit",
+    "DeadLetterNotes",
     "DeadLetterReplay",
     "DeadLetters",
     "Delivery",
@@ -130,6 +132,7 @@ __all__ = [
     "RetriableError",
     "RetryLater",
     "RetryPolicy",
+    "SentMessages",
     "SerializationError",
     "Serializer",
     "StaleCommit",

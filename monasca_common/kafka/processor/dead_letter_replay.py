@@ -9,7 +9,6 @@ A letter that its topic refuses waits on like one that was not chosen, and those
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,12 +32,11 @@ from monasca_common.kafka.message import (
     Batch,
     Message,
     PartitionBatch,
-    Record,
     TopicPartition,
     is_topic_name,
 )
-from monasca_common.kafka.processor import dead_letters
-from monasca_common.kafka.processor.dead_letters import MAX_REPLAYS, Letter
+from monasca_common.kafka.processor.dead_letter_notes import AT_ONCE, DeadLetterNotes
+from monasca_common.kafka.processor.dead_letters import MAX_REPLAYS, Letter, SentMessages, is_note
 from monasca_common.kafka.producer.producer import KafkaProducer
 
 LOG = logging.getLogger(__name__)
@@ -46,8 +44,6 @@ LOG = logging.getLogger(__name__)
 PATIENCE_SECONDS = 30.0
 
 _POLL_SECONDS = 0.2
-_AT_ONCE = 500  # letters of one transaction
-_REMEMBERED_IDS = 1_000_000
 _REPEATED = "its message goes back by another letter"
 _NO_SUCH_TOPIC = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"})
 # What is refused because of its topic, and would be with any letter; because of itself. All else may be the brokers'
@@ -74,52 +70,13 @@ class _Row:
         return self.letter is not None and not self.waits
 
 
-class _Notes:
-    """The letters of each partition that a group has dealt with behind its offset."""
-
-    def __init__(self, group: str) -> None:
-        self._prefix = dead_letters.NOTE_KEY + group.encode() + b"/"
-        self._offsets: dict[TopicPartition, set[int]] = {}
-
-    def read(self, part: PartitionBatch) -> None:
-        for index, key in enumerate(part.keys):
-            if key is None or not key.startswith(self._prefix) or not dead_letters.is_note(part.message(index)):
-                continue
-            offsets = self._offsets.setdefault(part.topic_partition, set())
-            for first, last in _ranges(part.values[index]):
-                offsets.update(range(first, last + 1))
-
-    def has(self, partition: TopicPartition, offset: int) -> bool:
-        return offset in self._offsets.get(partition, ())
-
-    def record(self, partition: TopicPartition, offsets: Sequence[int]) -> Record:
-        """The note that these offsets, which ascend, were dealt with."""
-        runs: list[list[int]] = []
-        for offset in offsets:
-            if runs and offset == runs[-1][1] + 1:
-                runs[-1][1] = offset
-            else:
-                runs.append([offset, offset])
-        key = self._prefix + b"%d/%d" % (partition.partition, offsets[0])
-        return Record(json.dumps(runs).encode(), key=key, partition=partition.partition)
-
-
-def _ranges(value: bytes | None) -> Iterator[tuple[int, int]]:
-    """None from what somebody else wrote under such a key."""
-    try:
-        for first, last in json.loads(value or b"[]"):
-            yield int(first), min(int(last), int(first) + _AT_ONCE)
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        LOG.warning("a note of letters that were sent back cannot be read, and is ignored")
-
-
 class DeadLetterReplay:
     """Reads what a topic of dead letters holds when it starts, and no more: a letter that comes back meanwhile is left
     to the next run. ``consumer``: of that topic, in a group of its own, which remembers what was sent back.
 
     ``chosen``: which letters are handled; the others wait on. ``max_replays``: how often one message is sent back at
     most. ``limit``: how many letters one run handles at most, without those that are refused. ``rate``: how many a
-    second at most.
+    second at most. ``sent``: what goes back once alone; replays of several topics that share it, once in all of them.
     ``patience_seconds``: how long it waits for partitions, and for messages that are known to be there.
     """
 
@@ -131,6 +88,7 @@ class DeadLetterReplay:
         max_replays: int = MAX_REPLAYS,
         limit: int | None = None,
         rate: float | None = None,
+        sent: SentMessages | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._consumer = consumer
@@ -139,14 +97,18 @@ class DeadLetterReplay:
         self._left = limit
         self._rate = rate
         self._patience_seconds = patience_seconds
-        self._notes = _Notes(consumer.settings.group_id)
+        self._known_notes: DeadLetterNotes | None = None
         self._known_ends: dict[TopicPartition, int] | None = None
         self._with_gap: set[TopicPartition] = set()  # a letter before the ones handled now waits on
-        self._sent: dict[tuple[str, bytes], None] = {}
+        self._sent = SentMessages() if sent is None else sent
         self._refusals: dict[str, str] = {}  # why a topic takes no letter; empty if it does
 
     def waiting(self) -> int:
-        """How many offsets are left, up to where each partition ended at first; not each need be a letter."""
+        """How many letters waited when it began. Reads all that the group has not read."""
+        return self._notes().waiting()
+
+    def offsets_left(self) -> int:
+        """How many are left to read, up to where each partition ended at first; not each need be a letter."""
         return sum(max(0, end - (self._consumer.position(partition) or 0)) for partition, end in self._ends().items())
 
     def letters(self) -> Iterator[Letter]:
@@ -162,8 +124,8 @@ class DeadLetterReplay:
         """Tells whether a letter was dealt with before, by partition and offset."""
         self._ends()
         starts = {one: self._consumer.position(one) or 0 for one in self._consumer.assignment()}
-        self._read_notes()
-        return lambda partition, offset: offset < starts.get(partition, 0) or self._notes.has(partition, offset)
+        notes = self._notes()
+        return lambda partition, offset: offset < starts.get(partition, 0) or notes.is_dealt_with(partition, offset)
 
     def send(self, producer: KafkaProducer) -> Iterator[Letter]:
         """Send back what can be, and commit; each letter once it is dealt with, or refused: one that its topic does not
@@ -178,7 +140,7 @@ class DeadLetterReplay:
         transactional = producer.settings.transactional_id is not None
         if transactional:
             producer.init_transactions()  # before it looks what was dealt with: from now on nobody else does
-            self._known_ends = None
+            self._known_ends = self._known_notes = None
         handle = self._in_transactions if transactional else self._one_after_the_other
         started, count = self._consumer.clock.monotonic(), 0
         for partition, rows in self._portions():
@@ -220,7 +182,7 @@ class DeadLetterReplay:
                 if letter.goes:
                     transaction.send(letter.origin_topic, letter.original())
             if dealt_with.noted:
-                transaction.send(partition.topic, self._notes.record(partition, dealt_with.noted))
+                transaction.send(partition.topic, self._notes().note(partition, dealt_with.noted))
             if dealt_with.next_offset is not None:
                 transaction.commit_offsets(_GroupThatReadsOn(self._consumer), {partition: dealt_with.next_offset})  # type: ignore[dict-item]
             fail_point("replay.before_commit")
@@ -280,7 +242,7 @@ class DeadLetterReplay:
         dealt_with = self._account(partition, rows)
         self._with_gap |= {partition} if dealt_with.gap else set()
         if dealt_with.noted:
-            note = self._notes.record(partition, dealt_with.noted)
+            note = self._notes().note(partition, dealt_with.noted)
             producer.publish(partition.topic, [note]).raise_for_undelivered()
         fail_point("replay.before_commit")
         if dealt_with.next_offset is not None:
@@ -313,27 +275,24 @@ class DeadLetterReplay:
         return letters
 
     def _once(self, letter: Letter) -> Letter:
-        repeated = letter.goes and (letter.origin_topic, letter.message_id) in self._sent
-        return replace(letter, stays=_REPEATED) if repeated else letter
+        return replace(letter, stays=_REPEATED) if letter.goes and self._sent.has(letter) else letter
 
     def _remember(self, letters: Iterable[Letter]) -> None:
         for letter in letters:
             if self._left is not None and not letter.refusal:
                 self._left -= 1
             if letter.goes:
-                self._sent[letter.origin_topic, letter.message_id] = None
-        while len(self._sent) > _REMEMBERED_IDS:
-            del self._sent[next(iter(self._sent))]
+                self._sent.add(letter)
 
     def _portions(self) -> Iterator[tuple[TopicPartition, list[_Row]]]:
         """The letters that wait, and what is between them, in portions of one partition."""
-        self._read_notes()
-        size = _AT_ONCE if self._rate is None else max(1, min(_AT_ONCE, int(self._rate)))
+        notes = self._notes()
+        size = AT_ONCE if self._rate is None else max(1, min(AT_ONCE, int(self._rate)))
         for part in self._parts():
             rows: list[_Row] = []
             count = 0
             for message in part:
-                rows.append(self._row(part.topic_partition, message))
+                rows.append(self._row(notes, part.topic_partition, message))
                 count += rows[-1].is_handled
                 if count in (size, self._left):
                     yield part.topic_partition, rows
@@ -343,8 +302,8 @@ class DeadLetterReplay:
             if rows:
                 yield part.topic_partition, rows
 
-    def _row(self, partition: TopicPartition, message: Message) -> _Row:
-        if dead_letters.is_note(message) or self._notes.has(partition, message.offset):
+    def _row(self, notes: DeadLetterNotes, partition: TopicPartition, message: Message) -> _Row:
+        if is_note(message) or notes.is_dealt_with(partition, message.offset):
             return _Row(message.offset, None, chosen=False)
         letter = Letter.of(message, self._max_replays)
         chosen = self._chosen is None or self._chosen(letter)
@@ -352,15 +311,20 @@ class DeadLetterReplay:
             letter = replace(letter, refusal=self._refusal(letter.origin_topic))
         return _Row(message.offset, letter, chosen=chosen)
 
-    def _read_notes(self) -> None:
-        """Read everything once: a note comes behind the letters that it is of."""
-        self._ends()
-        starts = {one: self._consumer.position(one) for one in self._consumer.assignment()}
-        for part in self._parts():
-            self._notes.read(part)
-        for partition, start in starts.items():
-            if start is not None and partition in self._consumer.assignment():
-                self._consumer.seek(partition, start)
+    def _notes(self) -> DeadLetterNotes:
+        """Reads everything once: a note comes behind the letters that it is of."""
+        if self._known_notes is None:
+            self._ends()
+            starts = {one: self._consumer.position(one) for one in self._consumer.assignment()}
+            notes = DeadLetterNotes(self._consumer.settings.group_id)
+            for part in self._parts():
+                for message in part:
+                    notes.read(message)
+            for partition, start in starts.items():
+                if start is not None and partition in self._consumer.assignment():
+                    self._consumer.seek(partition, start)
+            self._known_notes = notes
+        return self._known_notes
 
     def _parts(self) -> Iterator[PartitionBatch]:
         """The messages, up to where each partition ended at first."""

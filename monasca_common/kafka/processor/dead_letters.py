@@ -31,6 +31,7 @@ MAX_REPLAYS = 3
 
 _HEADERS = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
+_REMEMBERED_IDS = 1_000_000
 _DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
 
 
@@ -146,6 +147,21 @@ class Letter:
     def goes(self) -> bool:
         """Whether it is sent back."""
         return not self.stays and not self.refusal
+
+
+class SentMessages:
+    """The messages that were sent back, by the topic that they came from and their ids: the last million of them."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, bytes], None] = {}
+
+    def add(self, letter: Letter) -> None:
+        self._ids[letter.origin_topic, letter.message_id] = None
+        if len(self._ids) > _REMEMBERED_IDS:
+            del self._ids[next(iter(self._ids))]
+
+    def has(self, letter: Letter) -> bool:
+        return (letter.origin_topic, letter.message_id) in self._ids
 
 
 def dead_letter(message: Message, failure: Failure, group: str) -> Record:

@@ -4,6 +4,7 @@
 import io
 import json
 import sys
+from dataclasses import replace
 
 import fixtures
 
@@ -35,7 +36,7 @@ class DlqCase(CommandCase):
         for topic in ("metrics", "log", "metrics.dlq"):
             self.kafka.broker.create_topic(topic, 1)
 
-    def bury(self, count, *, origin="metrics", topic="metrics.dlq", **headers):
+    def bury(self, count, *, origin="metrics", topic="metrics.dlq", servers="memory:9092", **headers):
         named = {
             dead_letters.ORIGIN_TOPIC: origin,
             dead_letters.ERROR_CLASS: "ValueError",
@@ -43,7 +44,8 @@ class DlqCase(CommandCase):
             **headers,
         }
         record = Record(b"x", headers=tuple((name, value.encode()) for name, value in named.items() if value))
-        self.kafka.producer().publish(topic, [record] * count).raise_for_undelivered()
+        connection = replace(self.kafka.connection(), bootstrap_servers=servers)
+        self.kafka.producer(connection=connection).publish(topic, [record] * count).raise_for_undelivered()
 
     def told(self, *arguments, text=_CONFIGURATION):
         status, out, err = self.run_command(*arguments, "--json", text=text)
@@ -239,6 +241,17 @@ class ReplayTest(DlqCase):
         (topic,) = json.loads(out)["topics"]
         self.assertEqual((1, 0, 2), (status, topic["sent"], topic["wait"]))
 
+    def test_a_message_of_letters_in_several_topics_goes_back_once(self):
+        self.kafka.broker.create_topic("other.dlq", 1)
+        for topic in ("metrics.dlq", "other.dlq"):
+            self.bury(1, topic=topic, **{dead_letters.ORIGIN_MESSAGE_ID: "one"})
+        both = ("--topic", "metrics.dlq", "--topic", "other.dlq")
+        for arguments in (("replay",), ("replay", "--execute")):
+            topics = self.told(*arguments, *both)["topics"]
+            self.assertEqual([(1, 0), (0, 1)], [(each["sent"], each["stay"]) for each in topics])
+        self.assertEqual(1, self.count())
+        self.assertEqual([0, 0], [each["waiting"] for each in self.told("list", *both)["topics"]])
+
     def test_a_count_is_a_number(self):
         for option in ("--limit", "--max-replays"):
             self.assertEqual(2, self.run_command("replay", option, "0")[0])
@@ -262,6 +275,10 @@ class SelectionTest(DlqCase):
         self.bury(2)
         self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError", dead_letters.ORIGIN_PARTITION: "3"})
         self.bury(1, origin="log")
+
+    def test_what_was_sent_back_behind_one_that_waits_is_not_counted(self):
+        self.assertEqual(1, self.told("replay", "--origin", "log", "--execute")["topics"][0]["sent"])
+        self.assertEqual(3, self.told("list")["topics"][0]["waiting"])
 
     def selected(self, *arguments):
         return [each["letter"] for topic in self.told("list", *arguments)["topics"] for each in topic["letters"]]
@@ -359,12 +376,21 @@ class PurgeTest(DlqCase):
 
 
 class ServersTest(DlqCase):
-    def test_letters_are_on_the_servers_that_their_consumer_reads_from(self):
+    def setUp(self):
+        super().setUp()
         other = MemoryBroker()
         other.create_topic("metrics", 1)
         other.create_topic("metrics.dlq", 1)
         install_broker("other:9092", other)
+        self.text = f"{_CONFIGURATION}[kafka_metrics]\nbootstrap_servers = other:9092\ngroup_instance_id = one\n"
+
+    def test_letters_are_on_the_servers_that_their_consumer_reads_from(self):
         self.bury(1)  # at the servers of [kafka]
-        text = f"{_CONFIGURATION}[kafka_metrics]\nbootstrap_servers = other:9092\ngroup_instance_id = one\n"
-        waiting = [each["waiting"] for each in self.told("list", "--topic", "metrics.dlq", text=text)["topics"]]
+        waiting = [each["waiting"] for each in self.told("list", "--topic", "metrics.dlq", text=self.text)["topics"]]
         self.assertEqual([0, 1], sorted(waiting))  # the persister's, and those of the job that reads from [kafka]
+
+    def test_a_message_that_a_mirror_has_copied_goes_back_on_either_side(self):
+        for servers in ("memory:9092", "other:9092"):
+            self.bury(1, servers=servers, **{dead_letters.ORIGIN_MESSAGE_ID: "one"})
+        topics = self.told("replay", "--execute", text=self.text)["topics"]
+        self.assertEqual([1, 1], [each["sent"] for each in topics])

@@ -160,6 +160,17 @@ class ChoiceTest(ReplayCase):
         self.assertEqual([b"one", b"three", b"four", b"two"], self.values(TOPIC)[4:])
         self.assertEqual(len(self.kafka.broker.records(LETTERS)), self.committed())
 
+    def test_those_that_went_back_are_not_counted_and_neither_are_notes_nor_offsets_without_a_message(self):
+        self.replay_of(b"two", b"four")
+        self.kafka.broker.skip_offsets(LETTERS, 0, 3)
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            replay = DeadLetterReplay(consumer)
+            self.assertEqual((2, 2), (replay.waiting(), len(list(replay.letters()))))
+        self.replay()
+        self.kafka.broker.skip_offsets(LETTERS, 0, 3)
+        with self.kafka.consumer(LETTERS, "replay", partitions=[TopicPartition(LETTERS, 0)]) as consumer:
+            self.assertEqual(0, DeadLetterReplay(consumer).waiting())
+
     def test_a_choice_that_was_made_before_is_not_made_again(self):
         self.assertEqual([(1, 0), (0, 0)], [self.replay_of(b"three") for _ in "ab"])
 
