@@ -57,9 +57,15 @@ class DeadLetterNotes:
             self._firsts[partition] = offset
 
     def is_dealt_with(self, partition: TopicPartition, offset: int) -> bool:
+        return self._mark(partition, offset) == _Mark.DEALT_WITH
+
+    def waits(self, partition: TopicPartition, offset: int) -> bool:
+        return self._mark(partition, offset) == _Mark.WAITS
+
+    def _mark(self, partition: TopicPartition, offset: int) -> int:
         index = offset - self._firsts.get(partition, 0)
         marks = self._marks.get(partition, b"")
-        return 0 <= index < len(marks) and marks[index] == _Mark.DEALT_WITH
+        return marks[index] if 0 <= index < len(marks) else _Mark.NOTHING
 
     def waiting(self) -> int:
         """How many letters wait among those that were read."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monasca_common.kafka import Admin, Letter, dead_letters
+from monasca_common.kafka import Admin, DeadLetterNotes, Letter
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
@@ -17,16 +17,20 @@ from monasca_common.monitoring.log_reading import LogReader
 from monasca_common.monitoring.settings import DLQ_GROUP
 
 _SUFFIX = ".dlq"
-_LOOKED_AT = 500
+_LOOKED_AT = 500  # letters whose reasons are shown
+_READ_AT_ONCE = 100_000  # offsets of a topic in one look
+_SEARCHED = 20_000  # offsets of a partition, for letters whose reasons are shown
 _SHOWN_CHARACTERS = 300
 
 EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that no service could handle, which nobody has sent back yet, by origin and reason: the first 500 of "
-    "each topic are read. monasca-common dlq list shows each; dlq replay sends them back after a repair.",
+    "Messages that no service could handle, which nobody has sent back yet, by origin and reason of the first 500 of "
+    "each topic. monasca-common dlq list shows each; dlq replay sends them back after a repair.",
 )
+_Spans = Mapping[TopicPartition, tuple[int, int]]
+
 _COLUMNS = ("Letters", "Dead letter topic", "Came from", "Group", "Reason", "Newest")
 
 
@@ -43,16 +47,45 @@ class LetterReason:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
-    """A topic of dead letters. ``waiting``: how many nobody has dealt with. ``reasons``: of those that were read."""
+    """A topic of dead letters. ``waiting``: how many nobody has dealt with. ``reasons``: of the first of them.
+    ``unread``: offsets that are left to the next looks, each of which may be a letter."""
 
     topic: str
     waiting: int
     reasons: tuple[LetterReason, ...]
+    unread: int = 0
+
+
+class _Reading:
+    """What is known of one topic, up to ``read_to``. ``spans``: from where the group stands to the end, when it was
+    looked at last."""
+
+    def __init__(self, topic: str) -> None:
+        self.notes = DeadLetterNotes(DLQ_GROUP)
+        self.spans: _Spans = {}
+        self.read_to: dict[TopicPartition, int] = {}
+        self.figures = DeadLetterFigures(topic, 0, ())
+
+    def goes_on_to(self, spans: _Spans) -> bool:
+        """Whether nothing is there anew: the group was not set back, and the topic not deleted and created again."""
+        return all(
+            partition in spans and start <= spans[partition][0] and end <= spans[partition][1]
+            for partition, (start, end) in self.spans.items()
+        )
+
+    def next_portion(self, spans: _Spans) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Where to read from, and up to."""
+        starts, ends, left = {}, {}, _READ_AT_ONCE
+        for partition, (start, end) in spans.items():
+            starts[partition] = max(start, self.read_to.get(partition, start))
+            ends[partition] = max(starts[partition], min(end, starts[partition] + left))
+            left -= ends[partition] - starts[partition]
+        return starts, ends
 
 
 class DeadLetterGatherer:
-    """Reads a topic again only where something came, or was dealt with. ``names``: topics of dead letters beside those
-    whose name ends in ``.dlq``."""
+    """Reads what came since it looked last. ``names``: topics of dead letters beside those whose name ends in
+    ``.dlq``."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, names: Iterable[str], *, timeout_seconds: float
@@ -60,7 +93,7 @@ class DeadLetterGatherer:
         self._admin = admin
         self._reader = LogReader(connection, most_seconds=timeout_seconds)
         self._names = frozenset(names)
-        self._known: dict[str, tuple[Mapping[TopicPartition, tuple[int, int]], DeadLetterFigures]] = {}
+        self._known: dict[str, _Reading] = {}
 
     def __call__(self, _now_ms: int) -> tuple[DeadLetterFigures, ...]:
         counts = self._admin.partition_counts()
@@ -69,29 +102,44 @@ class DeadLetterGatherer:
         done = self._admin.group_offsets(DLQ_GROUP)
         firsts, ends = self._admin.first_offsets(partitions), self._admin.end_offsets(partitions)
         spans = {each: (max(done.get(each, 0), firsts[each]), ends[each]) for each in partitions}
-        self._known = {
-            topic: self._looked_at(topic, {each: at for each, at in spans.items() if each.topic == topic})
-            for topic in topics
-        }
-        return tuple(figures for _, figures in self._known.values())
+        return tuple(
+            self._look(topic, {each: at for each, at in spans.items() if each.topic == topic}) for topic in topics
+        )
 
-    def _looked_at(
-        self, topic: str, spans: Mapping[TopicPartition, tuple[int, int]]
-    ) -> tuple[Mapping[TopicPartition, tuple[int, int]], DeadLetterFigures]:
+    def _look(self, topic: str, spans: _Spans) -> DeadLetterFigures:
         known = self._known.get(topic)
-        if known is not None and known[0] == spans:
-            return known
-        waiting = sum(max(0, end - start) for start, end in spans.values())
-        reasons = reasons_of(self._letters(spans)) if waiting else ()
-        return spans, DeadLetterFigures(topic, waiting, reasons)
+        if known is None or not known.goes_on_to(spans):
+            known = self._known[topic] = _Reading(topic)
+        if known.spans != spans or known.figures.unread:
+            self._read_on(known, spans)
+            reasons = reasons_of(self._first_letters(known)) if known.notes.waiting() else ()
+            unread = sum(max(0, end - known.read_to[each]) for each, (_, end) in spans.items())
+            known.figures = DeadLetterFigures(topic, known.notes.waiting(), reasons, unread)
+            known.spans = spans
+        return known.figures
 
-    def _letters(self, spans: Mapping[TopicPartition, tuple[int, int]]) -> list[Letter]:
-        """The first of them. Raises `RetriableError` where they do not come in time."""
-        starts = {partition: start for partition, (start, _) in spans.items()}
-        ends = {partition: end for partition, (_, end) in spans.items()}
+    def _read_on(self, known: _Reading, spans: _Spans) -> None:
+        """Raises `RetriableError` where it does not come in time."""
+        starts, ends = known.next_portion(spans)
+        for partition, (start, _) in spans.items():
+            known.notes.forget_before(partition, start)
+        for message in self._reader.messages(starts, ends):
+            known.notes.read(message)
+        known.read_to = ends
+
+    def _first_letters(self, known: _Reading) -> list[Letter]:
+        """The first of those that wait. Raises `RetriableError` where they do not come in time."""
+        starts = {}
+        for partition in known.read_to:
+            first = known.notes.first_waiting(partition)
+            if first is not None:
+                starts[partition] = first
+        ends = {partition: min(known.read_to[partition], first + _SEARCHED) for partition, first in starts.items()}
         with contextlib.closing(self._reader.messages(starts, ends)) as messages:
-            letters = (Letter.of(message) for message in messages if not dead_letters.is_note(message))
-            return list(itertools.islice(letters, _LOOKED_AT))
+            waiting = (
+                each for each in messages if known.notes.waits(TopicPartition(each.topic, each.partition), each.offset)
+            )
+            return [Letter.of(message) for message in itertools.islice(waiting, _LOOKED_AT)]
 
 
 def reasons_of(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:
@@ -108,14 +156,13 @@ def reasons_of(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:
 def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         topics = snapshot.figures or ()
-        waiting = sum(topic.waiting for topic in topics)
         where = count(len(topics), "topic of dead letters is", "topics of dead letters are")
         return replace(
             empty,
-            summary=f"{count(waiting, 'dead letter waits', 'dead letters wait')}; {where} there.",
+            summary=f"{_waiting(topics)}; {where} there.",
             columns=_COLUMNS,
             rows=tuple(_row(topic, reason) for topic in topics for reason in topic.reasons),
-            concerns=tuple(_concern(topic) for topic in topics if topic.waiting),
+            concerns=tuple(_concern(topic) for topic in topics if topic.waiting or topic.unread),
         )
 
     return panel_of(snapshot, EMPTY, shown, now_ms)
@@ -124,8 +171,13 @@ def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms:
 def _concern(topic: DeadLetterFigures) -> Concern:
     most = max(topic.reasons, key=lambda reason: reason.letters, default=None)
     reason = f", most of them because of: {most.error}" if most is not None else ""
-    waiting = count(topic.waiting, "dead letter waits", "dead letters wait")
-    return Concern(Tone.WARNING, f"{waiting} in {topic.topic}{reason}")
+    return Concern(Tone.WARNING, f"{_waiting([topic])} in {topic.topic}{reason}")
+
+
+def _waiting(topics: Sequence[DeadLetterFigures]) -> str:
+    unread = sum(topic.unread for topic in topics)
+    waiting = sum(topic.waiting for topic in topics) + unread
+    return f"{'up to ' if unread else ''}{count(waiting, 'dead letter waits', 'dead letters wait')}"
 
 
 def _row(topic: DeadLetterFigures, reason: LetterReason) -> TableRow:

@@ -5,6 +5,8 @@ import signal
 from collections import Counter
 
 from monasca_common.kafka import TopicPartition, dead_letters
+from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
 
 LETTERS = 100_000
@@ -138,6 +140,24 @@ class TestReplay(DlqCase):
         self.assertEqual((4, True), (status, "4 letters sent back" in out), (out, err))
         self.assertIn("2 letters wait for another run: not taken by its topic", out)
         self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
+
+    def test_the_dashboard_counts_those_that_wait_and_no_notes_nor_ends_of_transactions(self):
+        connection = ConnectionSettings(self.cluster.direct_options()["bootstrap.servers"])
+        gather = DeadLetterGatherer(self.admin, connection, [self.letters], timeout_seconds=SECONDS)
+        own = ("--topic", self.letters, "--execute")
+
+        def waiting():
+            (figures,) = (each for each in gather(0) if each.topic == self.letters)
+            return figures.waiting, figures.unread
+
+        self.bury(1, error="KeyError")
+        self.bury(5, first=1)
+        self.assertEqual((6, 0), waiting())
+        self.assertEqual(0, self.run_command("replay", *own, "--reason", "ValueError")[0])
+        self.wait_until(lambda: waiting() == (1, 0), "the brokers' answer that the transaction has ended")
+        self.assertIn("1 letter", self.run_command("list", "--topic", self.letters)[1])
+        self.assertEqual(0, self.run_command("replay", *own)[0])
+        self.wait_until(lambda: waiting() == (0, 0), "the brokers' answer that the transaction has ended")
 
     def test_a_look_sends_nothing(self):
         self.bury(2)

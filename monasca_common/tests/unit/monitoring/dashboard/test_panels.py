@@ -274,6 +274,15 @@ class DeadLetterPanelTest(base.BaseTestCase):
             ["9", "metrics.dlq", "metrics", "persister", "Poison: not JSON", "1970-01-01 00:01:00 UTC"], texts(view)[1]
         )
 
+    def test_what_was_not_read_yet_may_be_letters(self):
+        figures = (DeadLetterFigures("metrics.dlq", 1, (), unread=9), DeadLetterFigures("log.dlq", 2, ()))
+        view = dead_letter_panel(Snapshot(figures, 0), 0)
+        self.assertEqual("up to 12 dead letters wait; 2 topics of dead letters are there.", view.summary)
+        self.assertEqual(
+            ["up to 10 dead letters wait in metrics.dlq", "2 dead letters wait in log.dlq"],
+            [each.text for each in view.concerns],
+        )
+
     def test_what_a_letter_says_of_its_origin_is_cut(self):
         headers = ((dead_letters.ORIGIN_TOPIC, b"t" * 100_000), (dead_letters.GROUP, b"g" * 100_000))
         (reason,) = reasons_of([Letter.of(Message("metrics.dlq", 0, 0, 0, None, b"x", headers))])
