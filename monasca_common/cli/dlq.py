@@ -258,6 +258,7 @@ def describe(letter: Letter) -> dict[str, Any]:
         "letter": letter.place,
         "time_ms": letter.message.timestamp_ms,
         "origin": letter.origin,
+        "first_origin": letter.first_origin,
         "group": letter.group,
         "error": letter.error,
         "attempts": letter.attempts,
@@ -269,6 +270,8 @@ def describe(letter: Letter) -> dict[str, Any]:
 
 def _letter_lines(letter: Letter) -> Iterator[str]:
     yield f"origin    {letter.origin or 'nowhere'}"
+    if letter.first_origin != letter.origin:
+        yield f"first     {letter.first_origin}, before it was sent back"
     yield f"group     {letter.group or 'not said'}"
     yield f"error     {' '.join(letter.error.split()) or 'without a reason'}"
     yield f"attempts  {letter.attempts}, sent back {letter.replays} times before"

@@ -24,6 +24,7 @@ FIRST_FAILURE = "dead-letter-first-failure"  # milliseconds since the epoch
 VALUE_CUT_FROM = "dead-letter-value-cut-from"  # the original length in bytes
 KEY_AND_HEADERS_DROPPED = "dead-letter-key-and-headers-dropped"
 REPLAYS = "dead-letter-replays"  # of a message that was sent back: how often
+FIRST_ORIGIN = "dead-letter-first-origin"  # of a message that was sent back: topic/partition/offset where it was first
 
 NOTE_KEY = b"dead-letter-note/"  # of a record that names letters which were dealt with; the group's name follows
 
@@ -74,8 +75,9 @@ class Failure:
 @dataclass(frozen=True, slots=True)
 class Letter:
     """A dead letter as it was read. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty
-    where its writer did not say. ``replays``: how often the message was sent back before. ``stays``: why it cannot be
-    sent back; empty if it can. ``refusal``: why its topic did not take it, so that it waits for another run."""
+    where its writer did not say. ``replays``: how often the message was sent back before. ``first_origin``,
+    ``first_failure_ms``: of the message before it was ever sent back. ``stays``: why it cannot be sent back; empty if
+    it can. ``refusal``: why its topic did not take it, so that it waits for another run."""
 
     message: Message
     origin_topic: str
@@ -87,6 +89,7 @@ class Letter:
     stays: str
     first_failure_ms: int | None = None
     refusal: str = ""
+    first_origin: str = ""
 
     @classmethod
     def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> Letter:
@@ -108,16 +111,18 @@ class Letter:
             stays = "its value was cut"
         elif replays >= max_replays:
             stays = f"it was sent back {replays} times already: repair its reader first"
+        origin = "/".join(filter(None, map(text, place)))
         return cls(
             message,
             origin_topic=topic,
-            origin="/".join(filter(None, map(text, place))),
+            origin=origin,
             group=text(GROUP),
             error=": ".join(filter(None, (text(ERROR_CLASS), text(ERROR_TEXT)))),
             attempts=number(ATTEMPTS),
             replays=replays,
             stays=stays,
             first_failure_ms=number(FIRST_FAILURE) or None,
+            first_origin=text(FIRST_ORIGIN) or origin,
         )
 
     @property
@@ -126,17 +131,17 @@ class Letter:
         return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
 
     def original(self) -> Record:
-        """The message as it was, under the id that it had: readers know it by that. A header counts its replays."""
-        headers = [each for each in self.message.headers if each[0] != MESSAGE_ID_HEADER]
-        return Record(
-            self.message.value,
-            key=self.message.key,
-            headers=(
-                *(each for each in headers if not each[0].startswith(_HEADERS)),
-                (REPLAYS, b"%d" % (self.replays + 1)),
-            ),
-            message_id=self.message_id,
-        )
+        """The message as it was, under the id that it had: readers know it by that. Headers count its replays, and
+        say where it was first and when it failed first, which its next letter keeps."""
+        headers: list[tuple[str, bytes | None]] = [
+            each for each in self.message.headers if each[0] != MESSAGE_ID_HEADER and not each[0].startswith(_HEADERS)
+        ]
+        headers.append((REPLAYS, b"%d" % (self.replays + 1)))
+        if self.first_origin:
+            headers.append((FIRST_ORIGIN, self.first_origin.encode()))
+        if self.first_failure_ms is not None:
+            headers.append((FIRST_FAILURE, b"%d" % self.first_failure_ms))
+        return Record(self.message.value, key=self.message.key, headers=tuple(headers), message_id=self.message_id)
 
     @property
     def message_id(self) -> bytes:
@@ -167,9 +172,12 @@ class SentMessages:
 def dead_letter(message: Message, failure: Failure, group: str) -> Record:
     """The record for the dead-letter topic: value, key and headers kept, the origin added.
 
-    Its own id is the same after a crash and a second try, so that a reader can drop the repeat.
+    Its own id is the same after a crash and a second try, so that a reader can drop the repeat. One of a message that
+    was sent back keeps where that was first, and when it failed first.
     """
-    kept = tuple(header for header in message.headers if header[0] != MESSAGE_ID_HEADER)
+    kept = tuple(header for header in message.headers if header[0] not in (MESSAGE_ID_HEADER, FIRST_FAILURE))
+    headers = dict(message.headers)
+    earlier_failure = headers.get(FIRST_FAILURE) if REPLAYS in headers else None
     timestamp = "" if message.timestamp_ms is None else str(message.timestamp_ms)
     text = _text(failure.error)[:_MAX_ERROR_TEXT]
     origin: Headers = (
@@ -182,7 +190,7 @@ def dead_letter(message: Message, failure: Failure, group: str) -> Record:
         (ERROR_CLASS, _class_name(failure.error).encode()),
         (ERROR_TEXT, text.encode(errors="backslashreplace")),
         (ATTEMPTS, b"%d" % failure.attempts),
-        (FIRST_FAILURE, b"%d" % failure.first_failed_ms),
+        (FIRST_FAILURE, earlier_failure or b"%d" % failure.first_failed_ms),
     )
     own_id = f"{group}/{message.topic}/{message.partition}/{message.offset}".encode()
     return Record(message.value, key=message.key, headers=kept + origin, message_id=own_id)

@@ -162,6 +162,16 @@ class ListTest(DlqCase):
         self.assertIn("bootstrap_servers in group [kafka] is not set", err)
 
 
+class ShowTest(DlqCase):
+    def test_one_that_was_sent_back_before_says_where_it_was_first(self):
+        place = {dead_letters.ORIGIN_PARTITION: "0", dead_letters.ORIGIN_OFFSET: "17"}
+        self.bury(1, **place)
+        self.bury(1, **place, **{dead_letters.REPLAYS: "1", dead_letters.FIRST_ORIGIN: "metrics/0/4"})
+        found = [self.told("show", f"metrics.dlq/0/{offset}")["first_origin"] for offset in (0, 1)]
+        self.assertEqual(["metrics/0/17", "metrics/0/4"], found)
+        self.assertIn("metrics/0/4", self.run_command("show", "metrics.dlq/0/1")[1])
+
+
 class ReplayTest(DlqCase):
     def test_without_execute_nothing_is_sent(self):
         self.bury(3)

@@ -11,6 +11,7 @@ from monasca_common.kafka import (
     DeadLetters,
     KafkaConsumer,
     KafkaProducer,
+    Letter,
     MessagingError,
     Poison,
     Processor,
@@ -323,7 +324,23 @@ class LetterTest(ReplayCase):
         first, again = self.kafka.broker.records(TOPIC)
         self.assertEqual(b"one", again.value)
         headers = dict(again.headers)
-        self.assertEqual(dict(first.headers) | {"dead-letter-replays": b"1"}, headers)
+        own = {"dead-letter-replays": b"1", "dead-letter-first-origin": b"readings/0/0"}
+        self.assertEqual(dict(first.headers) | own, headers)
+
+    def test_one_that_dies_again_keeps_where_it_was_first_and_when_it_failed_first(self):
+        self.write(TOPIC, Record(b"one"))
+        with self.kafka.consumer(TOPIC, "readers") as consumer:
+            for failed_ms, offset in ((1000, 0), (2000, 1), (3000, 2)):
+                (message,) = consumer.poll()
+                self.assertEqual(offset, message.offset)
+                self.write(LETTERS, dead_letter(message, Failure(ValueError("bad"), 1, failed_ms), "readers"))
+                self.assertEqual((1, 0), self.replay())
+        letters = [Letter.of(each) for each in self.kafka.broker.records(LETTERS)]
+        self.assertEqual([f"{TOPIC}/0/{offset}" for offset in range(3)], [each.origin for each in letters])
+        self.assertEqual([f"{TOPIC}/0/0"] * 3, [each.first_origin for each in letters])
+        self.assertEqual([1000] * 3, [each.first_failure_ms for each in letters])
+        self.assertEqual([0, 1, 2], [each.replays for each in letters])
+        self.assertEqual(b"3", dict(self.kafka.broker.records(TOPIC)[-1].headers)["dead-letter-replays"])
 
     def test_a_letter_that_names_no_id_of_its_message_keeps_its_own(self):
         rejected = Record(b"one", headers=((headers_of.ORIGIN_TOPIC, TOPIC.encode()),), message_id=b"own")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
+from dataclasses import replace
 
 from oslotest import base
 
@@ -44,6 +45,14 @@ class LetterTest(base.BaseTestCase):
             },
             dict(letter.headers[2:]),
         )
+
+    def test_the_first_failure_is_the_messages_own_unless_it_was_sent_back(self):
+        for headers, failed in (
+            (((dl.FIRST_FAILURE, b"5"),), b"99"),
+            (((dl.FIRST_FAILURE, b"5"), (dl.REPLAYS, b"1")), b"5"),
+        ):
+            letter = dl.dead_letter(replace(MESSAGE, headers=headers), FAILURE, "group")
+            self.assertEqual([failed], [value for name, value in letter.headers if name == dl.FIRST_FAILURE])
 
     def test_an_error_that_cannot_tell_its_text_has_a_letter_nevertheless(self):
         class Mute(Exception):
