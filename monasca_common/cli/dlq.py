@@ -23,6 +23,11 @@ _LISTED = 20
 _SHOWN_CHARACTERS = 100  # of an error's text
 _TELL_EVERY = 100  # letters
 _SENT, _STAY, _WAIT = "sent", "stay", "wait"
+_OF_JOBS = "monasca_common.pipeline.errors."  # how the error of a letter begins that a job on Spark wrote
+_LEFT_OUT = (
+    "of jobs on Spark: a job whose duplicates_lookback reaches back to the original leaves the copy out; after a "
+    "repair `monasca-common pipeline run backfill` computes aggregates of that time from the original"
+)
 _NO_MATCH = "no letter that waits is selected: `monasca-common dlq list` shows those that do"
 
 
@@ -186,6 +191,7 @@ class DlqReplay(_WaitingLettersCommand):
     def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
         told: list[dict[str, Any]] = []
         failed = False
+        self._of_jobs = 0
         try:
             for topic in topics:
                 failed |= not self._deal_with(parsed_args, topic, told)
@@ -198,6 +204,8 @@ class DlqReplay(_WaitingLettersCommand):
                 failed = True
                 verb = "waits" if each[_WAIT] == 1 else "wait"
                 self.complain(f"{each['topic']}: {count_letters(each[_WAIT])} {verb}, refused where sent back to")
+        if self._of_jobs:
+            self.complain(f"{count_letters(self._of_jobs)} {_LEFT_OUT}")
         if is_selection(parsed_args) and not done and not failed:
             self.complain(_NO_MATCH)
             return NOTHING_FOUND
@@ -248,6 +256,7 @@ class DlqReplay(_WaitingLettersCommand):
         ):
             for letter in letters:
                 counts[_fate(letter)] += 1
+                self._of_jobs += letter.goes and letter.error.startswith(_OF_JOBS)
                 if counts.total() % _TELL_EVERY == 0:
                     shown.tell(counts.total(), replay.offsets_left())
 

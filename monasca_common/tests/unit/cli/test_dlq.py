@@ -12,6 +12,7 @@ from monasca_common.kafka import Record, TopicPartition, TransportError, dead_le
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
 from monasca_common.monitoring.audit import reports
+from monasca_common.pipeline.errors import NotAggregated
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _CONFIGURATION = """\
@@ -261,6 +262,17 @@ class ReplayTest(DlqCase):
             self.assertEqual([(1, 0), (0, 1)], [(each["sent"], each["stay"]) for each in topics])
         self.assertEqual(1, self.count())
         self.assertEqual([0, 0], [each["waiting"] for each in self.told("list", *both)["topics"]])
+
+    def test_what_a_job_on_spark_has_rejected_may_have_no_effect_which_is_said(self):
+        self.bury(1)
+        self.assertEqual("", self.run_command("replay", "--execute")[2])
+        error = f"{NotAggregated.__module__}.{NotAggregated.__qualname__}"
+        self.bury(2, **{dead_letters.ERROR_CLASS: error})
+        self.bury(1, **{dead_letters.ERROR_CLASS: error, dead_letters.REPLAYS: "3"})
+        for words in ((), ("--execute",)):
+            status, _, err = self.run_command("replay", *words)
+            self.assertEqual((0, True), (status, "2 letters of jobs on Spark: a job whose duplicates_lookback" in err))
+        self.assertEqual(3, self.count())
 
     def test_a_count_is_a_number(self):
         for option in ("--limit", "--max-replays"):
