@@ -114,22 +114,19 @@ class DeadLetterCommand(OperatorCommand):
             metavar="G",
             help="the consumer group that remembers which letters were dealt with (default: %(default)s)",
         )
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of all else")
         if self.selects_letters:
             _add_selection(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """0: done. 1: not, and the reason on standard error."""
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """1, and the reason on standard error, where topics cannot be read."""
         try:
-            return self.act(parsed_args, self._topics(parsed_args))
+            return super().run(parsed_args)
         except MessagingError as error:
             return self.complain(str(error))
 
-    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
-        raise NotImplementedError
-
-    def _topics(self, parsed_args: argparse.Namespace) -> list[DeadLetterTopic]:
+    def topics(self, parsed_args: argparse.Namespace) -> list[DeadLetterTopic]:
         """Those that are named, or all that the services write. Raises `ConfigurationError`."""
         found: dict[tuple[str, str], DeadLetterTopic] = {}
         sent: defaultdict[str, SentMessages] = defaultdict(SentMessages)  # by servers: a mirror's copies keep their ids

@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from cliff.lister import Lister
+from cliff.show import ShowOne
+
 from monasca_common.cli import message_view, progress
 from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, positive
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
-from monasca_common.kafka import FencedError, Letter, TopicPartition
+from monasca_common.kafka import DeadLetterReplay, FencedError, Letter, TopicPartition
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
 from monasca_common.models import times
 from monasca_common.monitoring.log_reading import LogReader
@@ -28,6 +31,8 @@ _LEFT_OUT = (
     "of jobs on Spark: a job whose duplicates_lookback reaches back to the original leaves the copy out; after a "
     "repair `monasca-common pipeline run backfill` computes aggregates of that time from the original"
 )
+_LETTER_COLUMNS = ("letter", "time", "origin", "group", "error", "replays", "fate")
+_REASON_COLUMNS = ("topic", "origin", "error", "letters")
 _NO_MATCH = "no letter that waits is selected: `monasca-common dlq list` shows those that do"
 
 
@@ -47,12 +52,15 @@ class _WaitingLettersCommand(DeadLetterCommand):
         return parser
 
 
-class DlqList(_WaitingLettersCommand):
+class DlqList(_WaitingLettersCommand, Lister):
     """Show the dead letters that were not sent back yet: where each came from, why it is dead, whether it can go back.
 
-    Nothing is changed. For example, the letters of one reason since a deployment:
+    Nothing is changed. For example, the letters of one reason since a deployment, or how many have the same reason:
     monasca-common dlq list --reason InvalidEnvelope --since 2026-01-31T06:00:00Z
+    monasca-common dlq list --by-reason -f csv
     """
+
+    _status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -70,51 +78,81 @@ class DlqList(_WaitingLettersCommand):
         )
         return parser
 
-    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
-        told, seen = [], 0
-        for topic in topics:
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        self._told: list[dict[str, Any]] = []
+        rows: list[Sequence[Any]] = []
+        for topic in self.topics(parsed_args):
             partitions = topic.partitions()
-            waiting, letters, reasons = self._look(parsed_args, topic, partitions) if partitions else (0, [], None)
-            seen += len(letters)
-            facts = {"topic": topic.name, "exists": bool(partitions), "waiting": waiting}
-            told.append({**facts, "letters": list(map(describe, letters))} if reasons is None else facts | reasons)
-            if not parsed_args.json:
-                selected = is_selection(parsed_args)
-                lines = _lines(topic.name, letters, waiting, selected=selected)
-                lines = lines if reasons is None else _reason_lines(topic.name, reasons)
-                self.print(*lines if partitions else [_nowhere(topic.name)])
-        if parsed_args.json:
-            self.print(json.dumps({"group": parsed_args.group, "topics": told}))
-        if is_selection(parsed_args) and not seen:
+            if partitions:
+                rows += self._look(parsed_args, topic, partitions)
+            else:
+                none = {"letters": 0, "reasons": []} if parsed_args.by_reason else {"letters": []}
+                self._told.append({"topic": topic.name, "exists": False, "waiting": 0, **none})
+                self._remark(parsed_args, _nowhere(topic.name))
+        if is_selection(parsed_args) and not rows:
             self.complain(_NO_MATCH)
-            return NOTHING_FOUND
+            self._status = NOTHING_FOUND
+        return _REASON_COLUMNS if parsed_args.by_reason else _LETTER_COLUMNS, rows
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        if not parsed_args.json:
+            return super().produce_output(parsed_args, column_names, data)
+        self.print(json.dumps({"group": parsed_args.group, "topics": self._told}))
         return 0
 
     def _look(
         self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, partitions: Sequence[TopicPartition]
-    ) -> tuple[int, list[Letter], dict[str, Any] | None]:
+    ) -> list[Sequence[Any]]:
+        """The rows of a topic."""
         limit = None if parsed_args.by_reason else parsed_args.limit
         options = {"max_replays": parsed_args.max_replays, "chosen": partial(selects, parsed_args), "limit": limit}
-        with topic.replay(partitions, execute=False, **options) as (replay, letters):
+        with topic.replay(partitions, execute=False, **options) as (replay, waiting_letters):
             waiting = replay.waiting()
-            if not parsed_args.by_reason:
-                return waiting, list(letters), None
-            total = replay.offsets_left()
-            counts: Counter[tuple[str, str]] = Counter()
-            first: list[Letter] = []
-            with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
-                for count, letter in enumerate(letters):
-                    first = first or [letter]
-                    counts[letter.origin_topic, letter.error.partition(":")[0]] += 1
-                    if count % _TELL_EVERY == 0:
-                        shown.tell(total - replay.offsets_left(), replay.offsets_left())
-            rows = [
-                {"origin": origin, "error": error, "letters": count} for (origin, error), count in counts.most_common()
-            ]
-            return waiting, first, {"letters": counts.total(), "reasons": rows}
+            facts = {"topic": topic.name, "exists": True, "waiting": waiting}
+            if parsed_args.by_reason:
+                counts = self._counts(parsed_args, topic, replay, waiting_letters)
+                rows = [(origin, error, count) for (origin, error), count in counts.most_common()]
+                reasons = [dict(zip(_REASON_COLUMNS[1:], row, strict=True)) for row in rows]
+                self._told.append(facts | {"letters": counts.total(), "reasons": reasons})
+                self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}")
+                return [(topic.name, *row) for row in rows]
+            letters = list(waiting_letters)
+        self._told.append(facts | {"letters": list(map(describe, letters))})
+        which = "of those selected" if is_selection(parsed_args) else "of them"
+        shown = f", shown: the first {len(letters)} {which}" if len(letters) < waiting else ""
+        self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}{shown}")
+        return [_letter_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
+
+    def _counts(
+        self,
+        parsed_args: argparse.Namespace,
+        topic: DeadLetterTopic,
+        replay: DeadLetterReplay,
+        letters: Iterator[Letter],
+    ) -> Counter[tuple[str, str]]:
+        total = replay.offsets_left()
+        counts: Counter[tuple[str, str]] = Counter()
+        with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
+            for number, letter in enumerate(letters):
+                counts[letter.origin_topic, letter.error.partition(":")[0]] += 1
+                if number % _TELL_EVERY == 0:
+                    shown.tell(total - replay.offsets_left(), replay.offsets_left())
+        return counts
+
+    def _remark(self, parsed_args: argparse.Namespace, text: str) -> None:
+        """On standard error, so that what is printed is rows alone."""
+        if not parsed_args.json:
+            self.complain(text)
 
 
-class DlqShow(DeadLetterCommand):
+class _NoLetter(Exception):
+    """There is none at this place."""
+
+
+class DlqShow(DeadLetterCommand, ShowOne):
     """Show one dead letter: where it came from, why it is dead, when it failed first.
 
     What is in it is shown with --payload alone. For example:
@@ -126,40 +164,46 @@ class DlqShow(DeadLetterCommand):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "place", metavar="T/P/O", help="the letter's topic, partition and offset, as `dlq list` shows it"
+            "place",
+            type=_place,
+            metavar="T/P/O",
+            help="the letter's topic, partition and offset, as `dlq list` shows it",
         )
         message_view.add_arguments(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
-        name, _, numbers = parsed_args.place.partition("/")
-        partition, _, offset = numbers.partition("/")
-        if not name or not all(each.isascii() and each.isdigit() for each in (partition, offset)):
-            self.complain(f"{parsed_args.place!r} is not a letter: write topic/partition/offset, as `dlq list` does")
-            return 2
-        parsed_args.topic = [name]
-        self._wanted = TopicPartition(name, int(partition)), int(offset)
-        return super().take_action(parsed_args)
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        try:
+            return super().run(parsed_args)
+        except _NoLetter as error:
+            self.complain(f"there is no letter {error}: `monasca-common dlq list` shows those that wait")
+            return NOTHING_FOUND
 
-    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
-        partition, offset = self._wanted
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        partition, offset = parsed_args.place
+        parsed_args.topic = [partition.topic]
+        self._letter = self._read(self.topics(parsed_args), partition, offset)
+        return self.dict2columns(_letter_facts(self._letter, parsed_args))
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[Any]) -> int:
+        if not parsed_args.json:
+            return super().produce_output(parsed_args, column_names, data)
+        letter = self._letter
+        facts = {**describe(letter), "first_failure_ms": letter.first_failure_ms}
+        self.print(json.dumps(facts | {"message": message_view.message_facts(letter.message, parsed_args)}))
+        return 0
+
+    def _read(self, topics: Sequence[DeadLetterTopic], partition: TopicPartition, offset: int) -> Letter:
+        """Raises `_NoLetter`."""
         for topic in topics:
             if partition not in topic.partitions():
                 continue
             with topic.reader([partition]) as consumer:
                 first, end = consumer.seek_to_beginning()[partition], consumer.seek_to_end()[partition]
-            if not first <= offset < end:
-                continue
-            for message in LogReader(topic.connection).messages({partition: offset}, {partition: offset + 1}):
-                letter = Letter.of(message)
-                if parsed_args.json:
-                    facts = {**describe(letter), "first_failure_ms": letter.first_failure_ms}
-                    self.print(json.dumps(facts | {"message": message_view.message_facts(message, parsed_args)}))
-                else:
-                    self.print(*_letter_lines(letter), *message_view.message_lines(message, parsed_args))
-                return 0
-        self.complain(f"there is no letter {parsed_args.place}: `monasca-common dlq list` shows those that wait")
-        return NOTHING_FOUND
+            if first <= offset < end:
+                for message in LogReader(topic.connection).messages({partition: offset}, {partition: offset + 1}):
+                    return Letter.of(message)
+        raise _NoLetter(f"{partition.topic}/{partition.partition}/{offset}")
 
 
 class DlqReplay(_WaitingLettersCommand):
@@ -188,7 +232,8 @@ class DlqReplay(_WaitingLettersCommand):
         how.add_argument("--execute", action="store_true", help="do it")
         return parser
 
-    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        topics = self.topics(parsed_args)
         told: list[dict[str, Any]] = []
         failed = False
         self._of_jobs = 0
@@ -277,34 +322,60 @@ def describe(letter: Letter) -> dict[str, Any]:
     }
 
 
-def _letter_lines(letter: Letter) -> Iterator[str]:
-    yield f"origin    {letter.origin or 'nowhere'}"
-    if letter.first_origin != letter.origin:
-        yield f"first     {letter.first_origin}, before it was sent back"
-    yield f"group     {letter.group or 'not said'}"
-    yield f"error     {' '.join(letter.error.split()) or 'without a reason'}"
-    yield f"attempts  {letter.attempts}, sent back {letter.replays} times before"
-    if letter.first_failure_ms is not None:
-        yield f"failed    first {times.shown(letter.first_failure_ms)}"
-    yield f"can go    {'no: ' + letter.stays if letter.stays else 'back'}"
+def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
+    error = _reason(letter)
+    fate, why = _fate(letter)
+    return (
+        letter.place,
+        _shown(letter.message.timestamp_ms),
+        letter.origin or "nowhere",
+        letter.group,
+        error[:_SHOWN_CHARACTERS] if is_cut else error,
+        letter.replays,
+        f"{fate}s: {why}" if why else "goes back",
+    )
 
 
-def _reason_lines(topic: str, reasons: dict[str, Any]) -> Iterator[str]:
-    yield f"{topic}: {count_letters(reasons['letters'])} to be looked at{':' if reasons['letters'] else ''}"
-    for row in reasons["reasons"]:
-        why = row["error"] or "without a reason"
-        yield f"  {count_letters(row['letters'])} from {row['origin'] or 'nowhere'}: {why}"
+def _letter_facts(letter: Letter, parsed_args: argparse.Namespace) -> dict[str, Any]:
+    message = message_view.message_facts(letter.message, parsed_args)
+    facts = {
+        "letter": letter.place,
+        "time": _shown(letter.message.timestamp_ms),
+        "origin": letter.origin or "nowhere",
+        "first_origin": letter.first_origin or "nowhere",
+        "group": letter.group,
+        "error": _reason(letter),
+        "attempts": letter.attempts,
+        "replays": letter.replays,
+        "first_failure": _shown(letter.first_failure_ms),
+        "fate": f"stays: {letter.stays}" if letter.stays else "goes back",
+        **{name: message[name] for name in ("message_id", "key_bytes", "value_bytes")},
+    }
+    if parsed_args.payload:
+        headers = "\n".join(f"{name}: {value}" for name, value in message["headers"])
+        facts |= {"key": message["key"], "headers": headers, "value": message["value"]}
+    return facts
 
 
-def _lines(topic: str, letters: Sequence[Letter], waiting: int, *, selected: bool) -> Iterator[str]:
-    which = "of those selected" if selected else "of them"
-    shown = f", the first {len(letters)} {which}:" if selected or len(letters) < waiting else ":" if letters else ""
-    yield f"{topic}: {count_letters(waiting)} to be looked at{shown}"
-    for letter in letters:
-        text = " ".join(letter.error.split())[:_SHOWN_CHARACTERS]
-        fate, why = _fate(letter)
-        then = "" if fate == _SENT else f"; {fate}s, {why}"
-        yield f"  {letter.place} from {letter.origin or 'nowhere'}: {text or 'without a reason'}{then}"
+def _reason(letter: Letter) -> str:
+    return " ".join(letter.error.split()) or "without a reason"
+
+
+def _shown(time_ms: int | None) -> str | None:
+    return None if time_ms is None else times.shown(time_ms)
+
+
+def _place(text: str) -> tuple[TopicPartition, int]:
+    """The type of an argument that names a letter."""
+    name, _, numbers = text.partition("/")
+    partition, _, offset = numbers.partition("/")
+    if not name or not all(each.isascii() and each.isdigit() for each in (partition, offset)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a letter: write topic/partition/offset, as `dlq list` does")
+    return TopicPartition(name, int(partition)), int(offset)
+
+
+def _count_waiting(waiting: int) -> str:
+    return f"{count_letters(waiting)} {'waits' if waiting == 1 else 'wait'}"
 
 
 def _nowhere(topic: str) -> str:

@@ -60,13 +60,13 @@ class DlqPurge(DeadLetterCommand):
         progress.add_argument(parser)
         return parser
 
-    def act(self, parsed_args: argparse.Namespace, topics: Sequence[DeadLetterTopic]) -> int:
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
         if not (parsed_args.all or parsed_args.dealt_with or is_selection(parsed_args)):
             raise ConfigurationError(
                 "which letters? Select some (--until, --reason, --origin, --letter), or say --dealt-with or --all"
             )
         found = {}
-        for topic in topics:
+        for topic in self.topics(parsed_args):
             partitions = topic.partitions()
             if partitions:
                 found[topic] = self._beginnings(parsed_args, topic, partitions)

@@ -59,6 +59,10 @@ class TestReplay(DlqCase):
         self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
         for partition in (0, 1):
             self.bury(LETTERS // 2, first=partition * LETTERS // 2, partition=partition)
+        for look in (("list", "--by-reason"), ("purge", "--all", "--dry-run")):
+            process = self.start(*look, *self.options, "--progress")
+            self.assertIn("offsets done", process.stderr.readline())
+            self.assertEqual(143, self.stopped(process, signal.SIGTERM)[0], look)
         self.kill_at("replay.before_commit=kill@40")
         process = self.start("replay", *self.options, "--execute")
         self.wait_until(lambda: self.sent() > LETTERS // 2, "letters on their way")
@@ -155,7 +159,7 @@ class TestReplay(DlqCase):
         self.assertEqual((6, 0), waiting())
         self.assertEqual(0, self.run_command("replay", *own, "--reason", "ValueError")[0])
         self.wait_until(lambda: waiting() == (1, 0), "the brokers' answer that the transaction has ended")
-        self.assertIn("1 letter", self.run_command("list", "--topic", self.letters)[1])
+        self.assertIn("1 letter waits", self.run_command("list", "--topic", self.letters)[2])
         self.assertEqual(0, self.run_command("replay", *own)[0])
         self.wait_until(lambda: waiting() == (0, 0), "the brokers' answer that the transaction has ended")
 
@@ -208,11 +212,10 @@ class TestShow(DlqCase):
     def test_a_letter_is_shown_and_what_is_in_it_on_request(self):
         self.bury(2, **{"x-auth-token": "hidden", dead_letters.FIRST_FAILURE: "1700000000000"})
         place = f"{self.letters}/0/1"
-        status, out, _ = self.run_command("show", place)
-        self.assertEqual(0, status)
-        self.assertIn(f"origin    {self.origin}/0/1", out)
-        self.assertIn("first 2023-11-14T22:13:20", out)
-        self.assertNotIn("header", out)
+        shown = self.run_json("show", place, as_json=("-f", "json"))
+        self.assertEqual(f"{self.origin}/0/1", shown["origin"])
+        self.assertEqual("2023-11-14T22:13:20.000+00:00", shown["first_failure"])
+        self.assertNotIn("headers", shown)
         message = self.run_json("show", place, "--payload")["message"]
         self.assertEqual(("1", True), (message["value"], ["x-auth-token", "***"] in message["headers"]))
 

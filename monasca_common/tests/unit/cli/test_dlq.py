@@ -3,11 +3,14 @@
 
 import io
 import json
+import signal
 import sys
 from dataclasses import replace
 
 import fixtures
+import yaml
 
+from monasca_common.cli.main import main
 from monasca_common.kafka import Record, TopicPartition, TransportError, dead_letters, plugins
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, MemoryBroker, install_broker
@@ -82,21 +85,34 @@ class ListTest(DlqCase):
     def test_each_letter_is_shown_with_where_it_came_from_and_why(self):
         self.bury(1, **{dead_letters.ORIGIN_PARTITION: "0", dead_letters.ORIGIN_OFFSET: "17"})
         self.bury(1, **{dead_letters.VALUE_CUT_FROM: "9000000"})
-        _, out, _ = self.run_command("list")
+        _, out, err = self.run_command("list", "-f", "csv", "--quote", "none")
+        header, *rows = [line.split(",") for line in out.splitlines()]
+        self.assertEqual(["letter", "time", "origin", "group", "error", "replays", "fate"], header)
         self.assertEqual(
             [
-                "metrics.dlq: 2 letters to be looked at:",
-                "  metrics.dlq/0/0 from metrics/0/17: ValueError: no number",
-                "  metrics.dlq/0/1 from metrics: ValueError: no number; stays, its value was cut",
+                ["metrics.dlq/0/0", "metrics/0/17", "", "ValueError: no number", "0", "goes back"],
+                ["metrics.dlq/0/1", "metrics", "", "ValueError: no number", "0", "stays: its value was cut"],
             ],
-            out.splitlines(),
+            [[row[0], *row[2:]] for row in rows],
         )
+        self.assertEqual("monasca-common dlq list: metrics.dlq: 2 letters wait", err.strip())
+
+    def test_every_format_has_the_same_letters(self):
+        error = f"no number {'x' * 200}"
+        self.bury(1, **{dead_letters.ERROR_TEXT: error})
+        whole = {"letter": "metrics.dlq/0/0", "error": f"ValueError: {error}", "fate": "goes back"}
+        for words, found in ((("list",), lambda read: read[0]), (("show", "metrics.dlq/0/0"), lambda read: read)):
+            for form, parse in (("json", json.loads), ("yaml", yaml.safe_load)):
+                read = found(parse(self.run_command(*words, "-f", form)[1]))
+                self.assertEqual(whole, {name: read[name] for name in whole}, (words, form))
+        table = self.run_command("list")[1]
+        self.assertEqual((True, False), (f"ValueError: {error}"[:100] in table, error in table))
 
     def test_it_shows_so_many_and_says_how_many_there_are(self):
         self.bury(5)
-        _, out, _ = self.run_command("list", "--limit", "2")
-        self.assertEqual("metrics.dlq: 5 letters to be looked at, the first 2 of them:", out.splitlines()[0])
-        self.assertEqual(3, len(out.splitlines()))
+        _, out, err = self.run_command("list", "--limit", "2", "-f", "value")
+        self.assertIn("metrics.dlq: 5 letters wait, shown: the first 2 of them\n", err)
+        self.assertEqual(2, len(out.splitlines()))
 
     def test_for_programs_each_letter_is_an_object(self):
         self.bury(1)
@@ -129,9 +145,9 @@ class ListTest(DlqCase):
 
     def test_a_topic_that_is_not_there_is_said_to_be_missing(self):
         text = _CONFIGURATION.replace("[kafka_alarm_history]\nenabled = false\n", "")
-        status, out, _ = self.run_command("list", text=text)
+        status, _, err = self.run_command("list", text=text)
         self.assertEqual(0, status)
-        self.assertIn("alarm-state-transitions.dlq: there is no such topic", out)
+        self.assertIn("alarm-state-transitions.dlq: there is no such topic", err)
 
     def test_one_that_was_named_has_to_be_there(self):
         status, _, err = self.run_command("list", "--topic", "nowhere.dlq")
@@ -161,6 +177,17 @@ class ListTest(DlqCase):
         status, _, err = self.run_command("list", text="[database]\nconnection = sqlite:////x\n")
         self.assertEqual(1, status)
         self.assertIn("bootstrap_servers in group [kafka] is not set", err)
+
+
+class HelpTest(DlqCase):
+    def test_each_command_has_an_example_in_its_help(self):
+        for command in ("list", "show", "replay", "purge"):
+            self.out.seek(0)
+            self.out.truncate()
+            self.assertEqual(0, main(["dlq", command, "--help"]))
+            self.out.seek(0)
+            _, _, examples = self.out.read().partition("For example")
+            self.assertIn(f"monasca-commondlq{command}", "".join(examples.split()))  # however lines are broken
 
 
 class ShowTest(DlqCase):
@@ -321,11 +348,12 @@ class SelectionTest(DlqCase):
         (topic,) = self.told("list", "--by-reason")["topics"]
         self.assertEqual(4, topic["letters"])
         self.assertEqual({"origin": "metrics", "error": "ValueError", "letters": 2}, topic["reasons"][0])
-        self.assertIn("  1 letter from log: ValueError", self.run_command("list", "--by-reason")[1])
+        rows = self.run_command("list", "--by-reason", "-f", "csv")[1].splitlines()
+        self.assertEqual(['"topic","origin","error","letters"', '"metrics.dlq","metrics","ValueError",2'], rows[:2])
 
     def test_the_first_of_those_selected_are_said_to_be_that(self):
-        _, out, _ = self.run_command("list", "--reason", "ValueError", "--limit", "1")
-        self.assertEqual("metrics.dlq: 4 letters to be looked at, the first 1 of those selected:", out.splitlines()[0])
+        _, _, err = self.run_command("list", "--reason", "ValueError", "--limit", "1")
+        self.assertIn("metrics.dlq: 4 letters wait, shown: the first 1 of those selected\n", err)
 
     def test_what_is_no_topic_time_or_partition_is_wrong_usage(self):
         for arguments in (("--origin", "metrics:x"), ("--origin", ":1"), ("--since", "yesterday")):
@@ -336,13 +364,15 @@ class PurgeTest(DlqCase):
     def setUp(self):
         super().setUp()
         self.patch(plugins, "load_admin", lambda conf, group: self)
-        self.refused = None
+        self.refused = self.interrupted = None
         self.bury(2)
         self.bury(1, **{dead_letters.ERROR_CLASS: "KeyError"})
         self.bury(1)
 
     def delete_records(self, before):
         for partition, offset in before.items():
+            if partition.topic == self.interrupted:
+                signal.raise_signal(signal.SIGTERM)
             if partition.topic == self.refused:
                 raise TransportError("it may not", name="TOPIC_AUTHORIZATION_FAILED")
             self.kafka.broker.delete_records(*partition, offset)
@@ -372,6 +402,15 @@ class PurgeTest(DlqCase):
         self.assertEqual(
             [("metrics.dlq", True), ("other.dlq", False)], [(t["topic"], t["deleted"]) for t in told["topics"]]
         )
+
+    def test_one_that_is_interrupted_says_what_it_has_deleted(self):
+        self.kafka.broker.create_topic("other.dlq", 1)
+        self.bury(3, topic="other.dlq")
+        self.interrupted = "other.dlq"
+        arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--yes")
+        status, out, _ = self.run_command(*arguments)
+        self.assertEqual((143, 0, 3), (status, self.left(), len(self.kafka.broker.records("other.dlq"))))
+        self.assertEqual(["metrics.dlq: 4 letters deleted", "other.dlq: 3 letters to be deleted"], out.splitlines())
 
     def test_who_says_nothing_deletes_nothing(self):
         status, _, err = self.run_command("purge")
