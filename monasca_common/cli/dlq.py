@@ -109,22 +109,18 @@ class DlqList(_WaitingLettersCommand, Lister):
         """The rows of a topic."""
         limit = None if parsed_args.by_reason else parsed_args.limit
         options = {"max_replays": parsed_args.max_replays, "chosen": partial(selects, parsed_args), "limit": limit}
-        with topic.replay(partitions, execute=False, **options) as (replay, waiting_letters):
+        with topic.replay(partitions, execute=False, **options) as (replay, letters):
             waiting = replay.waiting()
-            facts = {"topic": topic.name, "exists": True, "waiting": waiting}
             if parsed_args.by_reason:
-                counts = self._counts(parsed_args, topic, replay, waiting_letters)
-                rows = [(origin, error, count) for (origin, error), count in counts.most_common()]
-                reasons = [dict(zip(_REASON_COLUMNS[1:], row, strict=True)) for row in rows]
-                self._told.append(facts | {"letters": counts.total(), "reasons": reasons})
-                self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}")
-                return [(topic.name, *row) for row in rows]
-            letters = list(waiting_letters)
-        self._told.append(facts | {"letters": list(map(describe, letters))})
+                found, rows = _by_reason(topic.name, self._counts(parsed_args, topic, replay, letters))
+            else:
+                found, rows = _by_letter(list(letters), is_cut=parsed_args.formatter == "table")
+        self._told.append({"topic": topic.name, "exists": True, "waiting": waiting, **found})
         which = "of those selected" if is_selection(parsed_args) else "of them"
-        shown = f", shown: the first {len(letters)} {which}" if len(letters) < waiting else ""
+        is_limited = limit is not None and len(rows) < waiting
+        shown = f", shown: the first {len(rows)} {which}" if is_limited else ""
         self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}{shown}")
-        return [_letter_row(letter, is_cut=parsed_args.formatter == "table") for letter in letters]
+        return rows
 
     def _counts(
         self,
@@ -320,6 +316,19 @@ def describe(letter: Letter) -> dict[str, Any]:
         "stays": letter.stays,
         "waits": letter.refusal,
     }
+
+
+def _by_letter(letters: Sequence[Letter], *, is_cut: bool) -> tuple[dict[str, Any], list[Sequence[Any]]]:
+    """What ``--json`` prints of them, and the rows."""
+    rows = [_letter_row(letter, is_cut=is_cut) for letter in letters]
+    return {"letters": list(map(describe, letters))}, rows
+
+
+def _by_reason(topic: str, counts: Counter[tuple[str, str]]) -> tuple[dict[str, Any], list[Sequence[Any]]]:
+    """What ``--json`` prints of them, and the rows."""
+    rows = [(topic, origin, error, count) for (origin, error), count in counts.most_common()]
+    reasons = [dict(zip(_REASON_COLUMNS[1:], row[1:], strict=True)) for row in rows]
+    return {"letters": counts.total(), "reasons": reasons}, list(rows)
 
 
 def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:
