@@ -45,10 +45,14 @@ class DeadLetterNotes:
         marks.extend(bytes(gap))
         if not is_note(message):
             marks.append(_Mark.WAITS)
-        elif message.key is not None and message.key.startswith(self._prefix):
+        elif self._is_of_group(message.key or b""):
             for lowest, highest in _ranges(message.value):
                 begin, end = max(0, lowest - first), max(0, highest + 1 - first)
                 marks[begin:end] = marks[begin:end].replace(bytes([_Mark.WAITS]), bytes([_Mark.DEALT_WITH]))
+
+    def _is_of_group(self, key: bytes) -> bool:
+        """And not of another whose name begins with this one's and a slash."""
+        return key.startswith(self._prefix) and key.count(b"/", len(self._prefix)) == 1
 
     def forget_before(self, partition: TopicPartition, offset: int) -> None:
         """The group's offset has moved there, or they were deleted."""

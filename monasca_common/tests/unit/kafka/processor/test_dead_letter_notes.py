@@ -26,9 +26,10 @@ class NotesTest(base.BaseTestCase):
 
     def test_letters_wait_until_a_note_of_the_group_names_them(self):
         self.letters(4, 5, 6, 9)
-        self.note(10, 5, 6, 9, of="another")
+        for offset, group in ((10, "another"), (11, "g/1")):
+            self.note(offset, 5, 6, 9, of=group)
         self.assertEqual((4, []), (self.notes.waiting(), self.dealt_with()))
-        self.note(11, 5, 6, 9)
+        self.note(12, 5, 6, 9)
         self.assertEqual((1, [5, 6, 9], 4), (self.notes.waiting(), self.dealt_with(), self.notes.first_waiting(ONE)))
 
     def test_offsets_without_a_message_are_no_letters(self):
