@@ -4,21 +4,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cliff.lister import Lister
+from oslo_config import cfg
 
+from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand
 from monasca_common.cli.kept_offsets import position_reader
-from monasca_common.kafka import Admin
+from monasca_common.kafka import Admin, plugins
+from monasca_common.kafka.config import connection_settings, unchecked_producer_options
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.monitoring.durability import (
+    INTERNAL_TOPICS,
     Finding,
+    InternalTopic,
     Severity,
     TopicDurability,
     durability_findings,
+    internal_topic_findings,
+    producer_findings,
     retention_findings,
     topic_durability,
 )
@@ -29,12 +37,15 @@ from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import HISTORY_TOPIC, lag_window
 
 _READ_SECONDS = 30.0
+_STEPS = 4
 
 
 class DurabilityCheck(ClusterCommand, Lister):
     """Show what could lose acknowledged messages, topic by topic: copies, leaders, settings, and slow consumers.
 
-    The exit status is 0 where there is no error, 1 where there is one, 2 where the brokers cannot be asked.
+    The exit status is 0 where there is no error, 1 where there is one, 2 where the brokers cannot be asked. For
+    example, in a script that is to fail at a warning as well:
+    monasca-common durability check --topic metrics --strict -f json
     """
 
     _is_error = False
@@ -48,6 +59,7 @@ class DurabilityCheck(ClusterCommand, Lister):
             help="a topic; may be given several times (default: every topic, those of Kafka itself included)",
         )
         parser.add_argument("--strict", action="store_true", help="let warnings count as errors in the exit status")
+        progress.add_argument(parser)
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -56,25 +68,37 @@ class DurabilityCheck(ClusterCommand, Lister):
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[tuple[str, ...], Iterator[tuple[str, str, str, str, str]]]:
-        admin, connection = self.cluster(parsed_args)
-        topics = topic_durability(admin, _chosen(admin, parsed_args.topic))
-        window = lag_window(self.read(parsed_args))
-        survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
-        findings = [finding for topic in topics for finding in durability_findings(topic)]
-        led = [topic for topic in topics if None not in topic.leaders]
-        try:
-            history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
-            findings += self._late(parsed_args, survey, window, led, history or LagHistory())
-        except TransportError as error:
-            self.complain(f"how late consumers are is not known: {error}")
-            self._is_error = True
+        findings: list[Finding] = []
+        with progress.Shown("durability check", unit="steps", bounded=True, lines=parsed_args.progress) as shown:
+            shown.tell(0, _STEPS)
+            for done, found in enumerate(self._steps(parsed_args), 1):
+                findings += found
+                shown.tell(done, _STEPS - done)
         findings.sort(key=lambda each: each.severity is not Severity.ERROR)
         self._is_error |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
 
+    def _steps(self, parsed_args: argparse.Namespace) -> Iterator[Iterable[Finding]]:
+        """What each step finds."""
+        conf, section, wanted = self.read(parsed_args), parsed_args.section, parsed_args.topic
+        yield producer_findings(unchecked_producer_options(conf))
+        admin, connection = plugins.load_admin(conf, section), connection_settings(conf, section)
+        there = admin.partition_counts()
+        to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
+        topics = topic_durability(admin, _chosen(wanted, there, to_come))
+        yield [finding for topic in topics for finding in durability_findings(topic)]
+        with self._known("how brokers will create the topics of offsets and transactions"):
+            yield _findings_to_come(admin, to_come)
+        with self._known("how late consumers are"):
+            window = lag_window(conf)
+            survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
+            history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
+            led = [topic for topic in topics if None not in topic.leaders]
+            yield list(self._late(conf, survey, window, led, history or LagHistory()))
+
     def _late(
         self,
-        parsed_args: argparse.Namespace,
+        conf: cfg.ConfigOpts,
         survey: LagSurvey,
         window: LagWindow,
         topics: Sequence[TopicDurability],
@@ -84,7 +108,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         now_ms = round(time.time() * 1000)
         known = {topic.name: topic for topic in topics}
         states = survey.look(survey.groups(), now_ms, known.keys(), history)
-        stored = position_reader(self.read(parsed_args))()
+        stored = position_reader(conf)()
         if stored.trouble:
             self.complain(f"whether a database has other offsets, which would count, is not known: {stored.trouble}")
         for group, partitions in following(states, now_ms, window).groups.items():
@@ -101,13 +125,26 @@ class DurabilityCheck(ClusterCommand, Lister):
                 self.complain("\n".join(differing))
             yield from findings
 
+    @contextlib.contextmanager
+    def _known(self, what: str) -> Iterator[None]:
+        """An error that is reported and ends no other step, where brokers do not tell it."""
+        try:
+            yield
+        except TransportError as error:
+            self.complain(f"{what} is not known: {error}")
+            self._is_error = True
 
-def _chosen(admin: Admin, wanted: Sequence[str] | None) -> list[str]:
-    there = admin.partition_counts()
-    missing = sorted(set(wanted or ()) - there.keys())
+
+def _chosen(wanted: Sequence[str] | None, there: Collection[str], to_come: Iterable[InternalTopic]) -> list[str]:
+    missing = sorted(set(wanted or ()) - set(there) - {each.name for each in to_come})
     if missing:
         raise ConfigurationError(f"--topic {missing[0]}: there is no such topic: correct its name")
-    return sorted(wanted or there)
+    return sorted(set(wanted or there) & set(there))
+
+
+def _findings_to_come(admin: Admin, topics: Sequence[InternalTopic]) -> list[Finding]:
+    brokers = admin.broker_configs() if topics else {}
+    return [finding for topic in topics for finding in internal_topic_findings(topic, brokers)]
 
 
 def _row(finding: Finding) -> tuple[str, str, str, str, str]:

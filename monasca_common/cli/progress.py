@@ -25,10 +25,11 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 class Shown:
     """``bounded``: whether what is left now is all there will be. ``lines``: whether there are lines without a
-    terminal."""
+    terminal. ``unit``: what is counted."""
 
-    def __init__(self, work: str, *, bounded: bool, lines: bool = True) -> None:
+    def __init__(self, work: str, *, bounded: bool, lines: bool = True, unit: str = "offsets") -> None:
         self._work = work
+        self._unit = unit
         self._lines = lines
         self._console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -42,12 +43,11 @@ class Shown:
         return self
 
     def tell(self, done: int, left: int) -> None:
-        """Both count offsets."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, total=done + left, completed=done)
         elif self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
             self._said_at = time.monotonic()
-            line = f"{self._work}: {done:,} offsets done, {left:,} left"
+            line = f"{self._work}: {done:,} {self._unit} done, {left:,} left"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __exit__(

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Would this cluster lose an acknowledged message? Judged by what topics are set to, and by their replicas.
+"""Would this cluster lose an acknowledged message? Judged by what topics are set to, by their replicas, and by the raw
+options of producers.
 
 Each finding tells in one sentence how a message is lost, or why none can be written, and what to change. Producers of
-this package wait for all in-sync replicas (acks=all), so what the brokers do with that is what counts.
+this package wait for all in-sync replicas (acks=all), and refuse to open with options that would change it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
 from monasca_common.monitoring.lag import LagVerdict
+
+_ALL_ACKS = ("all", "-1")
+_TRUE = ("true", "t", "1")  # as librdkafka reads a boolean
 
 
 class Severity(enum.Enum):
@@ -42,13 +46,41 @@ class TopicDurability:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``rule``: a short name that stays the same. ``partitions``: those concerned; empty for the whole topic."""
+    """``topic``: empty where the configuration of producers is concerned, and so all of them. ``rule``: a short name
+    that stays the same. ``partitions``: those concerned; empty for the whole topic."""
 
     topic: str
     severity: Severity
     rule: str
     partitions: tuple[int, ...]
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """A topic that brokers create when it is first needed, by the values of these settings of theirs."""
+
+    name: str
+    copies: str
+    min_in_sync: str
+    unclean_election: str | None  # ``None``: it never has one
+
+
+#: Where Kafka keeps the offsets of groups and the states of transactions.
+INTERNAL_TOPICS = (
+    InternalTopic(
+        "__consumer_offsets",
+        "offsets.topic.replication.factor",
+        "min.insync.replicas",
+        "unclean.leader.election.enable",
+    ),
+    InternalTopic(
+        "__transaction_state",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+        None,
+    ),
+)
 
 
 def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurability]:
@@ -64,7 +96,7 @@ def topic_durability(admin: Admin, topics: Iterable[str]) -> list[TopicDurabilit
             min_in_sync=int(configs[name]["min.insync.replicas"]),
             unclean_election=configs[name]["unclean.leader.election.enable"] == "true",
         )
-        for name, described in sorted(admin.describe_topics(names).items())
+        for name, described in sorted((admin.describe_topics(names) if names else {}).items())
     ]
 
 
@@ -72,6 +104,53 @@ def durability_findings(topic: TopicDurability) -> list[Finding]:
     """What is wrong with a topic, errors first."""
     found = [*_settings(topic), *_replicas(topic)]
     return sorted(found, key=lambda each: each.severity is not Severity.ERROR)
+
+
+def internal_topic_findings(topic: InternalTopic, brokers: Mapping[int, Mapping[str, str]]) -> list[Finding]:
+    """What will be wrong with a topic that does not exist yet, by the worst settings of any broker: each may be the one
+    that creates it. ``brokers``: the settings of those that are there, by id."""
+    copies = min(int(settings[topic.copies]) for settings in brokers.values())
+    to_be = TopicDurability(
+        topic.name,
+        leaders=(0,),
+        replicas=(tuple(range(copies)),),
+        in_sync=(tuple(range(copies)),),
+        min_in_sync=min(int(settings[topic.min_in_sync]) for settings in brokers.values()),
+        unclean_election=any(settings.get(topic.unclean_election or "") == "true" for settings in brokers.values()),
+    )
+    settings = ", ".join(filter(None, (topic.copies, topic.min_in_sync, topic.unclean_election)))
+    found = durability_findings(to_be)
+    if (most := max(int(each[topic.copies]) for each in brokers.values())) > len(brokers):
+        text = (
+            f"it is to have {most} copies, and there are {len(brokers)} brokers: it cannot be created, and who needs "
+            "it waits; start the other brokers, or lower the replication factor"
+        )
+        found.insert(0, Finding(topic.name, Severity.ERROR, "too_few_brokers", (), text))
+    where = f"it does not exist yet: these are settings of the brokers, {settings}"
+    return [replace(each, text=f"{each.text} ({where})") for each in found]
+
+
+def producer_findings(options: Mapping[str, str]) -> Iterator[Finding]:
+    """How messages are lost or doubled with these raw options of producers, by librdkafka's names."""
+
+    def finding(rule: str, text: str) -> Finding:
+        ours = "in producer_options in group [kafka]: leave it out, because services do not start with it"
+        return Finding("", Severity.ERROR, rule, (), f"{text} ({ours})")
+
+    acks = options.get("acks", "all")
+    if acks.lower() not in _ALL_ACKS:
+        yield finding(
+            "acks",
+            f"acks={acks}: a leader acknowledges messages that only it has; if it fails before its followers have "
+            "them, they are lost, whatever min.insync.replicas is",
+        )
+    idempotence = options.get("enable.idempotence", "true")
+    if idempotence.lower() not in _TRUE:
+        yield finding(
+            "idempotence",
+            f"enable.idempotence={idempotence}: when an answer is lost, the message is written again: it is in the log "
+            "twice, or behind later ones",
+        )
 
 
 def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:

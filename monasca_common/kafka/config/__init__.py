@@ -2,7 +2,12 @@
 """Configuration: options are declared by settings, read and checked here."""
 
 from monasca_common.kafka.config.announcement import joined, shown_url, started, stopped
-from monasca_common.kafka.config.configuration import connection_settings, consumer_settings, producer_settings
+from monasca_common.kafka.config.configuration import (
+    connection_settings,
+    consumer_settings,
+    producer_settings,
+    unchecked_producer_options,
+)
 from monasca_common.kafka.config.groups import CONSUMER_GROUPS, group_of, register
 from monasca_common.kafka.config.listener import check_listener, listen
 from monasca_common.kafka.config.logs import register_logging, start_logging
@@ -34,5 +39,6 @@ __all__ = [
     "start_logging",
     "started",
     "stopped",
+    "unchecked_producer_options",
     "with_defaults",
 ]

@@ -308,6 +308,18 @@ class Admin:
             for resource, settings in answer.items()
         }
 
+    def broker_configs(self, timeout: float = 10.0) -> dict[int, dict[str, str]]:
+        """Every setting of each broker that is there now, by its id."""
+        futures: dict[ConfigResource, concurrent.futures.Future[Any]] = {}
+        for number in self.broker_ids(timeout):  # the client takes one in a call, and does not wait for its answer
+            broker = ConfigResource(ResourceType.BROKER, str(number))
+            futures |= self._client.describe_configs([broker], request_timeout=timeout)
+        answer = self._all(futures, timeout)
+        return {
+            int(resource.name): {name: str(entry.value) for name, entry in settings.items()}
+            for resource, settings in answer.items()
+        }
+
     def set_topic_config(self, topic: str, config: Mapping[str, str], timeout: float = 10.0) -> None:
         """Change these settings of a topic, leaving its others as they are."""
         entries = [

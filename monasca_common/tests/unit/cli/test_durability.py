@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common durability check`` on a cluster of which only its answers are there."""
+
+import json
+
+from monasca_common.cli import durability
+from monasca_common.kafka import TopicPartition, plugins
+from monasca_common.kafka.errors import RetriableError
+from monasca_common.kafka.transport.admin import TopicDescription
+from monasca_common.monitoring.lag import Commit, PartitionState
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+_PARTITION = TopicPartition("metrics", 0)
+_SAFE_BROKER = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+}
+_KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
+
+
+class Cluster:
+    """Three brokers, and topics with three copies each. ``state``: what a survey of its only group finds at a time."""
+
+    def __init__(self):
+        self.topics = ("metrics",)
+        self.least = "2"
+        self.in_sync = (0, 1, 2)
+        self.brokers = {number: dict(_SAFE_BROKER) for number in range(3)}
+        self.state = None
+
+    def partition_counts(self):
+        return dict.fromkeys(self.topics, 1)
+
+    def topic_configs(self, names):
+        config = {"min.insync.replicas": self.least, "unclean.leader.election.enable": "false"}
+        return dict.fromkeys(names, config)
+
+    def describe_topics(self, names):
+        return {name: TopicDescription(name, "id", 1, (0,), ((0, 1, 2),), (self.in_sync,)) for name in names}
+
+    def broker_configs(self):
+        if isinstance(self.brokers, Exception):
+            raise self.brokers
+        return self.brokers
+
+
+class Survey:
+    """In the place of a `LagSurvey`."""
+
+    def __init__(self, cluster, *_, **__):
+        self._state = cluster.state
+
+    def groups(self):
+        return ["slow"]
+
+    def look(self, groups, now_ms, topics, history):
+        is_read = self._state is not None and "metrics" in topics
+        return {"slow": {_PARTITION: self._state(now_ms)}} if is_read else {}
+
+
+class DurabilityCheckTest(CommandCase):
+    command = ("durability", "check")
+    configuration = "[kafka]\nbootstrap_servers = kafka:9092\n"
+
+    def setUp(self):
+        super().setUp()
+        self.cluster = Cluster()
+        self.patch(plugins, "load_admin", lambda *_: self.cluster)
+        self.patch(durability, "LagSurvey", Survey)
+        self.patch(durability, "read_history", lambda *_, **__: None)
+
+    def found(self, *arguments, options=()):
+        """The exit status, and the topic and rule of each finding."""
+        text = self.configuration + "".join(f"producer_options = {line}\n" for line in options)
+        status, self.told, err = self.run_command("-f", "json", *arguments, text=text)
+        self.assertNotIn("not known", err)
+        return status, [(row["topic"], row["rule"]) for row in json.loads(self.told)]
+
+    def test_a_sound_cluster_and_options_that_lose_nothing_have_no_finding(self):
+        for options in ((), ("acks=all", "enable.idempotence=true"), ("request.required.acks=-1",), ("acks=ALL",)):
+            self.assertEqual((0, []), self.found(options=options))
+
+    def test_options_with_which_a_producer_loses_or_doubles_messages_are_errors(self):
+        for line, rule, said in (
+            ("acks=1", "acks", "acks=1: a leader acknowledges messages that only it has"),
+            ("topic.request.required.acks=0", "acks", "acks=0: "),
+            ("enable.idempotence=false", "idempotence", "when an answer is lost, the message is written again"),
+        ):
+            self.assertEqual((1, [("", rule)]), self.found("--topic", "metrics", options=(line,)))
+            self.assertIn(said, self.told)
+        self.assertEqual(
+            (1, [("", "acks"), ("", "idempotence")]), self.found(options=("acks=1", "enable.idempotence=0"))
+        )
+
+    def test_warnings_alone_are_status_0_unless_they_are_to_count(self):
+        self.cluster.least = "3"
+        expected = [("metrics", "no_spare_copy")]
+        self.assertEqual((0, expected), self.found())
+        self.assertEqual((1, expected), self.found("--strict"))
+        self.cluster.least = "1"
+        self.assertEqual((1, [("metrics", "leader_alone")]), self.found())
+
+    def test_topics_of_kafka_that_are_to_come_are_judged_by_the_settings_of_the_worst_broker(self):
+        offsets, transactions = _KAFKAS_OWN
+        for setting, value, expected in (
+            ("offsets.topic.replication.factor", "1", [(offsets, "one_copy")]),
+            ("offsets.topic.replication.factor", "4", [(offsets, "too_few_brokers")]),
+            ("transaction.state.log.replication.factor", "1", [(transactions, "one_copy")]),
+            ("transaction.state.log.min.isr", "1", [(transactions, "leader_alone")]),
+            ("min.insync.replicas", "1", [(offsets, "leader_alone")]),
+            ("unclean.leader.election.enable", "true", [(offsets, "unclean_election")]),
+        ):
+            self.cluster.brokers[1] = _SAFE_BROKER | {setting: value}
+            self.assertEqual((1, expected), self.found())
+            self.assertIn(setting, self.told)
+            (topic, _), *_ = expected
+            self.assertEqual((1, expected), self.found("--topic", topic))
+            self.assertEqual((0, []), self.found("--topic", "metrics"))
+
+    def test_topics_of_kafka_that_are_there_are_judged_as_they_are(self):
+        self.cluster.topics = ("metrics", *_KAFKAS_OWN)
+        self.cluster.brokers = RetriableError("not to be asked")
+        self.assertEqual((0, []), self.found())
+
+    def test_brokers_that_do_not_tell_their_settings_are_an_error_that_hides_no_finding(self):
+        self.cluster.brokers = RetriableError("broker 1 is silent")
+        self.cluster.in_sync = (0, 1)
+        status, out, err = self.run_command("-f", "json")
+        self.assertEqual((1, ["under_replicated"]), (status, [row["rule"] for row in json.loads(out)]))
+        self.assertIn("broker 1 is silent", err)
+
+    def test_retention_is_held_against_the_groups_that_read_a_topic(self):
+        for state, status, rules in (
+            (_state(first=0, end=9), 0, []),
+            (_state(first=7, end=9), 1, ["deleted_unread"]),
+            (_state(first=0, end=3), 1, ["truncated"]),
+            (_state(first=0, end=9, unread_for_ms=1000, retention_ms=100_000), 0, []),
+            (_state(first=0, end=9, unread_for_ms=90_000, retention_ms=100_000), 0, ["retention_near"]),
+        ):
+            self.cluster.state = state
+            self.assertEqual((status, [("metrics", rule) for rule in rules]), self.found())
+            self.assertTrue(not rules or "group slow " in self.told)
+
+    def test_it_says_how_far_it_is(self):
+        _, _, err = self.run_command("--progress")
+        self.assertIn("durability check: 0 steps done, 4 left", err)
+
+
+def _state(*, first, end, unread_for_ms=None, retention_ms=None):
+    """Of a group that has committed offset 5 some seconds ago."""
+
+    def state(now_ms):
+        since_ms = None if unread_for_ms is None else now_ms - unread_for_ms
+        commits = (Commit(now_ms - 20_000, 4, 5), Commit(now_ms - 10_000, 5, 5))
+        return PartitionState(first, end, commits, unread_since_ms=since_ms, retention_ms=retention_ms)
+
+    return state
