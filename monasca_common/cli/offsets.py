@@ -25,7 +25,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage import Storage, load_storage
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import StorageError
-from monasca_common.storage.settings import has_database
+from monasca_common.storage.settings import has_database, storage_settings
 
 _MS = 1000
 _PERSISTER_GROUPS = frozenset(f"{KAFKA_GROUP}_{kind}" for kind in Kind)
@@ -39,6 +39,7 @@ class _OffsetsCommand(OperatorCommand):
     """A consumer group, its topics, and where its offsets are kept."""
 
     _stores_rows = False  # the group is a persister's
+    _database = ""  # its URL
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -68,6 +69,7 @@ class _OffsetsCommand(OperatorCommand):
             section, topics = _consumer(conf, parsed_args.group)
             admin = plugins.load_admin(conf, section)
             self._stores_rows = section in _PERSISTER_GROUPS
+            self._database = storage_settings(conf).connection if has_database(conf) else ""
             kept = kept_offsets.find(_storage(conf), admin, parsed_args.group, parsed_args.kept_in)
             chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
             return self.act(parsed_args, admin, kept, _standings(admin, kept, chosen))
@@ -106,8 +108,8 @@ class OffsetsReset(_OffsetsCommand):
     """Move where a consumer group reads on; without --execute, only show what that would do.
 
     For a topic that was deleted and recreated, and for offsets that retention has passed. Refused while the group has
-    members: stop its services first. The exit status is 0 where it was done, or would be. For example, the last two
-    hours again:
+    members, or is that of a pipeline job that runs: stop them first. The exit status is 0 where it was done, or would
+    be. For example, the last two hours again:
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
 
@@ -150,6 +152,8 @@ class OffsetsReset(_OffsetsCommand):
         moves = [Move(each, targets.get(each.partition)) for each in standings if each.log or kept.place == "database"]
         members = _members(admin, parsed_args.group)
         differing = kept_offsets.differing(kept, admin.group_offsets(parsed_args.group))
+        if parsed_args.execute and not members and kept.place == "database":
+            self._refuse_beside_a_job(parsed_args.group, {each.partition.topic for each in standings})
         execute = parsed_args.execute and not members
         if execute:
             ids = {each.partition: each.log.topic_id for each in there if each.log}
@@ -170,6 +174,20 @@ class OffsetsReset(_OffsetsCommand):
                 f"({', '.join(members[:3])}): stop them first; one that died is a member until its session times out"
             )
         return 0
+
+    def _refuse_beside_a_job(self, group: str, topics: Iterable[str]) -> None:
+        """A job on Spark is no member of its group; that it runs is in the database."""
+        from monasca_common.pipeline.jobs import activity  # it needs the extra of a database
+
+        for topic in sorted(topics):
+            found = activity.of_job(self._database, group, topic)
+            now_ms = round(time.time() * _MS)
+            if found is not None and found.state(now_ms) is activity.JobState.RUNNING:
+                raise _Refused(
+                    f"a pipeline job reads topic {topic!r} as group {group!r}, and reported that it runs "
+                    f"{max(0, now_ms - found.seen_ms) // _MS} s ago: stop it first; one that was killed counts as "
+                    f"running until it has reported nothing for {activity.SILENT_SECONDS:.0f} s"
+                )
 
 
 def _head(group: str, kept: KeptOffsets, members: Sequence[str]) -> str:

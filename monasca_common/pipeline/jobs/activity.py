@@ -81,6 +81,13 @@ def find(connection: sa.Connection, source: Source) -> Activity | None:
     return Activity(started_ms, seen_ms, stopped_ms, None if batch[0] is None else LastBatch(*batch))
 
 
+def of_job(connection: str, group: str, topic: str) -> Activity | None:
+    """The activity of the job that reads ``topic`` as ``group``. ``connection``: a SQLAlchemy URL. Raises
+    `StorageUnavailable`."""
+    with OffsetStore(connection, _BRIEF).reading() as transaction:
+        return find(transaction, Source(group, topic, None))
+
+
 def note_batch(connection: sa.Connection, source: Source, batch: LastBatch) -> None:
     """Write the last batch; at the end of its transaction, because the row is locked from here on."""
     changes = {

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -15,6 +16,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.admin import GroupMember, TopicDescription
+from monasca_common.pipeline.jobs.activity import Heartbeat
 from monasca_common.storage.base import StoredOffset
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing import SqlDatabase
@@ -83,11 +85,11 @@ class OffsetsCase(base.BaseTestCase):
         self.cluster = Cluster()
         self.sections = []
         self.patch(plugins, "load_admin", self.load_admin)
-        url = f"sqlite:///{self.folder}/monasca.sqlite"
-        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", url))
+        self.url = f"sqlite:///{self.folder}/monasca.sqlite"
+        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", self.url))
         self.database.prepare()
         self.consumer = f"[kafka_metrics]\ntopic = metrics\ngroup_id = {_GROUP}\nthreads = 3\n"
-        self.configuration = self.file(self.consumer + f"[database]\nconnection = {url}\n")
+        self.configuration = self.file(self.consumer + f"[database]\nconnection = {self.url}\n")
 
     def load_admin(self, conf, section):
         self.sections.append(section)
@@ -133,6 +135,30 @@ class TestReset(OffsetsCase):
             self.assertIn("up to 100 messages", out)
             self.assertIn("Nothing was changed. With --execute", out)
         self.assertEqual((before, []), (self.stored(), self.cluster.altered))
+
+    def test_the_group_of_a_job_that_runs_is_left_alone(self):
+        self.store(_FIRST)
+        arguments = ("reset", "--to-latest", "--execute")
+        before = self.stored()
+        with Heartbeat(self.url, [(_GROUP, "metrics")]):
+            status, _, error = self.run_command(*arguments)
+        for part in ("topic 'metrics' as group 'persister'", "s ago: stop it first", "nothing for 60 s"):
+            self.assertIn(part, error)
+        self.assertEqual((1, before, []), (status, self.stored(), self.cluster.altered))
+        for group, topic in ((_GROUP, "events"), ("another", "metrics")):
+            with Heartbeat(self.url, [(group, topic)]):
+                self.assertEqual(0, self.run_command(*arguments)[0])
+        self.assertEqual({100}, {each.next_offset for each in self.stored()})
+
+    def test_the_group_of_a_job_that_ended_or_has_been_silent_is_moved(self):
+        self.store(_FIRST)
+        with Heartbeat(self.url, [(_GROUP, "metrics")]):
+            pass
+        self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute")[0])
+        clock = mock.Mock(time_ms=lambda: round(time.time() * 1000) - 61_000)
+        with Heartbeat(self.url, [(_GROUP, "metrics")], clock):
+            self.assertEqual(0, self.run_command("reset", "--to-earliest", "--execute")[0])
+        self.assertEqual({0}, {each.next_offset for each in self.stored()})
 
     def test_a_topic_that_was_made_again_gets_its_new_id_and_partitions_that_are_no_more_are_forgotten(self):
         self.store(_FIRST, _SECOND, next_offset=900, topic_id="former")
