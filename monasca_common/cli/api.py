@@ -23,7 +23,8 @@ class Api(MonascaCommand):
 
     It listens where [api] host and port say, on [api] workers processes. A stop answers the requests in flight,
     waits until Kafka has what they sent, and ends with status 0; a configuration that cannot work ends with 1, a
-    worker that cannot start with 3.
+    worker that cannot start with 3. For example:
+    monasca-common api --config-file /etc/monasca/api.conf
     """
 
     extra = "api"

@@ -113,8 +113,8 @@ class AuditShow(_AuditCommand, Lister):
     UNCOUNTED: it is over, and nothing counts what is in the topic, so what arrived is not known. RECREATED: the topic
     was deleted and recreated, so what arrived is not known. The exit status is 1 where something is INCOMPLETE or
     UNCOUNTED, 2 where the brokers, or Spark, cannot be asked, 3 where nothing is known because nothing was reported.
-    Examples: monasca-common audit show --config-file monasca.conf --topic metrics --last-seconds 3600
-    monasca-common audit show --config-file monasca.conf --missing -f json
+    For example, what is missing of the last hour:
+    monasca-common audit show --topic metrics --last-seconds 3600 --missing
     """
 
     extra = "spark"
@@ -181,8 +181,8 @@ class AuditWatch(_AuditCommand):
     OK again.
 
     Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where the last look found something of the kind,
-    3 where nothing was reported, so that nothing is known. For example, one look in a script:
-    monasca-common audit watch --config-file monasca.conf --topic metrics --looks 1
+    3 where nothing was reported, so that nothing is known. For example, for a program, once a minute:
+    monasca-common audit watch --topic metrics --interval 60 --json
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -50,9 +50,8 @@ class AuditCounting(ServiceCommand):
     It is the tier broker of audits, which its readers are balanced against. With --tier mirror it counts a copy in
     another cluster, whose brokers --section names; reports go to those of [kafka] in either case. What it counts twice,
     after a crash, is one set of offsets. One process counts all; a second one of the same group shares the partitions,
-    and finds only the duplicates in its own. Examples:
-    monasca-common audit count --config-file monasca.conf
-    monasca-common audit count --config-file mirror.conf --section kafka_copy --tier mirror --group copy-audit
+    and finds only the duplicates in its own. For example, what a mirror has written:
+    monasca-common audit count --tier mirror --section mirror_target --topic metrics
     """
 
     extra = "monitoring"  # where the status is served

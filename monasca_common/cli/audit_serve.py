@@ -15,7 +15,7 @@ class AuditServe(ServiceCommand):
 
     The options are in [audit] and [kafka]. With tenant in [audit] it sends a metric of Monasca, over which
     `monasca-common init` defines an alarm. For example:
-    monasca-common audit serve --config-file monasca.conf
+    monasca-common audit serve --config-file /etc/monasca/monitoring.conf
     """
 
     extra = "monitoring"

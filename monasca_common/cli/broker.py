@@ -27,6 +27,8 @@ class BrokerStart(MonascaCommand):
 
     It needs Java 17 or newer. Kafka's jars (44 MB) are fetched the first time and kept in the user's cache.
     Clients connect on the loopback address only. Topics are created when they are first used. Not for production.
+    For example, three nodes whose data stay:
+    monasca-common broker start --nodes 3 --data-dir /tmp/kafka
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

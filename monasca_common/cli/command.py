@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -27,13 +28,29 @@ NOTHING_FOUND = 3
 PARTLY_DONE = 4
 TERMINATED = 143
 
+_PROGRAM = "monasca-common "
+_EXAMPLE_OR_PARAGRAPH = re.compile(rf"\n\n|\n(?={_PROGRAM})")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class _Help(argparse.HelpFormatter):
+    """The description of a command as in its docstring: paragraphs, and each example on a line of its own."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = _EXAMPLE_OR_PARAGRAPH.split(text)
+        filled = super()._fill_text
+        return "\n".join(part if part.startswith(_PROGRAM) else filled(part, width, indent) for part in parts)
 
 
 class MonascaCommand(Command):
     """``extra``: the extra of this package that installs what the command imports."""
 
     extra: ClassVar[str] = ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.formatter_class = _Help
+        return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """The exit status; 1, and the extra's name on standard error, where something is not installed."""

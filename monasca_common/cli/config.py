@@ -66,7 +66,8 @@ class Findings:
 class ConfigCheck(MonascaCommand):
     """Say what configuration files lack for each service, and what it would refuse; nothing is connected to.
 
-    The exit status is 0 where each service would start, as far as its files go.
+    The exit status is 0 where each service would start, as far as its files go. For example:
+    monasca-common config check --config-file /etc/monasca/persister.conf --service persister
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

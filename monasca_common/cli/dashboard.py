@@ -34,7 +34,8 @@ class Dashboard(ServiceCommand):
     load, and metrics.
 
     It listens where [dashboard] host and port say, and only reads. A stop ends with status 0; a configuration that
-    cannot work, or is not safe, ends with 1.
+    cannot work, or is not safe, ends with 1. For example:
+    monasca-common dashboard --config-file /etc/monasca/dashboard.conf
     """
 
     extra = "dashboard"
@@ -72,7 +73,11 @@ class Dashboard(ServiceCommand):
 
 class DashboardPassword(MonascaCommand):
     """Print the line of a user for [dashboard] password_file. The password is read from the terminal, or from standard
-    input; it is not kept, and not in the line."""
+    input; it is not kept, and not in the line.
+
+    For example:
+    monasca-common dashboard password --user operator
+    """
 
     extra = "dashboard"
 

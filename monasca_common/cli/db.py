@@ -52,6 +52,8 @@ class DbUpgrade(_DatabaseCommand):
     """Make the database's tables, or bring them to what this program needs.
 
     May be run again at any time; what is up to date is left alone. Nothing of it is done if a step fails.
+    For example:
+    monasca-common db upgrade --config-file /etc/monasca/persister.conf
     """
 
     def act(self, storage: Storage, *, as_json: bool) -> int:
@@ -100,7 +102,8 @@ def _revision(storage: Storage) -> str | None:
 class DbPrune(_DatabaseCommand):
     """Remove rows that are older than [storage] retention_days.
 
-    Services may run meanwhile. What is removed before an interruption stays removed.
+    Services may run meanwhile. What is removed before an interruption stays removed. For example:
+    monasca-common db prune --config-file /etc/monasca/persister.conf
     """
 
     def act(self, storage: Storage, *, as_json: bool) -> int:
@@ -129,7 +132,8 @@ class DbPrune(_DatabaseCommand):
 class DbStatus(_DatabaseCommand):
     """Tell the schema's revision, the size, and up to which offsets rows are stored.
 
-    The exit status is 0 where this program may run on the database, else 1.
+    The exit status is 0 where this program may run on the database, else 1. For example, for a program:
+    monasca-common db status --config-file /etc/monasca/persister.conf --json
     """
 
     def act(self, storage: Storage, *, as_json: bool) -> int:

@@ -113,6 +113,8 @@ class Init(MonascaCommand):
 
     Topics are those that services read and write, and those of their dead letters. What is there is left as it is, so
     it may be run again at any time. Databases and brokers are asked about everything before anything is made.
+    For example, after it has shown what it would make:
+    monasca-common init --service api --replication-factor 3 --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

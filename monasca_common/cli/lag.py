@@ -136,7 +136,8 @@ class LagList(_LagCommand, Lister):
     Status OK: it keeps up or catches up. WARNING: it moves, and its lag never falls. STALL: it commits the same offset
     again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. The exit status is 1
     where a group has one of the last three, or loses unread messages to retention, now or soon, as [lag] least_headroom
-    says; 2 where the brokers cannot be asked.
+    says; 2 where the brokers cannot be asked. For example, for a program:
+    monasca-common lag list --group 1_metrics -f json
     """
 
     _is_error = False
@@ -166,7 +167,11 @@ class LagList(_LagCommand, Lister):
 
 
 class LagShow(_LagCommand, Lister):
-    """Show how one consumer group keeps up in each partition. Statuses and exit status: as `lag list`."""
+    """Show how one consumer group keeps up in each partition. Statuses and exit status: as `lag list`.
+
+    For example:
+    monasca-common lag show --group 1_metrics
+    """
 
     _is_error = False
 
@@ -201,6 +206,8 @@ class LagWatch(_LagCommand):
     delete what it has not read; at first for each.
 
     Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where `lag list` would have 1 at the last look.
+    For example, for a program, once a minute:
+    monasca-common lag watch --group 1_metrics --interval 60 --json
     """
 
     _is_error = False

@@ -14,7 +14,8 @@ from monasca_common.cli.service_command import ServiceCommand
 class LagServe(ServiceCommand):
     """Look at all consumer groups again and again until SIGTERM: for Prometheus, and for the topic with the history.
 
-    The options are in [lag] and [kafka]. SIGTERM and Ctrl-C end it after the survey that is under way.
+    The options are in [lag] and [kafka]. SIGTERM and Ctrl-C end it after the survey that is under way. For example:
+    monasca-common lag serve --config-file /etc/monasca/monitoring.conf
     """
 
     extra = "monitoring"

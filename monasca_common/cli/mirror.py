@@ -44,7 +44,8 @@ class MirrorRun(ServiceCommand):
     """Copy topics from one cluster to another until SIGTERM, each message once.
 
     Keys, values, headers, ids, timestamps and partitions stay as they are. The options are in [mirror],
-    [mirror_source], [mirror_target] and [kafka]. Example: monasca-common mirror run --config-file mirror.conf
+    [mirror_source], [mirror_target] and [kafka]. For example:
+    monasca-common mirror run --config-file mirror.conf
     """
 
     extra = "mirror"
@@ -62,8 +63,8 @@ class MirrorVerify(OperatorCommand, Lister):
     sample, or the numbers that audits have counted.
 
     It changes nothing, and may run beside the mirror. The exit status is 0 where what was compared is the same, 1 where
-    something differs, 2 where it could not be compared. Examples: monasca-common mirror verify --config-file
-    mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
+    something differs, 2 where it could not be compared. For example:
+    monasca-common mirror verify --config-file mirror.conf --topic metrics --since 2026-01-31T06:00:00Z -f json
     monasca-common mirror verify --config-file mirror.conf --sample 1%
     monasca-common mirror verify --config-file mirror.conf --counts
     """

@@ -28,7 +28,8 @@ class NotificationService(ServiceCommand):
     """Tell people of changes of alarms until SIGTERM, as the definitions' actions say.
 
     The options are in [notification], [alarm_processor], [retry_engine], a group for each notifier, [alarms],
-    [database], [kafka], [kafka_notifications] and [kafka_retry_notifications].
+    [database], [kafka], [kafka_notifications] and [kafka_retry_notifications]. For example:
+    monasca-common notification --config-file /etc/monasca/notification.conf
     """
 
     extra = "notification"
@@ -44,7 +45,8 @@ class NotificationTest(MonascaCommand):
     """Send a test message, as the notification service would send one.
 
     The configuration's rules hold: the address is resolved and judged. The id is printed by which a receiver knows
-    the message.
+    the message. For example:
+    monasca-common notification test --type EMAIL --address ann@example.org
     """
 
     extra = "notification"
@@ -136,7 +138,8 @@ def _test_change() -> AlarmChange:
 class RotateKeys(MonascaCommand):
     """Encrypt the addresses of all notification methods with the first of [alarms] address_keys.
 
-    Services may run meanwhile, if they have this key too. May be run again at any time.
+    Services may run meanwhile, if they have this key too. May be run again at any time. For example:
+    monasca-common notification rotate-keys --config-file /etc/monasca/notification.conf
     """
 
     extra = "notification"

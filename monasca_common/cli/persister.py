@@ -14,7 +14,8 @@ class Persister(ServiceCommand):
     """Store what is in Kafka's topics in the database, every message once, until SIGTERM.
 
     The options are in [persister], [storage], [database], [kafka] and a group for each kind of data: [kafka_metrics],
-    [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reads them again.
+    [kafka_alarm_history], [kafka_logs], [kafka_events]. SIGHUP reads them again. For example:
+    monasca-common persister --config-file /etc/monasca/persister.conf
     """
 
     extra = "persister"

@@ -53,7 +53,11 @@ class PipelineCommand(MonascaCommand):
 
 
 class PipelineList(PipelineCommand):
-    """Name the jobs that are installed."""
+    """Name the jobs that are installed.
+
+    For example:
+    monasca-common pipeline list --json
+    """
 
     configured = False
 
@@ -75,6 +79,8 @@ class PipelineRun(PipelineCommand):
 
     The options are in [spark], [pipeline_JOB] and [kafka]. SIGTERM and Ctrl-C end it after the batch that is under
     way; whatever else ends it, the next run goes on where the database says.
+    For example, the periods of two hours again:
+    monasca-common pipeline run backfill --from 2026-01-31T06:00:00Z --to 2026-01-31T08:00:00Z
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -116,6 +122,8 @@ class PipelineSubmit(PipelineCommand):
     """Run a job by spark-submit, on the master that [spark] names.
 
     The driver runs on this machine. What `pipeline run` does beside that, and its exit status, are the same.
+    For example:
+    monasca-common pipeline submit aggregate --config-file /etc/monasca/pipeline.conf
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -147,7 +155,11 @@ class PipelineSubmit(PipelineCommand):
 
 
 class PipelineStatus(PipelineCommand):
-    """Tell whether each job runs and how far it is: its last batch, its lag, and what is yet to be published."""
+    """Tell whether each job runs and how far it is: its last batch, its lag, and what is yet to be published.
+
+    For example:
+    monasca-common pipeline status --config-file /etc/monasca/pipeline.conf
+    """
 
     def act(self, parsed_args: argparse.Namespace) -> int:
         from monasca_common.cli.pipeline_status import status_lines

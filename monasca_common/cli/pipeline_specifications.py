@@ -20,6 +20,8 @@ class SpecificationsCheck(PipelineCommand):
     """Check whether specifications are accepted, and warn of what is allowed but probably a mistake.
 
     Without files, the ones that are shipped. The exit status is 1 where a row is refused; each fault is printed.
+    For example:
+    monasca-common pipeline specifications check --pre-transforms pre.json --transforms transforms.json
     """
 
     configured = False
@@ -67,6 +69,8 @@ class SpecificationsLoad(SpecificationsCheck):
     """Put specifications into the database, in the place of all that are there.
 
     For [pipeline_aggregate] specifications = database. A job that runs goes on with those that it has read.
+    For example:
+    monasca-common pipeline specifications load --pre-transforms pre.json --transforms transforms.json
     """
 
     configured = True

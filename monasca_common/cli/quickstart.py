@@ -60,6 +60,8 @@ class Quickstart(MonascaCommand):
     averages on Spark, an alarm follows a load that is made here, a webhook on this machine is told of it, and
     everything stays up until Ctrl-C. Without Java it runs on librdkafka's in-process broker. Exit status: 0 when
     nothing was lost and nothing doubled, the alarm went from OK to ALARM and back, and the webhook was told.
+    For example, one that ends by itself:
+    monasca-common quickstart --once --seconds 30
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -58,7 +58,11 @@ class _LedgerCommand(MonascaCommand):
 
 
 class NotificationList(_LedgerCommand):
-    """List notifications of all tenants, the newest first."""
+    """List notifications of all tenants, the newest first.
+
+    For example, what has failed since a time:
+    monasca-common notification list --state failed --since 2026-01-31T06:00:00Z
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -99,7 +103,11 @@ class NotificationList(_LedgerCommand):
 
 
 class NotificationShow(_LedgerCommand):
-    """Show one notification, with each failed attempt."""
+    """Show one notification, with each failed attempt.
+
+    For example:
+    monasca-common notification show 0123456789abcdef
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -121,6 +129,8 @@ class NotificationResend(_LedgerCommand):
     """Send a notification again, now, under its id; its attempts go on.
 
     The configuration's rules for addresses hold. Its receiver may recognize it by its id, and do nothing.
+    For example:
+    monasca-common notification resend 0123456789abcdef
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

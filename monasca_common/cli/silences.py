@@ -55,7 +55,8 @@ class _SilenceCommand(MonascaCommand):
 class SilenceAdd(_SilenceCommand):
     """Notify nobody for a while of a tenant's alarms that have these dimensions.
 
-    What is silenced is recorded, and not sent.
+    What is silenced is recorded, and not sent. For example, while a host is repaired:
+    monasca-common notification silence add --tenant t1 --dimension hostname=web-1 --minutes 60 --author ann
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -88,7 +89,11 @@ class SilenceAdd(_SilenceCommand):
 
 
 class SilenceList(_SilenceCommand):
-    """List a tenant's silences, those that end last first."""
+    """List a tenant's silences, those that end last first.
+
+    For example, those that have not ended:
+    monasca-common notification silence list --tenant t1 --lasting
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -109,7 +114,11 @@ class SilenceList(_SilenceCommand):
 
 
 class SilenceRemove(_SilenceCommand):
-    """End a silence of a tenant."""
+    """End a silence of a tenant.
+
+    For example:
+    monasca-common notification silence remove --tenant t1 0123456789abcdef
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

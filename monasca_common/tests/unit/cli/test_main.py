@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.metadata
+import re
+import shlex
 import socket
 from pathlib import Path
 
@@ -21,9 +23,16 @@ class TestCommandLine(base.BaseTestCase):
         stream.seek(0)
         return stream.read()
 
-    def test_every_command_loads_and_says_what_it_does(self):
+    def test_every_command_says_what_it_does_and_gives_an_example_that_it_takes(self):
         for command in importlib.metadata.entry_points(group=COMMANDS):
-            self.assertTrue((command.load().__doc__ or "").strip(), command.name)
+            words = command.name.replace("_", " ")
+            loaded = command.load()
+            parser = loaded(None, None).get_parser(words)
+            shown = parser.format_help()
+            examples = re.findall(rf"^monasca-common {words}\b(.*)$", shown, re.MULTILINE)
+            self.assertTrue(examples, words)
+            for arguments in examples:
+                parser.parse_args(shlex.split(arguments))
 
     def test_help_names_every_option_of_broker_start(self):
         self.assertEqual(0, main(["broker", "start", "--help"]))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far long work is, as a terminal and as a file show it."""
+
+import io
+import os
+import pty
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli.progress import Shown
+
+
+class ShownTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        for name, value in (("TERM", "xterm"), ("COLUMNS", "100"), ("NO_COLOR", "1"), ("FORCE_COLOR", None)):
+            self.useFixture(fixtures.EnvironmentVariable(name, value))
+
+    def on_terminal(self, **arguments):
+        """What a terminal gets when 3 of 10 are done."""
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        with open(theirs, "w") as terminal:
+            self.show(terminal, **arguments)
+            return os.read(ours, 65_536).decode()
+
+    def show(self, stream, **arguments):
+        with fixtures.MonkeyPatch("sys.stderr", stream), Shown("metrics", **arguments) as shown:
+            shown.tell(3, 7)
+
+    def test_a_terminal_has_a_bar_with_how_much_of_how_much(self):
+        told = self.on_terminal(bounded=True, lines=False)
+        for part in ("metrics", "\u2501", "3/10"):
+            self.assertIn(part, told)
+        self.assertNotIn("done", told)
+
+    def test_work_without_an_end_has_lines_there_as_well(self):
+        self.assertIn("metrics: 3 offsets done, 7 left", self.on_terminal(bounded=False))
+
+    def test_a_file_has_lines_if_they_are_asked_for(self):
+        for lines, expected in ((True, "metrics: 3 steps done, 7 left\n"), (False, "")):
+            stream = io.StringIO()
+            self.show(stream, bounded=True, lines=lines, unit="steps")
+            self.assertEqual(expected, stream.getvalue())
