@@ -6,7 +6,7 @@ Counts are differences of offsets. Control records and compaction leave gaps in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,7 +111,7 @@ class Move:
 
 
 def describe(standing: Standing) -> dict[str, Any]:
-    """What ``--json`` prints for one partition."""
+    """What is printed of one partition, by the names of columns."""
     kept, log = standing.kept, standing.log
     return {
         "topic": standing.partition.topic,
@@ -134,30 +134,6 @@ def describe_move(move: Move) -> dict[str, Any]:
         "skipped": move.skipped,
         "read_again": move.read_again,
     }
-
-
-def standings_table(standings: Iterable[Standing]) -> str:
-    rows = [
-        (_name(each), _kept(each), *_span(each), f"{each.left:,}", each.problem or "fine")
-        for each in sorted(standings, key=lambda each: each.partition)
-    ]
-    return _table(("partition", "stored", "first", "end", "left", "state"), rows)
-
-
-def moves_table(moves: Iterable[Move]) -> str:
-    rows = [
-        (
-            _name(each.standing),
-            _kept(each.standing),
-            "none" if each.target is None else str(each.target),
-            *_span(each.standing),
-            f"{each.skipped:,}",
-            f"{each.read_again:,}",
-            each.standing.problem or "fine",
-        )
-        for each in sorted(moves, key=lambda each: each.standing.partition)
-    ]
-    return _table(("partition", "from", "to", "first", "end", "skipped", "read again", "state before"), rows)
 
 
 def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
@@ -184,30 +160,3 @@ def summary(moves: Sequence[Move], *, rows: bool) -> list[str]:
         for topic in again_made
     ]
     return lines
-
-
-def _name(standing: Standing) -> str:
-    return f"{standing.partition.topic}/{standing.partition.partition}"
-
-
-def _kept(standing: Standing) -> str:
-    return "none" if standing.kept is None else str(standing.kept.next_offset)
-
-
-def _span(standing: Standing) -> tuple[str, str]:
-    return ("-", "-") if standing.log is None else (str(standing.log.first), str(standing.log.end))
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text; numbers, which are all but the first and the last, to the right."""
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    last = len(titles) - 1
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(width) if place in (0, last) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join(padded).rstrip()
-
-    return "\n".join(map(line, [titles, *rows]))

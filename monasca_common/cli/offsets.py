@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, kept_offsets, offset_plan
@@ -35,11 +38,25 @@ class _Refused(Exception):
     """What is asked for cannot be done, or should not."""
 
 
-class _OffsetsCommand(OperatorCommand):
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a command prints: ``before``, a table of ``columns`` of the partitions, and ``after``; with ``--json`` all
+    of ``facts``. ``problem``: why the exit status is 1, which is empty where the partitions show it."""
+
+    facts: Mapping[str, Any]
+    columns: tuple[str, ...]
+    before: Sequence[str]
+    after: Sequence[str] = ()
+    status: int = 0
+    problem: str = ""
+
+
+class _OffsetsCommand(OperatorCommand, Lister):
     """A consumer group, its topics, and where its offsets are kept."""
 
     _stores_rows = False  # the group is a persister's
     _database = ""  # its URL
+    _report: _Report
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -59,27 +76,44 @@ class _OffsetsCommand(OperatorCommand):
             help="where the offsets are that count (default: the database of the configuration, if it has any of this "
             "group, else Kafka)",
         )
-        parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
+        parser.add_argument("--json", action="store_true", help="print all that is known as one line of JSON")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> int:
+    def run(self, parsed_args: argparse.Namespace) -> int:
         """0: done, or to be done without objection. 1: not, and the reason on standard error."""
         try:
-            conf = configuration.read(parsed_args)
-            section, topics = _consumer(conf, parsed_args.group)
-            admin = plugins.load_admin(conf, section)
-            self._stores_rows = section in _PERSISTER_GROUPS
-            self._database = storage_settings(conf).connection if has_database(conf) else ""
-            kept = kept_offsets.find(_storage(conf), admin, parsed_args.group, parsed_args.kept_in)
-            chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
-            return self.act(parsed_args, admin, kept, _standings(admin, kept, chosen))
+            status = super().run(parsed_args)
         except (ConfigurationError, StorageError, MessagingError, _Refused) as error:
             return self.complain(str(error))
+        if status:
+            return status
+        return self.complain(self._report.problem) if self._report.problem else self._report.status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        conf = configuration.read(parsed_args)
+        section, topics = _consumer(conf, parsed_args.group)
+        admin = plugins.load_admin(conf, section)
+        self._stores_rows = section in _PERSISTER_GROUPS
+        self._database = storage_settings(conf).connection if has_database(conf) else ""
+        kept = kept_offsets.find(_storage(conf), admin, parsed_args.group, parsed_args.kept_in)
+        chosen: dict[str, tuple[int, ...]] = dict(parsed_args.topic or [(topic, ()) for topic in topics])
+        self._report = report = self.act(parsed_args, admin, kept, _standings(admin, kept, chosen))
+        return report.columns, (tuple(each[column] for column in report.columns) for each in report.facts["partitions"])
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
-    ) -> int:
+    ) -> _Report:
         raise NotImplementedError
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
+        if parsed_args.json:
+            self.print(json.dumps(self._report.facts))
+            return 0
+        for_people = self.app.stdout if parsed_args.formatter == "table" else self.app.stderr
+        for_people.write("".join(f"{line}\n" for line in self._report.before))
+        status = super().produce_output(parsed_args, column_names, data)
+        for_people.write("".join(f"{line}\n" for line in self._report.after))
+        return status
 
 
 class OffsetsShow(_OffsetsCommand):
@@ -91,17 +125,18 @@ class OffsetsShow(_OffsetsCommand):
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
-    ) -> int:
+    ) -> _Report:
         members = _members(admin, parsed_args.group)
         copies = admin.group_offsets(parsed_args.group)
         differing = kept_offsets.differing(kept, copies)
-        if parsed_args.json:
-            partitions = [{**offset_plan.describe(each), "in_kafka": copies.get(each.partition)} for each in standings]
-            facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
-            self.print(json.dumps({**facts, "copy_differs": bool(differing)}))
-        else:
-            self.print(_head(parsed_args.group, kept, members), *differing, offset_plan.standings_table(standings))
-        return 1 if any(each.problem for each in standings) else 0
+        partitions = [{**offset_plan.describe(each), "in_kafka": copies.get(each.partition)} for each in standings]
+        facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
+        return _Report(
+            {**facts, "copy_differs": bool(differing)},
+            ("topic", "partition", "stored", "in_kafka", "first", "end", "left", "problem"),
+            before=[_head(parsed_args.group, kept, members), *differing],
+            status=int(any(each.problem for each in standings)),
+        )
 
 
 class OffsetsReset(_OffsetsCommand):
@@ -145,7 +180,7 @@ class OffsetsReset(_OffsetsCommand):
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
-    ) -> int:
+    ) -> _Report:
         there = [each for each in standings if each.log is not None]
         targets = _targets(parsed_args, admin, there)
         # What is kept of partitions that are no more would stop the first reader that comes when they are there again.
@@ -158,22 +193,22 @@ class OffsetsReset(_OffsetsCommand):
         if execute:
             ids = {each.partition: each.log.topic_id for each in there if each.log}
             kept.write({move.standing.partition: move.target for move in moves}, ids)
-        if parsed_args.json:
-            partitions = [offset_plan.describe_move(each) for each in moves]
-            facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
-            self.print(json.dumps({**facts, "copy_differs": bool(differing), "executed": execute}))
-        else:
-            text = offset_plan.summary(moves, rows=self._stores_rows) + _left_behind(kept, moves)
-            done = "Done." if execute else "Nothing was changed."
-            hint = "" if execute or members else " With --execute it would be."
-            head = (_head(parsed_args.group, kept, members), *differing)
-            self.print(*head, offset_plan.moves_table(moves), *text, f"{done}{hint}")
-        if members:
-            raise _Refused(
-                f"group {parsed_args.group!r} has {_count(members)}, and would go on from the old offsets "
-                f"({', '.join(members[:3])}): stop them first; one that died is a member until its session times out"
-            )
-        return 0
+        partitions = [offset_plan.describe_move(each) for each in moves]
+        facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
+        text = offset_plan.summary(moves, rows=self._stores_rows) + _left_behind(kept, moves)
+        done = "Done." if execute else "Nothing was changed."
+        hint = "" if execute or members else " With --execute it would be."
+        problem = (
+            f"group {parsed_args.group!r} has {_count(members)}, and would go on from the old offsets "
+            f"({', '.join(members[:3])}): stop them first; one that died is a member until its session times out"
+        )
+        return _Report(
+            {**facts, "copy_differs": bool(differing), "executed": execute},
+            ("topic", "partition", "stored", "target", "first", "end", "skipped", "read_again", "problem"),
+            before=[_head(parsed_args.group, kept, members), *differing],
+            after=[*text, f"{done}{hint}"],
+            problem=problem if members else "",
+        )
 
     def _refuse_beside_a_job(self, group: str, topics: Iterable[str]) -> None:
         """A job on Spark is no member of its group; that it runs is in the database."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common offsets``: over a SQLite file, and a cluster of which only its answers are there."""
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -9,6 +11,7 @@ import time
 from unittest import mock
 
 import fixtures
+import yaml
 from oslotest import base
 
 from monasca_common.cli.main import main
@@ -167,11 +170,11 @@ class TestReset(OffsetsCase):
         self.assertEqual((0, True, "database"), (status, told["executed"], told["kept_in"]))
         self.assertEqual({StoredOffset(_GROUP, "metrics", 0, "first", 0)}, self.stored())
         self.assertEqual([(_GROUP, {_FIRST: 0})], self.cluster.altered)
-        self.assertEqual((0, "fine"), self.states())
+        self.assertEqual((0, [""]), self.states())
 
     def states(self):
-        status, out, _ = self.run_command("show")
-        return status, out.splitlines()[-1].split()[-1]
+        status, out, _ = self.run_command("show", "-f", "json")
+        return status, [each["problem"] for each in json.loads(out)]
 
     def test_some_partitions_of_a_topic_that_was_made_again_leave_the_others_to_be_looked_at(self):
         self.store(_FIRST, _SECOND, topic_id="former")
@@ -364,6 +367,26 @@ class TestUsage(OffsetsCase):
         self.cluster.log[_SECOND] = (60, 100)
         status, told = self.run_json("show")
         self.assertEqual((1, ["", "10 deleted unread"]), (status, [each["problem"] for each in told["partitions"]]))
+
+    def test_the_partitions_are_a_table_that_programs_have_in_the_format_of_their_choice(self):
+        self.store(_FIRST)
+        self.cluster.committed = {_FIRST: 50}
+        shown = {"topic": "metrics", "partition": 0, "stored": 50, "first": 0, "end": 100, "problem": ""}
+        moved = {**shown, "target": 100, "skipped": 50, "read_again": 0}
+        for words, expected in (
+            (("show",), {**shown, "in_kafka": 50, "left": 50}),
+            (("reset", "--to-latest"), moved),
+        ):
+            for name, parse in (("json", json.loads), ("yaml", yaml.safe_load)):
+                status, out, err = self.run_command(*words, "--topic", "metrics:0", "-f", name)
+                self.assertEqual((0, [expected]), (status, parse(out)))
+                self.assertIn("kept in the database", err)
+            _, out, _ = self.run_command(*words, "--topic", "metrics:0", "-f", "csv")
+            as_text = {column: str(value) for column, value in expected.items()}
+            self.assertEqual([as_text], list(csv.DictReader(io.StringIO(out))))
+        _, out, _ = self.run_command("reset", "--to-latest")
+        before, after = out.index("Group persister"), out.index("Nothing was changed")
+        self.assertTrue(before < out.index("| metrics |") < after, out)
 
     def test_what_is_not_there_is_named(self):
         for arguments, group, named in (
