@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     ElectionType,
     IsolationLevel,
@@ -465,7 +466,15 @@ class Admin:
             isolation_level=isolation,
         )
         answer = self._all(futures, timeout)
-        return {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
+        offsets = {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
+        # The client asks whom it believes to lead. Of one that has died it has no answer, and calls that no error; and
+        # it goes on to believe so until it hears of the new leader.
+        unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
+        if unknown:
+            with contextlib.suppress(TransportError):
+                self._metadata(timeout=1.0)
+            raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader has not told its offset")
+        return offsets
 
     def _metadata(self, *, timeout: float, **arguments: Any) -> Any:
         """Asked on a thread of its own, because the client's call hears no signal: Ctrl-C would wait for its end."""

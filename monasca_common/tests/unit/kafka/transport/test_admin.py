@@ -2,9 +2,11 @@
 import concurrent.futures
 import itertools
 from types import SimpleNamespace
+from unittest import mock
 
 import fixtures
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from oslotest import base
 
 from monasca_common.kafka.errors import AuthenticationError, RetriableError, TransportError
@@ -178,6 +180,32 @@ class ManyGroupsTest(base.BaseTestCase):
     def test_fifty_groups_are_asked_for_their_members_before_an_answer_is_waited_for(self):
         found = self.admin.assigned_partitions(self.groups, timeout=-1)
         self.assertEqual({group: {TopicPartition("t", 0)} for group in self.groups}, found)
+
+
+class OffsetsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.admin = Admin({})
+        self.admin._client = self.client = mock.Mock()
+
+    def ends(self, *offsets):
+        """What an administrator makes of this answer of the client, an offset of each partition of ``t``."""
+        self.client.list_offsets.return_value = {
+            ClientTopicPartition("t", number): answered(SimpleNamespace(offset=offset))
+            for number, offset in enumerate(offsets)
+        }
+        return self.admin.end_offsets([TopicPartition("t", number) for number in range(len(offsets))])
+
+    def test_offsets_are_those_of_the_answer(self):
+        self.assertEqual({TopicPartition("t", 0): 7, TopicPartition("t", 1): 0}, self.ends(7, 0))
+        self.client.list_topics.assert_not_called()
+
+    def test_no_answer_of_a_leader_is_an_error_that_passes_as_the_next_leader_is_looked_for(self):
+        for refresh in (None, KafkaException(KafkaError(KafkaError._TRANSPORT))):
+            self.client.list_topics.side_effect = refresh
+            error = self.assertRaises(RetriableError, self.ends, 7, OFFSET_INVALID)
+            self.assertIn("t/1: its leader has not told its offset", str(error))
+        self.assertEqual(2, self.client.list_topics.call_count)
 
 
 class CreateTopicTest(base.BaseTestCase):
