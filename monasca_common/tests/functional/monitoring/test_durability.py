@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classic loss on a real Kafka: two copies, one behind, an unclean election; and the check that names it before."""
+"""The check of durability on a real Kafka with each fault, and the loss that it names before: two copies, one behind,
+an unclean election."""
 
 import json
+import time
+import types
+import uuid
 
 import confluent_kafka
 import fixtures
+from confluent_kafka.admin import AdminClient
 from oslotest import base
 
 from monasca_common.cli import main
-from monasca_common.devbroker.fixtures import KafkaClusterFixture
-from monasca_common.kafka.errors import TransportError
+from monasca_common.devbroker.fixtures import SharedKafkaCluster
+from monasca_common.devbroker.ports import HOST
+from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 _MESSAGES = 50
-_LAG_MS = 1500  # after which a replica counts as behind
+_SETTINGS = types.MappingProxyType({"replica.lag.time.max.ms": "1500"})  # after which a replica counts as behind
+_HOUR_MS = 3_600_000
 _UNSAFE = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 
 
 class TestDurabilityCheck(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.fixture = self.useFixture(KafkaClusterFixture(3, config={"replica.lag.time.max.ms": str(_LAG_MS)}))
+        self.fixture = self.useFixture(SharedKafkaCluster(3, config=_SETTINGS))
         self.cluster = self.fixture.cluster
         self.admin = self.cluster.admin
+        self.group = f"reads-{uuid.uuid4().hex[:12]}"
 
     def check(self, *arguments):
         """The exit status, and the findings of each topic."""
@@ -38,40 +46,89 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
     def test_what_would_lose_acknowledged_messages_is_named_before_it_does(self):
         safe = self.fixture.topic(replication_factor=3)
         unsafe = self.fixture.topic(replication_factor=2, config=_UNSAFE)
-        status, found = self.check("--topic", safe)
-        self.assertEqual((0, set()), (status, found))
-        status, found = self.check("--topic", safe, "--topic", unsafe)
-        self.assertEqual((1, {(unsafe, "leader_alone"), (unsafe, "unclean_election")}), (status, found))
+        self.wait_for(0, set(), safe, "__transaction_state")
+        copies = [each["transaction.state.log.replication.factor"] for each in self.admin.broker_configs().values()]
+        self.assertEqual(["3", "3", "3"], copies)
+        unsafely = {(unsafe, "leader_alone"), (unsafe, "unclean_election")}
+        self.wait_for(1, unsafely, safe, unsafe)
+        self.read_up_to(_MESSAGES, unsafe)  # now, because half of the cluster is down when they are there
         self.lose_messages_of(unsafe)
+        self.wait_for(1, unsafely | {(unsafe, "under_replicated"), (unsafe, "truncated")}, unsafe)
+
+    def test_each_fault_is_named_by_its_rule(self):
+        sound = self.fixture.topic(replication_factor=3)
+        single = self.fixture.topic(3, replication_factor=1)
+        pair = self.fixture.topic(3, replication_factor=2)
+        strict = self.fixture.topic(3, replication_factor=2, config={"min.insync.replicas": "3"})
+        late = self.fixture.topic(replication_factor=3, config={"retention.ms": str(_HOUR_MS)})
+        shortened = self.fixture.topic(replication_factor=3)
+        self.produce(late, timestamp=round(time.time() * 1000) - _HOUR_MS * 5 // 6)
+        self.produce(shortened)
+        self.read_up_to(0, late, shortened)
+        self.admin.delete_records({TopicPartition(shortened, 0): 3})
+        topics = (sound, single, pair, strict, late, shortened)
+        found = {
+            (single, "one_copy"),
+            (pair, "no_spare_copy"),
+            (strict, "never_writable"),
+            (late, "retention_near"),
+            (shortened, "deleted_unread"),
+        }
+        self.wait_for(1, found, *topics)
+        self.cluster.nodes[0].terminate()
+        found |= {(single, "offline"), (pair, "writes_refused"), (strict, "writes_refused")}
+        found |= {(topic, "under_replicated") for topic in (sound, late, shortened)}
+        self.wait_for(1, found, *topics)
+
+    def wait_for(self, status, findings, *topics):
+        """Until the check has these, because brokers hear of a change one after the other."""
+        given = [word for topic in topics for word in ("--topic", topic)]
+        seen = []
+
+        def is_found():
+            seen[:] = self.check(*given)
+            return seen == [status, findings]
+
+        self.wait_until(is_found, lambda: f"{findings}, but {seen}")
+
+    def read_up_to(self, offset, *topics):
+        """What a group has committed, of whose members none is left."""
+        self.admin.alter_group_offsets(self.group, {TopicPartition(topic, 0): offset for topic in topics})
 
     def lose_messages_of(self, topic):
         """They are acknowledged while the follower is behind; then the leader dies, and the follower leads."""
         described = self.admin.describe_topic(topic)
         (leader,) = described.leaders
         (follower,) = set(described.replicas[0]) - {leader}
-        nodes = {node.id: node for node in self.cluster.nodes}
-        nodes[follower].freeze()
-        self.wait_until(lambda: self.seen(topic, "in_sync") == (leader,), "the follower fell behind")
+        leading, following = self.cluster.node(leader), self.cluster.node(follower)
+        following.freeze()
+        self.wait_until(lambda: self.partition_at(leading, topic).isrs == [leader], "the follower fell behind")
         self.produce(topic)
-        nodes[leader].kill()
-        nodes[follower].thaw()
-        self.wait_until(lambda: self.seen(topic, "leaders") == follower, "the replica that was behind leads")
-        partition = TopicPartition(topic, 0)
-        self.assertEqual({partition: 0}, self.admin.end_offsets([partition]))
+        leading.kill()
+        following.thaw()
+        self.wait_until(lambda: self.partition_at(following, topic).leader == follower, "the one behind leads")
+        self.wait_until(lambda: self.end(topic) == 0, "its log has none of them")
 
-    def produce(self, topic):
+    def produce(self, topic, **options):
         """All of them are acknowledged."""
         acknowledged = []
-        options = {**self.cluster.direct_options(), "acks": "all", "enable.idempotence": True, "log_level": 0}
-        producer = confluent_kafka.Producer(options)
+        settings = {**self.cluster.direct_options(), "acks": "all", "enable.idempotence": True, "log_level": 0}
+        producer = confluent_kafka.Producer(settings)
         for number in range(_MESSAGES):
-            producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: acknowledged.append(error))
+            producer.produce(topic, b"%d" % number, on_delivery=lambda error, _: acknowledged.append(error), **options)
         self.assertEqual(0, producer.flush(PATIENCE_SECONDS))
         self.assertEqual([None] * _MESSAGES, acknowledged)
 
-    def seen(self, topic, what):
-        """Of its only partition; ``None`` while the node that is asked is the one that is frozen, or killed."""
+    def end(self, topic):
+        """``None`` while nobody knows who leads."""
+        partition = TopicPartition(topic, 0)
         try:
-            return getattr(self.admin.describe_topic(topic, timeout=1.0), what)[0]
-        except TransportError:
+            return self.admin.end_offsets([partition], timeout=1.0)[partition]
+        except RetriableError:
             return None
+
+    def partition_at(self, node, topic):
+        """The only partition of a topic as this node knows it: others may be frozen, or killed."""
+        address = {"bootstrap.servers": f"{HOST}:{node.ports.internal}"}
+        client = AdminClient({**self.cluster.direct_options(), **address, "log_level": 0})
+        return client.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions[0]
