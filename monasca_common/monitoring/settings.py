@@ -149,8 +149,9 @@ class StartCheckSettings:
             "warn": "what could lose messages is logged in one line, and the service starts",
             "refuse": "a service does not start while messages could be lost, or while that is not known",
         },
-        help="What `monasca-common api`, `persister`, `notification`, `pipeline run` and `lag serve` do at their start "
-        "about topics of theirs that could lose messages; `monasca-common durability check` shows all of that.",
+        help="What `monasca-common api`, `persister`, `notification`, `pipeline run`, `lag serve`, `audit serve`, "
+        "`audit count`, `dashboard` and `mirror run` do at their start about topics of theirs that could lose "
+        "messages; `monasca-common durability check` shows all of that.",
     )
 
 

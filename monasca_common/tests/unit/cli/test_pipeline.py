@@ -2,12 +2,14 @@
 """``monasca-common pipeline``: what can be told before Spark is started."""
 
 import json
+from unittest import mock
 
 import fixtures
 from testtools.matchers import Contains, StartsWith
 
 from monasca_common.cli.main import main
 from monasca_common.cli.pipeline_status import status_lines
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
 from monasca_common.pipeline.jobs.job import Job, JobProgress
@@ -54,6 +56,17 @@ class PipelineCommandTest(ConfigurationTestCase):
         self.assertThat(out, Contains("\naggregate  ") if not out.startswith("aggregate") else StartsWith("aggregate"))
         named = json.loads(self.command("list", "--json", text=None)[1])
         self.assertLessEqual({"aggregate", "backfill"}, set(named))
+
+    def test_it_is_checked_before_a_job_runs_whether_its_topics_could_lose_messages(self):
+        job = mock.Mock()
+        checked = mock.Mock(side_effect=ConfigurationError("topic metrics: there is one copy"))
+        with (
+            mock.patch("monasca_common.pipeline.jobs.job.load_job", lambda *_: job),
+            mock.patch("monasca_common.cli.pipeline.check_at_start", checked),
+        ):
+            self.assert_refused("run", "aggregate", says="topic metrics: there is one copy")
+        self.assertEqual("pipeline", checked.call_args.args[0])
+        job.run.assert_not_called()
 
     def test_an_unknown_job_is_told_with_those_that_are_known(self):
         for verb in ("run", "submit"):
