@@ -58,12 +58,6 @@ bootstrap_servers = {self.servers}
 [audit]
 enabled = true
 folder = {folder}
-status_port = 0
-[lag]
-status_port = 0
-interval_seconds = 1
-[monitoring]
-durability_check = off
 {text}"""
         self.config = self.create_tempfiles([("every", given)], ".conf")[0]
 
