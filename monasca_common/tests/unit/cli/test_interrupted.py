@@ -11,6 +11,22 @@ import fixtures
 
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
+_COMMANDS = (
+    *("topic list", "topic show x", "topic sample x", "topic create x --partitions 1"),
+    *("lag list", "lag show --group g"),
+    *("offsets show --group g --topic x", "offsets reset --group g --topic x --to-latest --execute"),
+    *("durability check", "balance", "mirror verify"),
+)
+_CONFIGURATION = """\
+[kafka]
+bootstrap_servers = {servers}
+[mirror]
+topics = x
+[mirror_source]
+bootstrap_servers = {servers}
+[mirror_target]
+bootstrap_servers = {servers},127.0.0.1:1
+"""
 _ASKED = "monasca_common.kafka.transport.admin.Admin.partition_counts"
 
 
@@ -28,7 +44,7 @@ class InterruptedTest(CommandCase):
     def interrupted(self, line, signum):
         """Its exit status, and whether it complains; the signal comes as it has reached its broker."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            text = f"[kafka]\nbootstrap_servers = 127.0.0.1:{listener.getsockname()[1]}\n"
+            text = _CONFIGURATION.format(servers=f"127.0.0.1:{listener.getsockname()[1]}")
 
             def interrupt():
                 with listener.accept()[0]:
@@ -45,7 +61,7 @@ class InterruptedTest(CommandCase):
 
     def test_ctrl_c_and_sigterm_end_them_at_once(self):
         before = signal.getsignal(signal.SIGTERM)
-        for line in ("topic list", "lag list", "durability check", "balance", "offsets show --group g --topic x"):
+        for line in _COMMANDS:
             for signum, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
                 self.assertEqual((status, False), self.interrupted(line, signum), line)
         for line in ("topic tail x", "lag watch", "audit watch"):
