@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common durability check`` on a cluster of which only its answers are there."""
 
+import csv
+import io
 import json
+
+import yaml
 
 from monasca_common.cli import durability
 from monasca_common.kafka import TopicPartition, plugins
@@ -143,6 +147,12 @@ class DurabilityCheckTest(CommandCase):
             self.cluster.state = state
             self.assertEqual((status, [("metrics", rule) for rule in rules]), self.found())
             self.assertTrue(not rules or "group slow " in self.told)
+
+    def test_each_format_has_the_findings(self):
+        self.cluster.least = "1"
+        for name, parse in (("yaml", yaml.safe_load), ("csv", lambda out: list(csv.DictReader(io.StringIO(out))))):
+            status, out, _ = self.run_command("-f", name)
+            self.assertEqual((1, ["leader_alone"]), (status, [row["rule"] for row in parse(out)]))
 
     def test_it_says_how_far_it_is(self):
         _, _, err = self.run_command("--progress")

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common topic`` and ``balance``: over a broker in memory, and an administrator of it."""
 
+import csv
+import io
 import json
+
+import yaml
 
 from monasca_common.cli import topic as topic_commands
 from monasca_common.cli import topic_messages
@@ -133,6 +137,15 @@ class TopicCase(CommandCase):
 
 
 class ListTest(TopicCase):
+    def test_each_format_has_the_same_rows(self):
+        self.fill(3)
+        for words in (("list",), ("show", "metrics")):
+            _, rows = self.rows(*words)
+            self.assertEqual(rows, yaml.safe_load(self.run_command(*words, "-f", "yaml")[1]))
+            _, out, _ = self.run_command(*words, "-f", "csv")
+            as_text = [{column: str(value) for column, value in row.items()} for row in rows]
+            self.assertEqual(as_text, list(csv.DictReader(io.StringIO(out))))
+
     def test_a_thousand_topics_take_as_many_requests_as_one(self):
         for number in range(1000):
             self.kafka.broker.create_topic(f"many-{number}", 3)
