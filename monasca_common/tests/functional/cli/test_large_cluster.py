@@ -98,6 +98,10 @@ class TestAThousandTopics(LargeCase):
             rows = self.rows("topic", "list", "--name", "many-*")
         self.assertEqual((NAMES, {1}, {"fine"}), tuple(_columns(rows, "topic", "messages", "state")))
         self.assertEqual([1], [row["messages"] for row in self.rows("topic", "show", NAMES[500])])
+        new = f"new-{self.own}"
+        self.addCleanup(self.admin.delete_topic, new)
+        status, out, err = self.run_command("topic", "create", new, "--partitions", "1", "--replication-factor", "1")
+        self.assertEqual((0, f"{new}: created\n"), (status, out), err)
         for words in (("tail", NAMES[500], "--from-beginning", "--no-follow"), ("sample", NAMES[501])):
             with self.few_requests():
                 status, out, _ = self.run_command("topic", *words, "--json")
