@@ -56,7 +56,7 @@ class DeadLetterFigures:
     unread: int = 0
 
 
-class _Reading:
+class _KnownLetters:
     """What is known of one topic, up to ``read_to``. ``spans``: from where the group stands to the end, when it was
     looked at last."""
 
@@ -93,7 +93,7 @@ class DeadLetterGatherer:
         self._admin = admin
         self._reader = LogReader(connection, most_seconds=timeout_seconds)
         self._names = frozenset(names)
-        self._known: dict[str, _Reading] = {}
+        self._known: dict[str, _KnownLetters] = {}
 
     def __call__(self, _now_ms: int) -> tuple[DeadLetterFigures, ...]:
         counts = self._admin.partition_counts()
@@ -109,7 +109,7 @@ class DeadLetterGatherer:
     def _look(self, topic: str, spans: _Spans) -> DeadLetterFigures:
         known = self._known.get(topic)
         if known is None or not known.goes_on_to(spans):
-            known = self._known[topic] = _Reading(topic)
+            known = self._known[topic] = _KnownLetters(topic)
         if known.spans != spans or known.figures.unread:
             self._read_on(known, spans)
             reasons = reasons_of(self._first_letters(known)) if known.notes.waiting() else ()
@@ -118,7 +118,7 @@ class DeadLetterGatherer:
             known.spans = spans
         return known.figures
 
-    def _read_on(self, known: _Reading, spans: _Spans) -> None:
+    def _read_on(self, known: _KnownLetters, spans: _Spans) -> None:
         """Raises `RetriableError` where it does not come in time."""
         starts, ends = known.next_portion(spans)
         for partition, (start, _) in spans.items():
@@ -127,7 +127,7 @@ class DeadLetterGatherer:
             known.notes.read(message)
         known.read_to = ends
 
-    def _first_letters(self, known: _Reading) -> list[Letter]:
+    def _first_letters(self, known: _KnownLetters) -> list[Letter]:
         """The first of those that wait. Raises `RetriableError` where they do not come in time."""
         starts = {}
         for partition in known.read_to:
