@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -30,6 +31,7 @@ TERMINATED = 143
 
 _PROGRAM = "monasca-common "
 _EXAMPLE_OR_PARAGRAPH = re.compile(rf"\n\n|\n(?={_PROGRAM})")
+_AGAIN_SECONDS = 0.05
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -80,7 +82,7 @@ class OperatorCommand(MonascaCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """143 after SIGTERM; Ctrl-C is 130 of the program."""
         try:
-            with _interrupted_by_sigterm(), _interrupts_as_they_are():
+            with _interrupted_by_sigterm(), _no_signal_lost(), _interrupts_as_they_are():
                 return super().run(parsed_args)
         except _Terminated:
             return TERMINATED
@@ -135,6 +137,31 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _no_signal_lost() -> Iterator[None]:
+    """Python discards what the handler of a signal raises within a destructor, or a callback of a weak reference: the
+    signal is sent again."""
+    again: list[threading.Timer] = []
+
+    def on_discarded(discarded: sys.UnraisableHookArgs) -> None:
+        if not isinstance(discarded.exc_value, KeyboardInterrupt):
+            before(discarded)
+            return
+        signum = signal.SIGTERM if isinstance(discarded.exc_value, _Terminated) else signal.SIGINT
+        # To the main thread, which it is to wake up.
+        again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signum)))
+        again[-1].start()
+
+    main = threading.main_thread().ident
+    before, sys.unraisablehook = sys.unraisablehook, on_discarded
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in again:
+            timer.cancel()
 
 
 @contextlib.contextmanager

@@ -31,8 +31,8 @@ from monasca_common.kafka.errors import ConfigurationError, MessagingError, Tran
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.monitoring.audit.reporter import audited_source
 from monasca_common.monitoring.audit.settings import AuditSettings, audit_settings
+from monasca_common.monitoring.settings import DLQ_GROUP
 
-_GROUP_ID = "monasca-dlq-replay"
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _WITH_TRANSACTIONS = "kafka"
 
@@ -110,7 +110,7 @@ class DeadLetterCommand(OperatorCommand):
         )
         parser.add_argument(
             "--group",
-            default=_GROUP_ID,
+            default=DLQ_GROUP,
             metavar="G",
             help="the consumer group that remembers which letters were dealt with (default: %(default)s)",
         )

@@ -15,8 +15,8 @@ from oslo_config import cfg
 from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand
 from monasca_common.cli.kept_offsets import position_reader
-from monasca_common.kafka import Admin, plugins
-from monasca_common.kafka.config import connection_settings, unchecked_producer_options
+from monasca_common.kafka import Admin
+from monasca_common.kafka.config import unchecked_producer_options
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.monitoring.durability import (
     INTERNAL_TOPICS,
@@ -80,9 +80,9 @@ class DurabilityCheck(ClusterCommand, Lister):
 
     def _steps(self, parsed_args: argparse.Namespace) -> Iterator[Iterable[Finding]]:
         """What each step finds."""
-        conf, section, wanted = self.read(parsed_args), parsed_args.section, parsed_args.topic
+        conf, wanted = self.read(parsed_args), parsed_args.topic
         yield producer_findings(unchecked_producer_options(conf))
-        admin, connection = plugins.load_admin(conf, section), connection_settings(conf, section)
+        admin, connection = self.cluster(parsed_args)
         there = admin.partition_counts()
         to_come = [each for each in INTERNAL_TOPICS if each.name not in there and each.name in (wanted or [each.name])]
         topics = topic_durability(admin, _chosen(wanted, there, to_come))

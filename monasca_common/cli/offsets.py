@@ -39,7 +39,7 @@ class _Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class _OffsetsTable:
     """What a command prints: ``before``, a table of ``columns`` of the partitions, and ``after``; with ``--json`` all
     of ``facts``. ``problem``: why the exit status is 1, which is empty where the partitions show it."""
 
@@ -56,7 +56,7 @@ class _OffsetsCommand(OperatorCommand, Lister):
 
     _stores_rows = False  # the group is a persister's
     _database = ""  # its URL
-    _report: _Report
+    _report: _OffsetsTable
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -102,7 +102,7 @@ class _OffsetsCommand(OperatorCommand, Lister):
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
-    ) -> _Report:
+    ) -> _OffsetsTable:
         raise NotImplementedError
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Any, data: Any) -> int:
@@ -125,13 +125,13 @@ class OffsetsShow(_OffsetsCommand):
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
-    ) -> _Report:
+    ) -> _OffsetsTable:
         members = _members(admin, parsed_args.group)
         copies = admin.group_offsets(parsed_args.group)
         differing = kept_offsets.differing(kept, copies)
         partitions = [{**offset_plan.describe(each), "in_kafka": copies.get(each.partition)} for each in standings]
         facts = {"group": parsed_args.group, "kept_in": kept.place, "members": members, "partitions": partitions}
-        return _Report(
+        return _OffsetsTable(
             {**facts, "copy_differs": bool(differing)},
             ("topic", "partition", "stored", "in_kafka", "first", "end", "left", "problem"),
             before=[_head(parsed_args.group, kept, members), *differing],
@@ -180,7 +180,7 @@ class OffsetsReset(_OffsetsCommand):
 
     def act(
         self, parsed_args: argparse.Namespace, admin: Admin, kept: KeptOffsets, standings: Sequence[Standing]
-    ) -> _Report:
+    ) -> _OffsetsTable:
         there = [each for each in standings if each.log is not None]
         targets = _targets(parsed_args, admin, there)
         # What is kept of partitions that are no more would stop the first reader that comes when they are there again.
@@ -202,7 +202,7 @@ class OffsetsReset(_OffsetsCommand):
             f"group {parsed_args.group!r} has {_count(members)}, and would go on from the old offsets "
             f"({', '.join(members[:3])}): stop them first; one that died is a member until its session times out"
         )
-        return _Report(
+        return _OffsetsTable(
             {**facts, "copy_differs": bool(differing), "executed": execute},
             ("topic", "partition", "stored", "target", "first", "end", "skipped", "read_again", "problem"),
             before=[_head(parsed_args.group, kept, members), *differing],

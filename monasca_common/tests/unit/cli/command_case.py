@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a command in this process, on a configuration of its own."""
 
+import signal
+
 import fixtures
 
 from monasca_common.cli.main import main
@@ -15,19 +17,23 @@ class CommandCase(ConfigurationTestCase):
 
     def setUp(self):
         super().setUp()
+        # A command that is a service handles signals for good; and who runs the tests in the background ignores Ctrl-C.
+        for signum, handler in ((signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+            self.addCleanup(signal.signal, signum, signal.signal(signum, handler))
         self.out = self.useFixture(fixtures.StringStream("stdout")).stream
         self.err = self.useFixture(fixtures.StringStream("stderr")).stream
         self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
         self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
 
-    def run_command(self, *arguments, text=None):
+    def run_command(self, *arguments, text=None, has_file=True):
         """The exit status, standard output and standard error of this call."""
         for stream in (self.out, self.err):
             stream.seek(0)
             stream.truncate()
         path = self.path_of(self.configuration if text is None else text)
+        configuration = ("--config-file", path) if has_file else ()
         try:
-            status = main([*self.command, *arguments, "--config-file", path])
+            status = main([*self.command, *arguments, *configuration])
         except SystemExit as refused:
             status = refused.code
         told = []

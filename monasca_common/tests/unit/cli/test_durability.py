@@ -160,11 +160,11 @@ class DurabilityCheckTest(CommandCase):
 
 
 def _state(*, first, end, unread_for_ms=None, retention_ms=None):
-    """Of a group that has committed offset 5 some seconds ago."""
+    """Of a group that has committed offset 5 some seconds ago, and reads nothing."""
 
     def state(now_ms):
         since_ms = None if unread_for_ms is None else now_ms - unread_for_ms
-        commits = (Commit(now_ms - 20_000, 4, 5), Commit(now_ms - 10_000, 5, 5))
+        commits = (Commit(now_ms - 20_000, 5, 5), Commit(now_ms - 10_000, 5, 5))
         return PartitionState(first, end, commits, unread_since_ms=since_ms, retention_ms=retention_ms)
 
     return state

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import threading
+import time
+import weakref
 
 import fixtures
 
@@ -27,6 +29,7 @@ bootstrap_servers = {servers}
 [mirror_target]
 bootstrap_servers = {servers},127.0.0.1:1
 """
+_FAR_SECONDS = 30.0
 _ASKED = "monasca_common.kafka.transport.admin.Admin.partition_counts"
 
 
@@ -36,6 +39,15 @@ def _returned(signum, *_, **__):
         signal.raise_signal(signum)
     except KeyboardInterrupt as interrupt:
         raise SystemError("returned a result with an exception set") from interrupt
+
+
+def _discarded(signum, *_, **__):
+    """The signal comes within a callback of a weak reference, where Python discards what its handler raises."""
+    dies = threading.Event()
+    called = weakref.ref(dies, lambda _: signal.raise_signal(signum))
+    del dies
+    threading.Event().wait(_FAR_SECONDS)
+    return {"called": called}
 
 
 class InterruptedTest(CommandCase):
@@ -74,6 +86,14 @@ class InterruptedTest(CommandCase):
             with fixtures.MonkeyPatch(_ASKED, functools.partial(_returned, signum)):
                 self.assertEqual((status, ""), self.run_command("topic", "list", text=text)[:2])
                 self.assertEqual((0, ""), self.run_command("topic", "tail", "x", text=text)[:2])
+
+    def test_a_signal_that_comes_where_python_discards_what_its_handler_raises_is_not_lost(self):
+        text = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n"
+        for signum, status in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            with fixtures.MonkeyPatch(_ASKED, functools.partial(_discarded, signum)):
+                began = time.monotonic()
+                self.assertEqual((status, ""), self.run_command("topic", "list", text=text)[:2])
+                self.assertLess(time.monotonic() - began, _FAR_SECONDS)
 
     def test_commands_of_dead_letters_end_as_the_others_do(self):
         asked = "monasca_common.kafka.KafkaConsumer.partition_count"

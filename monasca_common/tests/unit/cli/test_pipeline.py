@@ -7,54 +7,33 @@ from unittest import mock
 import fixtures
 from testtools.matchers import Contains, StartsWith
 
-from monasca_common.cli.main import main
 from monasca_common.cli.pipeline_status import status_lines
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.jobs.activity import JobState, LastBatch
 from monasca_common.pipeline.jobs.job import Job, JobProgress
 from monasca_common.pipeline.status import JobStatus, PartitionStatus
-from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+from monasca_common.tests.unit.cli.command_case import CommandCase
 
 KAFKA = "[kafka]\nbootstrap_servers = 127.0.0.1:1\n[database]\nconnection = sqlite:////nowhere/x.sqlite\n"
 
 
-class PipelineCommandTest(ConfigurationTestCase):
-    def setUp(self):
-        super().setUp()
-        self.out = self.useFixture(fixtures.StringStream("stdout")).stream
-        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
-        self.useFixture(fixtures.MonkeyPatch("sys.stdout", self.out))
-        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
-
-    def command(self, *arguments, text=KAFKA):
-        """Exit status, standard output and standard error."""
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            stream.truncate()
-        configuration = () if text is None else ("--config-file", self.path_of(text))
-        try:
-            status = main(["pipeline", *arguments, *configuration])
-        except SystemExit as refused:
-            status = refused.code
-        told = []
-        for stream in (self.out, self.err):
-            stream.seek(0)
-            told.append(stream.read())
-        return status, *told
+class PipelineCommandTest(CommandCase):
+    command = ("pipeline",)
+    configuration = KAFKA
 
     def assert_refused(self, *arguments, says, text=KAFKA):
-        status, out, err = self.command(*arguments, text=text)
+        status, out, err = self.run_command(*arguments, text=text)
         self.assertEqual((1, ""), (status, out))
         last = err.splitlines()[-1]  # after what was logged
         self.assertThat(last, StartsWith(f"monasca-common pipeline {arguments[0]}: "))
         self.assertThat(last, Contains(says))
 
     def test_list_names_the_jobs_each_with_a_line(self):
-        status, out, _ = self.command("list", text=None)
+        status, out, _ = self.run_command("list", has_file=False)
         self.assertEqual(0, status)
         self.assertThat(out, Contains("\naggregate  ") if not out.startswith("aggregate") else StartsWith("aggregate"))
-        named = json.loads(self.command("list", "--json", text=None)[1])
+        named = json.loads(self.run_command("list", "--json", has_file=False)[1])
         self.assertLessEqual({"aggregate", "backfill"}, set(named))
 
     def test_it_is_checked_before_a_job_runs_whether_its_topics_could_lose_messages(self):
@@ -74,13 +53,13 @@ class PipelineCommandTest(ConfigurationTestCase):
 
     def test_a_time_that_is_none_is_refused(self):
         for verb in ("run", "submit"):
-            status, _, err = self.command(verb, "aggregate", "--from", "yesterday")
+            status, _, err = self.run_command(verb, "aggregate", "--from", "yesterday")
             self.assertEqual(2, status)
             self.assertThat(err, Contains("--from: yesterday: "))
 
     def test_a_configuration_that_would_not_be_read_is_refused(self):
         for arguments in (("list",), ("specifications", "check")):
-            status, _, err = self.command(*arguments)
+            status, _, err = self.run_command(*arguments)
             self.assertEqual(2, status)
             self.assertThat(err, Contains("unrecognized arguments: --config-file"))
 
@@ -157,9 +136,9 @@ class PipelineCommandTest(ConfigurationTestCase):
                 return JobProgress(7, 0, 0.5, {"records": 5, "once": int(request.once)})
 
         self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.jobs.job.job_class", lambda name: Done))
-        status, out, err = self.command("run", "aggregate", "--once")
+        status, out, err = self.run_command("run", "aggregate", "--once")
         self.assertEqual(0, status)
         self.assertThat(out, StartsWith("aggregate: 7 offsets done, 0 left\n"))
         self.assertThat(err, Contains("aggregate: 1 offsets done, 6 left"))
-        told = json.loads(self.command("run", "aggregate", "--json")[1])
+        told = json.loads(self.run_command("run", "aggregate", "--json")[1])
         self.assertEqual(("aggregate", 7, {"records": 5, "once": 0}), (told["job"], told["done"], told["results"]))

@@ -334,7 +334,7 @@ class TestThreshold(base.BaseTestCase):
                 status, (row,) = self.run_command("lag", *command, least_headroom=least_headroom)
                 self.assertEqual((int(expected), "OK", expected), (status, row["status"], row["expires_soon"]))
                 self.assertEqual((172_800, 172_800), (row["deleted_in_seconds"], row["lost_in_seconds"]))
-            status, found = self.run_command("durability", "check", least_headroom=least_headroom)
+            status, found = self.run_command("durability", "check", "--topic", "metrics", least_headroom=least_headroom)
             near = [row["topic"] for row in found if row["rule"] == "retention_near"]
             self.assertEqual((0, ["metrics"] if expected else []), (status, near))
 
@@ -360,7 +360,7 @@ class TestThreshold(base.BaseTestCase):
                     _, (row,) = self.run_command("lag", *command, least_headroom=0.9, more=more)
                     self.assertEqual(expected, (row["kept_in"], row["copy_differs"]))
                     self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
-                self.run_command("durability", "check", least_headroom=0.9, more=more)
+                self.run_command("durability", "check", "--topic", "metrics", least_headroom=0.9, more=more)
                 self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
 
     def told_of(self, *texts):
