@@ -143,6 +143,8 @@ class ConfluentConsumer(ConsumerTransport):
                     return (first,)
                 messages: list[Message] = self._client.consume(max_messages - 1, 0)
         except SystemError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise error.__cause__ from None  # a signal's handler raised it: the call returned all the same
             # The client forgets the exception of a signal that comes in just as it calls us back.
             raise KeyboardInterrupt from error
         messages.insert(0, first)

@@ -27,7 +27,8 @@ EMPTY = PanelView(
     "Durability",
     "",
     "Settings and replicas of topics by which acknowledged messages can be lost, or not be written, and what retention "
-    "deletes before it is read. The same as monasca-common durability check.",
+    "deletes before it is read. The same as monasca-common durability check, which also judges options of producers "
+    "and Kafka's own topics before they exist.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}

@@ -42,3 +42,23 @@ class TestWatermarks(base.BaseTestCase):
         client = mock.Mock(get_watermark_offsets=mock.Mock(return_value=None))
         with mock.patch.object(consumer, "_client", client):
             self.assertRaises(RetriableError, consumer.watermarks, TopicPartition("metrics", 4), 1.0)
+
+
+class TestSignals(base.BaseTestCase):
+    class Stopped(KeyboardInterrupt):
+        pass
+
+    def interrupted(self, cause):
+        consumer = ConfluentConsumer(ConsumerSettings(ConnectionSettings("127.0.0.1:1"), ("metrics",), "group"))
+        self.addCleanup(consumer.close)
+        returned = SystemError("returned a result with an exception set")
+        returned.__cause__ = cause
+        with mock.patch.object(consumer, "_client", mock.Mock(poll=mock.Mock(side_effect=returned))):
+            return self.assertRaises(KeyboardInterrupt, consumer.poll, 1, 0.0)
+
+    def test_a_poll_that_returns_in_spite_of_a_signal_raises_what_its_handler_raised(self):
+        raised = self.Stopped()
+        self.assertIs(raised, self.interrupted(raised))
+
+    def test_a_poll_that_lost_what_the_handler_raised_is_interrupted_all_the_same(self):
+        self.assertIs(KeyboardInterrupt, type(self.interrupted(None)))
