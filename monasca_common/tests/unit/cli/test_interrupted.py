@@ -55,20 +55,21 @@ class InterruptedTest(CommandCase):
 
     def interrupted(self, line, signum):
         """Its exit status, and whether it complains; the signal comes as it has reached its broker."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            text = _CONFIGURATION.format(servers=f"127.0.0.1:{listener.getsockname()[1]}")
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)  # not earlier: the next one might get its port, and what looks for it
+        text = _CONFIGURATION.format(servers=f"127.0.0.1:{listener.getsockname()[1]}")
 
-            def interrupt():
-                with listener.accept()[0]:
-                    os.kill(os.getpid(), signum)
-                    ended.wait()
+        def interrupt():
+            with listener.accept()[0]:
+                os.kill(os.getpid(), signum)
+                ended.wait()
 
-            ended = threading.Event()
-            thread = threading.Thread(target=interrupt)
-            thread.start()
-            status, _, err = self.run_command(*line.split(), text=text)
-            ended.set()
-            thread.join()
+        ended = threading.Event()
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        status, _, err = self.run_command(*line.split(), text=text)
+        ended.set()
+        thread.join()
         return status, "Traceback" in err or "monasca-common " in err
 
     def test_ctrl_c_and_sigterm_end_them_at_once(self):
