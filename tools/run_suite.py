@@ -4,7 +4,7 @@
 Each process takes the next class when it is through with one, so that all end about together. It prefers a class of
 the module that it comes from: these mostly share a broker. Writes ``NAME.<process>.subunit`` into the results. The
 exit status is 0 when every test passed, 1 when some failed, 2 when the run broke off. A process that dies fails the
-test that it was in; another one runs what it had not begun.
+test that it was in; another one runs what it had not begun. One that says nothing for 20 minutes is killed.
 
 How long each class took is kept in the user's cache, for every checkout on the machine. Where nothing is known,
 ``tools/class_seconds.json`` has the times of a machine with two cores.
@@ -16,6 +16,7 @@ import os
 import selectors
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ _SHIPPED_TIMES = Path(__file__).with_name("class_seconds.json")
 _CORES = os.cpu_count() or 1
 _SHOWN = 10
 _READ_BYTES = 65536
+_SILENT_SECONDS = 1200.0  # a process is silent for 900 s at most: in the set-up of one class
+_LOOK_SECONDS = 5.0
 _TESTS_FAILED, _BROKE_OFF = 1, 2
 _GOOD = ("success", "skip", "xfail")
 
@@ -138,6 +141,7 @@ class _Worker:
     answers: int  # the file descriptor that it answers to
     busy: bool  # it takes classes that keep a core busy first
     heard: bytes = b""  # of a line that is not complete
+    heard_at: float = field(default_factory=time.monotonic)
     unit: str = ""
     begun: str = ""  # the test it is in
     left: list[str] = field(default_factory=list)  # of its class, not begun
@@ -163,8 +167,9 @@ class _Run:
             for _ in range(processes):
                 self._begin()
             while self._workers:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(_LOOK_SECONDS):
                     self._hear(key.data)
+                self._end_silent()
         finally:
             for worker in self._workers:
                 worker.process.kill()
@@ -196,7 +201,14 @@ class _Run:
         except BrokenPipeError:
             pass  # it has died, as its answers tell
 
+    def _end_silent(self) -> None:
+        """One that hangs, for example because a thread of a test keeps it from its end, would hold up the run."""
+        for worker in self._workers:
+            if time.monotonic() - worker.heard_at > _SILENT_SECONDS:
+                worker.process.kill()
+
     def _hear(self, worker: _Worker) -> None:
+        worker.heard_at = time.monotonic()
         received = os.read(worker.answers, _READ_BYTES)
         if not received:
             self._bury(worker)

@@ -9,8 +9,6 @@ from typing import Any
 from monasca_common.kafka.clock import Clock
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
 
-_SERVICE = "audit_count"
-
 
 class CounterStatus:
     """The thread that counts calls `turned`, `reported` and `failed`; any other asks.
@@ -24,9 +22,9 @@ class CounterStatus:
         self.messages = 0
         self.failures = 0
         self.health = ServiceHealth(
-            _SERVICE,
+            "audit_count",
             self._look,
-            liveness(live_seconds, lambda: {_SERVICE: self._turn.seconds}),
+            liveness(live_seconds, lambda: {"audit_count": self._turn.seconds}),
             readiness(self._reasons),
         )
 

@@ -58,17 +58,23 @@ class InterruptedTest(CommandCase):
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)  # not earlier: the next one might get its port, and what looks for it
         text = _CONFIGURATION.format(servers=f"127.0.0.1:{listener.getsockname()[1]}")
+        before, ended = signal.getsignal(signal.SIGTERM), threading.Event()
 
         def interrupt():
-            with listener.accept()[0]:
-                os.kill(os.getpid(), signum)
-                ended.wait()
+            connections = []
+            while not connections or signal.getsignal(signal.SIGTERM) is before:  # somebody else, before it has begun
+                connections.append(listener.accept()[0])
+            os.kill(os.getpid(), signum)
+            ended.wait()
+            for connection in connections:
+                connection.close()
 
-        ended = threading.Event()
-        thread = threading.Thread(target=interrupt)
+        thread = threading.Thread(target=interrupt, daemon=True)
         thread.start()
-        status, _, err = self.run_command(*line.split(), text=text)
-        ended.set()
+        try:
+            status, _, err = self.run_command(*line.split(), text=text)
+        finally:
+            ended.set()
         thread.join()
         return status, "Traceback" in err or "monasca-common " in err
 
