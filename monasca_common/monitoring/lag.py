@@ -8,7 +8,6 @@ hour is not. So the verdict looks at how commits and lag moved over a window. Ti
 from __future__ import annotations
 
 import enum
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -155,10 +154,12 @@ def expected_start(first: int, looks: Sequence[LogLook]) -> int:
 
 def read_to(state: PartitionState) -> int:
     """Up to where nothing is left to read now. What was deleted unread stays unread until the group commits beyond it,
-    also where the rest of the log is empty."""
+    also where the rest of the log is empty. At a first look nobody knows whether what lies between were messages or
+    markers of transactions."""
     position = state.commits[-1].offset if state.commits else expected_start(state.first, state.looks)
     known = _known_read_to(state, position)
-    return known if state.unread_since_ms is not None or state.first > known else max(known, state.end)
+    is_lost = bool(state.looks) and state.first > known
+    return known if state.unread_since_ms is not None or is_lost else max(known, state.end)
 
 
 def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
@@ -181,12 +182,14 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
 
 
 def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
-    """Those that the window is made of: none from before a pause that is far longer than what the consumer usually
-    takes. Otherwise one that reads again after a weekend, and dies, would have the weekend's time until it is judged.
+    """Those that the window is made of: none from before a pause that is far longer than any other. Otherwise one that
+    reads again after a weekend, and dies, would have the weekend's time until it is judged. One that reads in bursts
+    has several long pauses, and keeps them.
     """
     recent = commits[-window.commits :]
     gaps = [later.time_ms - earlier.time_ms for earlier, later in pairwise(recent)]
-    usual_ms = max(window.seconds * 1000, statistics.median_low(gaps)) if gaps else 0
+    others = sorted(gaps)[:-1] or gaps
+    usual_ms = max([window.seconds * 1000, *others])
     pauses = [number for number, gap in enumerate(gaps, 1) if gap > _LONG_PAUSE * usual_ms]
     return recent[max(pauses, default=0) :]
 

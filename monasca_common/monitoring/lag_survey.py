@@ -66,6 +66,7 @@ class LagSurvey:
             for group, found in self._admin.assigned_partitions(groups).items()
         }
         since_ms = self._since_ms(offsets, now_ms, history)
+        has_gap = history.surveyed_ms is not None and since_ms > history.surveyed_ms
         records = self._records({group for group in groups if offsets[group]}, since_ms)
         # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
         logs = _LogSpans(self._admin, {each for group in groups for each in (*offsets[group], *assigned[group])})
@@ -88,7 +89,11 @@ class LagSurvey:
             unread = {each: times[each, at] for each, at in starts.items() if (each, at) in times}
             commits = {
                 each: self._known_commits(
-                    CommitRecord(group, each, committed[each], now_ms), records, past.commits[each], since_ms
+                    CommitRecord(group, each, committed[each], now_ms),
+                    records,
+                    past.commits[each],
+                    since_ms,
+                    has_gap=has_gap,
                 )
                 for each in partitions
                 if each in committed
@@ -133,15 +138,24 @@ class LagSurvey:
         return found
 
     def _known_commits(
-        self, current: CommitRecord, records: _Commits, known: Sequence[CommitRecord], since_ms: int
+        self,
+        current: CommitRecord,
+        records: _Commits,
+        known: Sequence[CommitRecord],
+        since_ms: int,
+        *,
+        has_gap: bool,
     ) -> list[CommitRecord]:
         """Those of the history and the newer ones of the topic. ``current``: the offset that the group has now.
+        ``has_gap``: some of the topic between the history and ``since_ms`` was not read.
 
         It is ahead where a transaction that is open hides later records of the topic: then it counts as committed now.
         """
-        kept = spaced((*known, *_newer(records[current.group, current.partition], known)), self._window)
-        if not kept:
-            return [replace(current, time_ms=since_ms)]  # at an unknown time, not later than that
+        newer = _newer(records[current.group, current.partition], known)
+        kept = spaced((*known, *newer), self._window)
+        if not kept or (has_gap and not newer and current.offset != kept[-1].offset):
+            # Committed at an unknown time, not later than that.
+            return spaced((*kept, replace(current, time_ms=since_ms)), self._window)
         return spaced((*kept, current), self._window) if _goes_back(current, kept[-1]) else kept
 
     def _unread_since(

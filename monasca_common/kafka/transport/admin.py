@@ -50,6 +50,7 @@ _QUIET = {"log_level": 2}
 
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
+_LOOK_AROUND_SECONDS = 1.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
 
@@ -247,6 +248,8 @@ class Admin:
             try:
                 ids[name] = str(self._result(future, timeout).topic_id)
             except TransportError as error:
+                if isinstance(error, RetriableError):
+                    self._look_around()
                 if error.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
         return ids
@@ -467,12 +470,10 @@ class Admin:
         )
         answer = self._all(futures, timeout)
         offsets = {TopicPartition(tp.topic, tp.partition): int(found.offset) for tp, found in answer.items()}
-        # The client asks whom it believes to lead. Of one that has died it has no answer, and calls that no error; and
-        # it goes on to believe so until it hears of the new leader.
+        # Of a leader that has died the client has no answer, and calls that no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
-            with contextlib.suppress(TransportError):
-                self._metadata(timeout=1.0)
+            self._look_around()
             raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader has not told its offset")
         return offsets
 
@@ -490,7 +491,17 @@ class Admin:
         return self._result(answer, timeout)
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
-        return {what: self._result(future, timeout) for what, future in futures.items()}
+        try:
+            return {what: self._result(future, timeout) for what, future in futures.items()}
+        except RetriableError:
+            self._look_around()
+            raise
+
+    def _look_around(self) -> None:
+        """Have the client hear who leads, and who is the controller. It asks whom it believes to be that, and goes on
+        to believe so although that broker has died."""
+        with contextlib.suppress(TransportError):
+            self._metadata(timeout=_LOOK_AROUND_SECONDS)
 
     def _result(self, future: concurrent.futures.Future[Any], timeout: float) -> Any:
         try:

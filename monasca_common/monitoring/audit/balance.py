@@ -258,12 +258,14 @@ class AuditBook:
         self._seen = {report: last_ms for report, last_ms in self._seen.items() if last_ms >= before_ms}
 
     def _rest(self, topic: str) -> None:
-        """There was nothing in it for a while: only where its readers are is kept."""
-        readers = {key: books for key, books in self._topics.pop(topic).items() if reads(key[0])}
-        for books in readers.values():
+        """There was nothing in it for a while: only where its readers are is kept, and when a counter began."""
+        kept = {
+            key: books for key, books in self._topics.pop(topic).items() if reads(key[0]) or books.since_ms is not None
+        }
+        for books in kept.values():
             books.rest()
-        if readers:
-            self._topics[topic].update(readers)
+        if kept:
+            self._topics[topic].update(kept)
 
     def balances(self, now_ms: int) -> list[Balance]:
         """In the order of topics, buckets and tiers."""

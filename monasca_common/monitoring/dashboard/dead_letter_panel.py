@@ -119,12 +119,14 @@ class DeadLetterGatherer:
         return known.figures
 
     def _read_on(self, known: _KnownLetters, spans: _Spans) -> None:
-        """Raises `RetriableError` where it does not come in time."""
+        """Raises `RetriableError` where it does not come in time; what came is not read again."""
         starts, ends = known.next_portion(spans)
         for partition, (start, _) in spans.items():
             known.notes.forget_before(partition, start)
+        known.read_to = dict(starts)
         for message in self._reader.messages(starts, ends):
             known.notes.read(message)
+            known.read_to[TopicPartition(message.topic, message.partition)] = message.offset + 1
         known.read_to = ends
 
     def _first_letters(self, known: _KnownLetters) -> list[Letter]:

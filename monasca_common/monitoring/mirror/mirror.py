@@ -229,6 +229,8 @@ class Mirror:
                 self._copy_batch(producer, batch, moved)
                 at |= moved
                 self._pace(sum(map(_size, batch)), began, stopping)
+            else:
+                self._status.polled_nothing()
 
     def _poll(self, consumer: KafkaConsumer, at: Mapping[TopicPartition, MirrorPosition]) -> Batch:
         """What comes with an error is copied as well: the consumer does not hand it out again."""

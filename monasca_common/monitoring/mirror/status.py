@@ -70,6 +70,11 @@ class MirrorStatus(Collector):
         if newest_ms is not None:
             self._delay.labels(topic).set(max(0.0, (self._clock.time_ms() - newest_ms) / 1000))
 
+    def polled_nothing(self) -> None:
+        """Which is no stall where nothing waits."""
+        if not any(self.lag().values()):
+            self._moved_at = self._clock.monotonic()
+
     def paced(self) -> None:
         """It waits because it was faster than it may be."""
         self.turn.turned()
@@ -106,11 +111,9 @@ class MirrorStatus(Collector):
         if self.trouble:
             yield self.trouble
             return
-        waiting, now = sum(self.lag().values()), self._clock.monotonic()
-        if not waiting:
-            self._moved_at = now
-        if now - self._moved_at > _STALL_SECONDS:
-            yield f"STALL: {waiting} messages wait, and none is copied for {now - self._moved_at:.0f} s"
+        waiting, silent_seconds = sum(self.lag().values()), self._clock.monotonic() - self._moved_at
+        if waiting and silent_seconds > _STALL_SECONDS:
+            yield f"STALL: {waiting} messages wait, and none is copied for {silent_seconds:.0f} s"
 
     def health(self) -> tuple[bool, dict[str, Any]]:
         """Whether every topic is copied, and what hinders it."""

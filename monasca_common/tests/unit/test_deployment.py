@@ -164,7 +164,7 @@ class ConfigurationsTest(ConfiguredTestCase):
             [url] = re.findall(r"http://127.0.0.1:(\d+)(/\w+)", spec[name]["healthcheck"]["test"][-1])
             self.assertEqual(port_of(name, config), int(url[0]))
             self.assertIn(url[1], PATHS[name])
-        self.assertEqual(["127.0.0.1:8070:8070"], spec["api"]["ports"])
+        self.assertEqual(["127.0.0.1:8070:8070", "127.0.0.1:8077:8077"], spec["api"]["ports"])
 
     def test_prometheus_asks_the_api_where_tenants_do_not_reach_it(self):
         status = api_settings(self.conf("systemd", "api")).status
@@ -180,7 +180,7 @@ class ConfigurationsTest(ConfiguredTestCase):
         served = {port["targetPort"] for port in manifests("Service")["api"]["spec"]["ports"]}
         self.assertEqual({"http"}, served)
         in_compose = api_settings(self.conf("compose", "api"))
-        self.assertEqual((8070, 8077), (in_compose.port, in_compose.status.port))  # of which the first is published
+        self.assertEqual((8070, 8077), (in_compose.port, in_compose.status.port))
 
     def test_the_default_port_of_the_dashboard_is_no_other_service_s(self):
         files = [path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix in (".conf", ".yml", ".yaml")]

@@ -224,13 +224,13 @@ class TestAudit(AuditCase):
             "database": (153, 0, 0, AuditVerdict.OK),
             "mirror": (152, 4, 3, AuditVerdict.INCOMPLETE),
         }
-        self.assertEqual(wanted, self.figures(gather))
+        self.assertEqual(wanted, self.shown(gather))
         self.send(5, 0)
         wanted |= {"producer": (158, 0, 0, AuditVerdict.OK), "broker": (158, 0, 0, AuditVerdict.OK)}
         wanted |= {"database": (153, 5, 0, AuditVerdict.INCOMPLETE), "mirror": (152, 9, 3, AuditVerdict.INCOMPLETE)}
-        self.wait_until(lambda: self.figures(gather) == wanted, lambda: str(self.figures(gather)))
+        self.wait_until(lambda: self.shown(gather) == wanted, lambda: str(self.shown(gather)))
 
-    def figures(self, gather):
+    def shown(self, gather):
         found = gather(round(time.time() * 1000)).tiers
         self.assertEqual({self.topic}, {tier.topic for tier in found})
         return {

@@ -84,6 +84,12 @@ class TestStatus(base.BaseTestCase):
                 state = _state(commits, unread_since_ms=_NOW - round(waiting * _MINUTE))
                 self.assertEqual(expected, _judged(state).status)
 
+    def test_one_that_reads_in_bursts_has_the_time_between_them(self):
+        minutes = (130, 129.8, 70, 69.8, 69.6, 69.4, 10, 9.8, 9.6, 9.4)
+        commits = tuple(Commit(_NOW - round(ago * _MINUTE), round(-ago), 999) for ago in minutes)
+        state = _state(commits, unread_since_ms=_NOW - 9 * _MINUTE)
+        self.assertEqual(LagStatus.OK, partition_lag(state, _NOW, LagWindow(seconds=60.0)).status)
+
     def test_only_what_follows_a_long_pause_makes_the_window_complete(self):
         commits = tuple(Commit(_NOW - minutes * _MINUTE, 5, 9) for minutes in (3600, 3599, 3598, 2))
         self.assertEqual(0.25, _judged(_state(commits)).completeness)

@@ -154,6 +154,15 @@ class TestVerdict(base.BaseTestCase):
             found.append(known.lag.deleted)
         self.assertEqual([30, 30, 30, 40, 0], found)
 
+    def test_an_idle_log_that_ends_with_a_marker_and_expired_before_the_first_look_lost_nothing(self):
+        looks, found = (), []
+        for number in range(4):
+            state = PartitionState(101, 101, (Commit(NOW - 9000, 100, 101),), None, 3_600_000, looks=looks)
+            known = following({"g": {TP: state}}, NOW + 100_000 * number, WINDOW).of("g", TP)
+            looks = known.looks
+            found.append(known.lag.deleted)
+        self.assertEqual([0, 0, 0], found[1:])
+
     def test_markers_stay_read_when_the_look_that_found_them_is_not_kept(self):
         known = following({"g": {TP: replace(IDLE, commits=(Commit(NOW - 9000, 48, 48),))}}, NOW, WINDOW).of("g", TP)
         for number in range(1, 40):

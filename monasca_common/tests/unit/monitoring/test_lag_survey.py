@@ -249,6 +249,16 @@ class TestHiddenCommits(base.BaseTestCase):
         self.assertEqual(LagStatus.STOP, partition_lag(state, NOW + 60_000, LagWindow()).status)
         self.assertEqual(10, lag.messages)
 
+    def test_what_was_committed_while_nobody_looked_was_not_committed_now(self):
+        """The last look is further back than commits are read, and there are none since."""
+        commits = tuple(Commit(NOW - 7_200_000 + 10_000 * n, 398 + n, 400) for n in range(3))
+        for offset in (420, 380):
+            known = PartitionHistory(NOW - 7_200_000, WELL, commits, ())
+            history = LagHistory(NOW - 7_180_000, {"g": {TP: known}})
+            state, lag = survey(SurveyedAdmin(self.log, {TP: offset}, []), history=history)[TP]
+            self.assertEqual((offset, NOW - 600_000), (state.commits[-1].offset, state.commits[-1].time_ms))
+            self.assertEqual(LagStatus.STOP, lag.status)
+
     def test_an_offset_that_is_behind_the_last_record_was_asked_for_before_it(self):
         state, _ = survey(SurveyedAdmin(self.log, {TP: 390}, self.commits))[TP]
         self.assertEqual(399, state.commits[-1].offset)

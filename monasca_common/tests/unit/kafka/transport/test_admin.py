@@ -207,6 +207,15 @@ class OffsetsTest(base.BaseTestCase):
             self.assertIn("t/1: its leader has not told its offset", str(error))
         self.assertEqual(2, self.client.list_topics.call_count)
 
+    def test_who_answers_now_is_looked_for_where_the_broker_that_was_asked_has_died(self):
+        self.client.describe_topics.side_effect = lambda *_, **__: {
+            "t": answered(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+        }
+        for ask in (lambda: self.admin.describe_topic("t"), lambda: self.admin.topic_ids(["t"], 1.0)):
+            self.client.list_topics.reset_mock()
+            self.assertRaises(RetriableError, ask)
+            self.assertEqual(1, self.client.list_topics.call_count)
+
 
 class CreateTopicTest(base.BaseTestCase):
     def setUp(self):

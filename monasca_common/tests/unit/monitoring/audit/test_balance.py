@@ -287,6 +287,15 @@ class BalanceTest(base.BaseTestCase):
 
         self.assertEqual([], book.balances(LATER))
 
+    def test_when_a_counter_began_is_known_of_a_topic_that_is_idle_too(self):
+        book = AuditBook(RULES)
+        book.add(report("broker", AuditCount("t", NEXT), since_ms=NEXT))
+        book.forget(0)
+        book.add(sent(10, sent_ms=NEXT))
+        book.forget(0)
+
+        self.assertNotIn("broker", {each.tier for each in book.balances(LATER)})
+
     def test_a_reader_of_a_topic_that_was_idle_for_a_window_lacks_what_it_passed_over(self):
         book = AuditBook(RULES)
         for each in (logged(range(100)), handled(0, 100)):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many dead letters wait, as the dashboard counts them: over a broker in memory."""
 
+import itertools
 from unittest import mock
 
 from oslotest import base
@@ -113,6 +114,24 @@ class GathererTest(base.BaseTestCase):
         with mock.patch.object(LogReader, "messages", side_effect=RetriableError("no broker")):
             self.assertRaises(RetriableError, self.gather, 0)
         self.assertEqual(5, self.figures().waiting)
+
+    def test_a_look_that_runs_out_of_time_is_gone_on_with_where_it_was(self):
+        self.bury(6)
+        messages, starts = LogReader.messages, []
+
+        def slow(reader, begins, ends):
+            starts.append(begins[LETTERS])
+            if len(starts) > 2:
+                yield from messages(reader, begins, ends)
+            else:
+                yield from itertools.islice(messages(reader, begins, ends), 2)
+                raise RetriableError("no time is left")
+
+        with mock.patch.object(LogReader, "messages", slow):
+            for _ in range(2):
+                self.assertRaises(RetriableError, self.gather, 0)
+            self.assertEqual(6, self.figures().waiting)
+        self.assertEqual([0, 2, 4], starts[:3])
 
     def test_letters_that_are_deleted_or_offered_again_are_counted_so(self):
         self.bury(4)
