@@ -8,7 +8,7 @@ import datetime
 import fnmatch
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.monitoring.lag import LagStatus, LagVerdict, LagWindow, group_lag
+from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following, read_history
 from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
@@ -136,7 +136,7 @@ class LagList(_LagCommand, Lister):
     Status OK: it keeps up or catches up. WARNING: it moves, and its lag never falls. STALL: it commits the same offset
     again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. The exit status is 1
     where a group has one of the last three, or loses unread messages to retention, now or soon, as [lag] least_headroom
-    says; 2 where the brokers cannot be asked. For example, for a program:
+    says, or has offsets beyond the end of the log; 2 where the brokers cannot be asked. For example, for a program:
     monasca-common lag list --group 1_metrics -f json
     """
 
@@ -202,8 +202,8 @@ class LagShow(_LagCommand, Lister):
 
 
 class LagWatch(_LagCommand):
-    """Look again and again, and print a line a group whenever its status changes, or retention begins or ceases to
-    delete what it has not read; at first for each.
+    """Look again and again, and print a line a group whenever its status changes, retention begins or ceases to delete
+    what it has not read, or the log begins or ceases to end before its offsets; at first for each.
 
     Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where `lag list` would have 1 at the last look.
     For example, for a program, once a minute:
@@ -275,8 +275,8 @@ def _is_news(before: LagVerdict | None, lag: LagVerdict) -> bool:
     return before is None or _told(before) != _told(lag)
 
 
-def _told(lag: LagVerdict) -> tuple[LagStatus, bool, bool]:
-    return lag.status, lag.expires_soon, lag.deleted > 0
+def _told(lag: LagVerdict) -> Sequence[object]:
+    return lag.status, lag.expires_soon, lag.deleted > 0, lag.truncated > 0
 
 
 def _line(group: str, before: LagVerdict | None, lag: LagVerdict, counting: Mapping[str, Any] | None) -> str:
@@ -288,6 +288,7 @@ def _line(group: str, before: LagVerdict | None, lag: LagVerdict, counting: Mapp
         return json.dumps({"time": now, "group": group, "before": former, **facts, **counting})
     change = lag.status.name if former in (None, lag.status.name) else f"{former} -> {lag.status.name}"
     lost = f"; {lag.deleted:,} were deleted unread" if lag.deleted else ""
+    beyond = f"; its offsets are {lag.truncated:,} beyond the end of the log" if lag.truncated else ""
     soon = f"; retention deletes some unread in {lag.lost_in_seconds or 0:.0f} s" if lag.expires_soon else ""
     unread = f"{lag.messages:,} unread, the oldest {lag.seconds:.0f} s old"
-    return f"{now} {group}: {change}: {lag.status.value}; {unread}{lost}{soon}"
+    return f"{now} {group}: {change}: {lag.status.value}; {unread}{lost}{beyond}{soon}"

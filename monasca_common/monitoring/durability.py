@@ -22,7 +22,9 @@ _TRUE = ("true", "t", "1")  # as librdkafka reads a boolean
 class Severity(enum.Enum):
     """The value says what it means."""
 
-    ERROR = "acknowledged messages can be lost by the failure of one broker, or cannot be written or read now"
+    ERROR = (
+        "messages are lost or soon will be, one failure can lose or double them, or they cannot be written or read now"
+    )
     WARNING = "one more failure makes it an error, or stops those who write"
 
 
@@ -175,7 +177,7 @@ def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Find
             f"group {group} reads so slowly that retention removes messages unread in {lag.lost_in_seconds or 0:,.0f} "
             "s: raise retention.ms or retention.bytes now, then make the group faster"
         )
-        yield Finding(topic, Severity.WARNING, "retention_near", (), text)
+        yield Finding(topic, Severity.ERROR, "retention_near", (), text)
 
 
 def _settings(topic: TopicDurability) -> Iterator[Finding]:

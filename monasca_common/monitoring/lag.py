@@ -119,7 +119,7 @@ class LagVerdict:
     @property
     def is_error(self) -> bool:
         """Whether somebody has to do something now, lest messages are lost, or because they are."""
-        return self.status.is_error or self.expires_soon or bool(self.deleted)
+        return self.status.is_error or self.expires_soon or bool(self.deleted or self.truncated)
 
 
 def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagVerdict:

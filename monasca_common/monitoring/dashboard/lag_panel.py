@@ -36,7 +36,7 @@ EMPTY = PanelView(
     "",
     "A group is as well as its worst partition. Unread counts offsets. Headroom is how long it takes at least until "
     "retention deletes the oldest unread message; deleted is what it deleted unread. A group that reads so slowly that "
-    "little of the time is left until it loses one is a warning. The line is the number of unread messages at each of "
+    "little of the time is left until it loses one is an error. The line is the number of unread messages at each of "
     "the last looks.",
 )
 _COLUMNS = ("Status", "Group", "Reads", "Unread", "Oldest unread", "Reads per s", "Headroom", "Deleted", "Trend")
@@ -161,9 +161,7 @@ def group_panel(group: GroupFigures) -> PanelView:
 
 
 def _tone(lag: LagVerdict) -> Tone:
-    if lag.status.is_error or lag.deleted:
-        return Tone.ERROR
-    return Tone.WARNING if lag.expires_soon else _TONES[lag.status]
+    return Tone.ERROR if lag.is_error else _TONES[lag.status]
 
 
 def _concern(group: GroupFigures) -> Concern:
@@ -171,6 +169,7 @@ def _concern(group: GroupFigures) -> Concern:
     facts = [f"{group.name}: {lag.status.value}"] if lag.status is not LagStatus.OK else [group.name]
     facts += [f"{lag.messages:,} unread, the oldest {span(lag.seconds)} old"] if lag.messages else []
     facts += [f"{lag.deleted:,} were deleted unread"] if lag.deleted else []
+    facts += [f"its offsets are {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
     if lag.expires_soon:
         facts.append(f"at its speed retention deletes some unread in {span(lag.lost_in_seconds or 0.0)}")
     return Concern(_tone(lag), "; ".join([*facts, *group.which_counts[:_TOLD_POSITIONS]]))

@@ -142,7 +142,7 @@ class DurabilityCheckTest(CommandCase):
             (_state(first=7, end=9), 1, ["deleted_unread"]),
             (_state(first=0, end=3), 1, ["truncated"]),
             (_state(first=0, end=9, unread_for_ms=1000, retention_ms=100_000), 0, []),
-            (_state(first=0, end=9, unread_for_ms=90_000, retention_ms=100_000), 0, ["retention_near"]),
+            (_state(first=0, end=9, unread_for_ms=90_000, retention_ms=100_000), 1, ["retention_near"]),
         ):
             self.cluster.state = state
             self.assertEqual((status, [("metrics", rule) for rule in rules]), self.found())

@@ -65,10 +65,10 @@ class TestRetentionFindings(base.BaseTestCase):
     def test_messages_that_were_removed_unread_are_an_error(self):
         self.assertEqual(["deleted_unread"], self.rules(deleted=3, headroom_seconds=0.0, expires_soon=True))
 
-    def test_what_expires_soon_at_the_speed_of_its_reader_is_a_warning(self):
+    def test_what_expires_soon_at_the_speed_of_its_reader_is_an_error(self):
         self.assertEqual([], self.rules(headroom_seconds=1.0))
         (finding,) = self.found(headroom_seconds=1000.0, expires_soon=True)
-        self.assertEqual(("retention_near", Severity.WARNING), (finding.rule, finding.severity))
+        self.assertEqual(("retention_near", Severity.ERROR), (finding.rule, finding.severity))
         self.assertIn("in 2,000 s", finding.text)
 
     def test_a_group_that_has_read_everything_or_a_topic_that_keeps_everything_is_sound(self):
@@ -77,3 +77,11 @@ class TestRetentionFindings(base.BaseTestCase):
 
     def test_offsets_that_the_log_no_longer_has_are_an_error(self):
         self.assertEqual(["truncated"], self.rules(truncated=4))
+
+    def test_what_is_a_finding_is_an_error_of_lag_and_the_other_way_round(self):
+        for facts in ({}, {"headroom_seconds": 1.0}, {"deleted": 1}, {"truncated": 1}, {"expires_soon": True}):
+            lag = LagVerdict(
+                LagStatus.OK, 5, 10.0, **{"deleted": 0, "headroom_seconds": None, "completeness": 1.0, **facts}
+            )
+            found = retention_findings(_SOUND.name, "slow", lag)
+            self.assertEqual(lag.is_error, any(each.severity is Severity.ERROR for each in found), facts)

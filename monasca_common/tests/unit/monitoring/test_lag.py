@@ -356,6 +356,7 @@ class TestLoss(base.BaseTestCase):
         self.assertFalse(well.is_error)
         self.assertTrue(replace(well, deleted=1).is_error)
         self.assertTrue(replace(well, expires_soon=True).is_error)
+        self.assertTrue(replace(well, truncated=1).is_error)
         self.assertTrue(replace(well, status=LagStatus.STOP).is_error)
 
 

@@ -346,7 +346,7 @@ class TestThreshold(base.BaseTestCase):
                 self.assertEqual((172_800, 172_800), (row["deleted_in_seconds"], row["lost_in_seconds"]))
             status, found = self.run_command("durability", "check", "--topic", "metrics", least_headroom=least_headroom)
             near = [row["topic"] for row in found if row["rule"] == "retention_near"]
-            self.assertEqual((0, ["metrics"] if expected else []), (status, near))
+            self.assertEqual((int(expected), ["metrics"] if expected else []), (status, near))
 
     def test_which_position_counts_is_a_fact_of_each_row_and_is_said_on_standard_error(self):
         def stored(*groups, usable=True, capabilities=frozenset(Capability)):

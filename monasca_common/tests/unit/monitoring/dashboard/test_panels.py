@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each panel shows of its figures."""
 
+from dataclasses import replace
+
 from oslotest import base
 
 from monasca_common.kafka import Letter, Message, RetriableError, dead_letters
@@ -186,12 +188,17 @@ class LagPanelTest(base.BaseTestCase):
 
     def test_what_retention_deletes_is_told_before_and_after(self):
         near = self.panel(group("late", lag(messages=7, seconds=60, headroom=600, expires_soon=True)))
-        self.assertEqual(Tone.WARNING, near.tone)
+        self.assertEqual(Tone.ERROR, near.tone)
         self.assertIn("at its speed retention deletes some unread in 10 min", near.concerns[0].text)
         self.assertEqual(Tone.GOOD, self.panel(group("late", lag(messages=7, seconds=60, headroom=600))).tone)
         gone = self.panel(group("late", lag(messages=7, seconds=60, deleted=3)))
         self.assertEqual(Tone.ERROR, gone.tone)
         self.assertIn("3 were deleted unread", gone.concerns[0].text)
+
+    def test_offsets_beyond_the_end_of_the_log_are_an_error_in_words(self):
+        view = self.panel(group("ahead", replace(lag(LagStatus.WARNING), truncated=4)))
+        self.assertEqual(Tone.ERROR, view.tone)
+        self.assertIn("its offsets are 4 beyond the end of the log", view.concerns[0].text)
 
     def test_a_group_has_a_row_for_each_partition(self):
         other = lag(LagStatus.STALL, 5, 30)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common lag`` on a cluster of which only what a survey finds is there."""
+
+import json
+from unittest import mock
+
+from monasca_common.cli import lag
+from monasca_common.kafka import TopicPartition, plugins
+from monasca_common.monitoring.lag import Commit, PartitionState
+from monasca_common.monitoring.lag_history import LagHistory
+from monasca_common.tests.unit.cli.command_case import CommandCase
+
+_PARTITION = TopicPartition("metrics", 0)
+
+
+class LagCommandCase(CommandCase):
+    """``ends``: where the log of the only partition ends, at each look; the group ``g`` has committed offset 5."""
+
+    configuration = "[kafka]\nbootstrap_servers = kafka:9092\n"
+
+    def setUp(self):
+        super().setUp()
+        self.ends = [9]
+        self.looks = 0
+        self.asked = []
+        self.patch(plugins, "load_admin", lambda *_: None)
+        self.patch(lag, "LagSurvey", lambda *arguments, **_: self.made(*arguments))
+        self.patch(lag, "read_history", self.read_history)
+        self.patch(lag.time, "sleep", lambda _: None)
+
+    def made(self, _admin, _connection, window):
+        self.window = window
+        return mock.Mock(groups=lambda: ["g"], look=self.look)
+
+    def read_history(self, _admin, _connection, topic, **_):
+        self.asked.append(topic)
+        return LagHistory(1)
+
+    def look(self, groups, now_ms, history):
+        end = self.ends[min(self.looks, len(self.ends) - 1)]
+        self.looks += 1
+        state = PartitionState(0, end, (Commit(now_ms - 1000, 5, end),), now_ms - 1000 if end > 5 else None)
+        return {group: {_PARTITION: state} for group in groups}
+
+
+class LagVerdictsTest(LagCommandCase):
+    command = ("lag",)
+
+    def test_offsets_that_the_log_no_longer_has_are_an_error_as_of_durability_check(self):
+        for command in (("list",), ("show", "--group", "g")):
+            self.ends = [9]
+            self.assertEqual(0, self.run_command(*command)[0])
+            self.ends = [3]
+            status, out, _ = self.run_command(*command, "-f", "json")
+            self.assertEqual((1, 2), (status, json.loads(out)[0]["truncated"]))
+
+    def test_watch_tells_that_the_log_ends_before_the_offsets_and_when_it_no_longer_does(self):
+        self.ends = [9, 3, 3, 9]
+        status, out, _ = self.run_command("watch", "--looks", "4", "--json")
+        self.assertEqual((0, [0, 2, 0]), (status, [json.loads(line)["truncated"] for line in out.splitlines()]))
+        self.ends, self.looks = [3], 0
+        status, out, _ = self.run_command("watch", "--looks", "1")
+        self.assertEqual(1, status)
+        self.assertIn("its offsets are 2 beyond the end of the log", out)
