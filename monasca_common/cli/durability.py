@@ -6,11 +6,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from cliff.lister import Lister
-from oslo_config import cfg
 
 from monasca_common.cli import progress
 from monasca_common.cli.command import ClusterCommand
@@ -23,14 +21,13 @@ from monasca_common.monitoring.durability import (
     Finding,
     InternalTopic,
     Severity,
-    TopicDurability,
     durability_findings,
+    group_retention_findings,
     internal_topic_findings,
     producer_findings,
-    retention_findings,
     topic_durability,
 )
-from monasca_common.monitoring.lag import LagWindow, group_lag
+from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_positions import which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
@@ -93,37 +90,30 @@ class DurabilityCheck(ClusterCommand, Lister):
             window = lag_window(conf)
             survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
             history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
-            led = [topic for topic in topics if None not in topic.leaders]
-            yield list(self._late(conf, survey, window, led, history or LagHistory()))
+            led = [topic.name for topic in topics if None not in topic.leaders]
+            yield self._late(parsed_args, survey, window, led, history or LagHistory())
 
     def _late(
         self,
-        conf: cfg.ConfigOpts,
+        parsed_args: argparse.Namespace,
         survey: LagSurvey,
         window: LagWindow,
-        topics: Sequence[TopicDurability],
+        topics: Iterable[str],
         history: LagHistory,
-    ) -> Iterator[Finding]:
+    ) -> list[Finding]:
         """Each group against each topic that it reads; which of its positions counts is told on standard error."""
         now_ms = round(time.time() * 1000)
-        known = {topic.name: topic for topic in topics}
-        states = survey.look(survey.groups(), now_ms, known.keys(), history)
-        stored = position_reader(conf)()
-        if stored.trouble:
-            self.complain(f"whether a database has other offsets, which would count, is not known: {stored.trouble}")
-        for group, partitions in following(states, now_ms, window).groups.items():
-            lags = defaultdict(list)
-            for partition, found in partitions.items():
-                lags[partition.topic].append(found.lag)
-            findings = [
-                each
-                for name in sorted(lags.keys() & known.keys())
-                for each in retention_findings(name, group, group_lag(lags[name]))
-            ]
-            differing = which_counts(group, partitions, stored) if findings else []
-            if differing:
-                self.complain("\n".join(differing))
-            yield from findings
+        states = survey.look(survey.groups(), now_ms, set(topics), history)
+        judged = following(states, now_ms, window).groups
+        findings = {
+            group: list(group_retention_findings(group, {each: known.lag for each, known in partitions.items()}))
+            for group, partitions in judged.items()
+        }
+        late = {group: judged[group] for group, found in findings.items() if found}
+        lines = which_counts(late, position_reader(self.read(parsed_args))())
+        if lines:
+            self.complain("\n".join(lines))
+        return [finding for found in findings.values() for finding in found]
 
     @contextlib.contextmanager
     def _known(self, what: str) -> Iterator[None]:

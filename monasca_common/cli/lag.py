@@ -93,14 +93,9 @@ class _LagCommand(ClusterCommand):
 
     def tell_which_counts(self, judged: _Judged, stored: DatabasePositions) -> None:
         """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, differs."""
-        if stored.trouble:
-            self.complain(
-                f"these verdicts are by Kafka's offsets; whether the database has others is not known: {stored.trouble}"
-            )
-        for group, partitions in judged.items():
-            lines = which_counts(group, partitions, stored)
-            if lines:
-                self.complain("\n".join(lines))
+        lines = which_counts(judged, stored)
+        if lines:
+            self.complain("\n".join(lines))
 
 
 class Survey:
@@ -195,7 +190,7 @@ class LagShow(_LagCommand, Lister):
         self.tell_which_counts({group: partitions}, stored)
         self._is_error = any(each.lag.is_error for each in partitions.values())
         rows = (
-            (*partition, *_values(each.lag), *_counting(group, {partition: each}, stored))
+            (*partition, *_values(each.lag), stored.place(group), stored.differ(group, partitions, partition))
             for partition, each in partitions.items()
         )
         return ("topic", "partition", *_FACTS, *_COUNTING), rows

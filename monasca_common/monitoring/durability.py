@@ -9,11 +9,13 @@ this package wait for all in-sync replicas (acks=all), and refuse to open with o
 from __future__ import annotations
 
 import enum
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
-from monasca_common.monitoring.lag import LagVerdict
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.lag import LagVerdict, group_lag
 
 _ALL_ACKS = ("all", "-1")
 _TRUE = ("true", "t", "1")  # as librdkafka reads a boolean
@@ -153,6 +155,15 @@ def producer_findings(options: Mapping[str, str]) -> Iterator[Finding]:
             f"enable.idempotence={idempotence}: when an answer is lost, the message is written again: it is in the log "
             "twice, or behind later ones",
         )
+
+
+def group_retention_findings(group: str, partitions: Mapping[TopicPartition, LagVerdict]) -> Iterator[Finding]:
+    """Those of each topic that the group reads, in the order of their names. ``partitions``: the verdict on each."""
+    lags: dict[str, list[LagVerdict]] = defaultdict(list)
+    for partition, lag in partitions.items():
+        lags[partition.topic].append(lag)
+    for topic in sorted(lags):
+        yield from retention_findings(topic, group, group_lag(lags[topic]))
 
 
 def retention_findings(topic: str, group: str, lag: LagVerdict) -> Iterator[Finding]:

@@ -96,7 +96,7 @@ class LagService:
                 except MessagingError as error:
                     self._trouble = str(error)
                     self.metrics.failed()
-                    LOG.warning("the survey of lag is not complete, and is made again: %s", error)
+                    LOG.warning("the survey of lag failed, and is repeated after the interval: %s", error)
                     if producer is not None:  # what broke it may be an error that it does not recover from
                         producer.close(_CLOSE_SECONDS)
                         producer = None
@@ -159,10 +159,7 @@ class LagService:
                 self._report_which_counts(group, partitions)
 
     def _report_which_counts(self, group: str, partitions: Mapping[TopicPartition, PartitionHistory]) -> None:
-        stored = self._read_positions()
-        if stored.trouble:
-            LOG.warning("whether a database has other offsets of group %s is not known: %s", group, stored.trouble)
-        lines = which_counts(group, partitions, stored)
+        lines = which_counts({group: partitions}, self._read_positions())
         if lines:
             LOG.warning("%s", " ".join(line.strip() for line in lines))
 

@@ -15,10 +15,9 @@ from monasca_common.monitoring.durability import (
     Finding,
     Severity,
     durability_findings,
-    retention_findings,
+    group_retention_findings,
     topic_durability,
 )
-from monasca_common.monitoring.lag import group_lag
 
 _NAMED = 3
 
@@ -76,11 +75,7 @@ def durability_panel(snapshot: Snapshot[DurabilityFigures], readers: Iterable[Gr
 
 def _retention(readers: Iterable[GroupFigures]) -> Iterator[Finding]:
     for group in readers:
-        lags = defaultdict(list)
-        for partition, lag in group.partitions.items():
-            lags[partition.topic].append(lag)
-        for topic in sorted(lags):
-            yield from retention_findings(topic, group.name, group_lag(lags[topic]))
+        yield from group_retention_findings(group.name, group.partitions)
 
 
 def _same(findings: Iterable[Finding]) -> list[list[Finding]]:

@@ -100,9 +100,7 @@ class LagGatherer:
                 yield group
                 continue
             stored = stored or self._read_positions()
-            told = which_counts(group.name, self._judged(group.name), stored)
-            if stored.trouble:
-                told = [f"whether a database has other offsets, which would count, is not known: {stored.trouble}"]
+            told = which_counts({group.name: self._judged(group.name)}, stored)
             yield replace(group, which_counts=tuple(line.strip() for line in told))
 
     def _judged(self, group: str) -> Mapping[TopicPartition, PartitionHistory]:

@@ -3,10 +3,12 @@ from dataclasses import replace
 
 from oslotest import base
 
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.durability import (
     Severity,
     TopicDurability,
     durability_findings,
+    group_retention_findings,
     retention_findings,
 )
 from monasca_common.monitoring.lag import LagStatus, LagVerdict
@@ -85,3 +87,17 @@ class TestRetentionFindings(base.BaseTestCase):
             )
             found = retention_findings(_SOUND.name, "slow", lag)
             self.assertEqual(lag.is_error, any(each.severity is Severity.ERROR for each in found), facts)
+
+    def test_a_group_has_a_finding_for_each_topic_that_it_is_late_in(self):
+        well = LagVerdict(LagStatus.OK, 5, 10.0, 0, None, 1.0)
+        partitions = {
+            TopicPartition("metrics", 0): replace(well, deleted=1),
+            TopicPartition("metrics", 1): replace(well, deleted=2),
+            TopicPartition("log", 0): replace(well, truncated=4),
+            TopicPartition("events", 0): well,
+        }
+        found = list(group_retention_findings("slow", partitions))
+        self.assertEqual(
+            [("log", "truncated"), ("metrics", "deleted_unread")], [(each.topic, each.rule) for each in found]
+        )
+        self.assertIn("3 messages were removed", found[1].text)

@@ -38,10 +38,10 @@ class TestWhichCounts(base.BaseTestCase):
         }
         for name, (judged, stored, expected) in cases.items():
             with self.subTest(name):
-                self.assertEqual(expected, bool(which_counts("g", judged, stored)))
+                self.assertEqual(expected, bool(which_counts({"g": judged}, stored)))
 
     def test_both_positions_and_the_reason_are_said(self):
-        why, where = which_counts("g", _judged(10, status=LagStatus.STOP), _stored(12))
+        why, where = which_counts({"g": _judged(10, status=LagStatus.STOP)}, _stored(12))
         self.assertIn("the verdict on g is by its copy in Kafka. The database counts, because", why)
         self.assertEqual("  metrics/0: 12 in the database, 10 in Kafka", where)
 
@@ -50,8 +50,28 @@ class TestWhichCounts(base.BaseTestCase):
             (no_database(), ("kafka", False)),
             (_stored(10), ("database", False)),
             (_stored(12), ("database", True)),
-            (_stored(12, _OTHER), ("database", False)),
+            (_stored(12, _OTHER), ("database", True)),
+            (_stored(12, TopicPartition("logs", 0)), ("database", False)),
             (DatabasePositions(trouble="no answer"), ("unknown", None)),
         )
         for stored, expected in cases:
             self.assertEqual(expected, (stored.place("g"), stored.differ("g", _judged(10))))
+
+    def test_a_partition_differs_by_its_own_position_and_a_group_by_any(self):
+        nothing_copied = _judged(None, status=LagStatus.STOP)
+        self.assertTrue(_stored(3).differ("g", nothing_copied))
+        self.assertTrue(_stored(3).differ("g", nothing_copied, _TP))
+        self.assertFalse(_stored(3, _OTHER).differ("g", _judged(10), _TP))
+
+    def test_what_is_said_to_differ_differs(self):
+        for judged in (_judged(10, status=LagStatus.STOP), _judged(None, status=LagStatus.STOP)):
+            for stored in (no_database(), _stored(10), _stored(12), _stored(12, _OTHER)):
+                said = which_counts({"g": judged}, stored)
+                self.assertEqual(stored.differ("g", judged), bool(said), said)
+
+    def test_that_it_is_not_known_is_said_once_for_all_groups(self):
+        groups = {"g": _judged(10), "h": _judged(10, status=LagStatus.STOP)}
+        (line,) = which_counts(groups, DatabasePositions(trouble="no answer"))
+        self.assertEqual(
+            "judged by Kafka's offsets; whether a database has others, which would count, is not known: no answer", line
+        )

@@ -87,7 +87,7 @@ class LagServiceTest(base.BaseTestCase):
         log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
         self.surveyed.states = {"g": self.stopped()}
         self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
-        self.assertIn("of group g is not known: no database answers", log.output)
+        self.assertIn("others, which would count, is not known: no database answers", log.output)
 
     def test_a_restart_begins_with_what_the_topic_has(self):
         self.surveyed.states = {"g": self.stopped()}
