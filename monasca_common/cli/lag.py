@@ -14,7 +14,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import ClusterCommand, add_watch_options, positive, until_interrupted
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_watch_options, positive, until_interrupted
 from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
 from monasca_common.kafka.errors import ConfigurationError, TransportError
@@ -39,6 +39,7 @@ _FACTS = (
 )
 # Where the position is that counts, and whether the verdict is by another one.
 _COUNTING = ("kept_in", "copy_differs")
+_EVERY_GROUP = "*"
 _WINDOW_SECONDS = 60
 _INTERVAL_SECONDS = 10
 _READ_SECONDS = 30.0
@@ -48,7 +49,9 @@ _Judged = Mapping[str, Mapping[TopicPartition, PartitionHistory]]
 
 
 class _LagCommand(ClusterCommand):
-    """What the commands have in common: when a consumer is judged."""
+    """What the commands have in common: when a consumer is judged, and the exit status that comes of it."""
+
+    _status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -68,7 +71,25 @@ class _LagCommand(ClusterCommand):
         )
         return parser
 
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        return super().run(parsed_args) or self._status
+
+    def judge(self, parsed_args: argparse.Namespace, groups: Mapping[str, LagVerdict]) -> None:
+        """Note the exit status: 1 where a group is in error, 3 where none was found, which it says once."""
+        if groups or parsed_args.group == _EVERY_GROUP:
+            self._status = int(any(each.is_error for each in groups.values()))
+            return
+        if self._status != NOTHING_FOUND:
+            self.complain(f"--group {parsed_args.group}: the cluster has no such group: correct its name")
+        self._status = NOTHING_FOUND
+
     def survey(self, parsed_args: argparse.Namespace) -> Survey:
+        """Raises `ConfigurationError`."""
+        if parsed_args.group == DLQ_GROUP:
+            raise ConfigurationError(
+                f"--group {DLQ_GROUP}: it reads dead letters when an operator wants it to, and is not judged: "
+                "`monasca-common dlq list` shows what waits"
+            )
         window = replace(lag_window(self.read(parsed_args)), seconds=parsed_args.window_seconds)
         admin, connection = self.cluster(parsed_args)
         survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
@@ -107,16 +128,7 @@ class Survey:
         self._history = history
 
     def groups(self, pattern: str) -> list[str]:
-        """Raises `ConfigurationError` where no group has the name that was asked for."""
-        if pattern == DLQ_GROUP:
-            raise ConfigurationError(
-                f"--group {pattern}: it reads dead letters when an operator wants it to, and is not judged: "
-                "`monasca-common dlq list` shows what waits"
-            )
-        found = fnmatch.filter(self._cluster.groups(), pattern)
-        if not found and "*" not in pattern:
-            raise ConfigurationError(f"--group {pattern}: the cluster has no such group: correct its name")
-        return found
+        return fnmatch.filter(self._cluster.groups(), pattern)
 
     def look(self, groups: list[str]) -> _Judged:
         now_ms = round(time.time() * _MS)
@@ -131,21 +143,20 @@ class LagList(_LagCommand, Lister):
     Status OK: it keeps up or catches up. WARNING: it moves, and its lag never falls. STALL: it commits the same offset
     again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. The exit status is 1
     where a group has one of the last three, or loses unread messages to retention, now or soon, as [lag] least_headroom
-    says, or has offsets beyond the end of the log; 2 where the brokers cannot be asked. For example, for a program:
+    says, or has offsets beyond the end of the log; 2 where the brokers cannot be asked; 3 where no group has the name.
+    For example, for a program:
     monasca-common lag list --group 1_metrics -f json
     """
-
-    _is_error = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--group", default="*", metavar="G", help="only groups with this name; * and ? stand for other characters"
+            "--group",
+            default=_EVERY_GROUP,
+            metavar="G",
+            help="only groups with this name; * and ? stand for other characters",
         )
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or int(self._is_error)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         survey = self.survey(parsed_args)
@@ -153,7 +164,7 @@ class LagList(_LagCommand, Lister):
         stored = self.positions(parsed_args)()
         self.tell_which_counts(judged, stored)
         groups = _group_lags(judged)
-        self._is_error = any(each.is_error for each in groups.values())
+        self.judge(parsed_args, groups)
         rows = (
             (group, len(judged[group]), *_values(each), *_counting(group, judged[group], stored))
             for group, each in groups.items()
@@ -168,15 +179,10 @@ class LagShow(_LagCommand, Lister):
     monasca-common lag show --group 1_metrics
     """
 
-    _is_error = False
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("--group", required=True, metavar="G", help="the consumer group: its option group_id")
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or int(self._is_error)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         survey = self.survey(parsed_args)
@@ -188,7 +194,7 @@ class LagShow(_LagCommand, Lister):
             )
         stored = self.positions(parsed_args)()
         self.tell_which_counts({group: partitions}, stored)
-        self._is_error = any(each.lag.is_error for each in partitions.values())
+        self.judge(parsed_args, _group_lags({group: partitions}))
         rows = (
             (*partition, *_values(each.lag), stored.place(group), stored.differ(group, partitions, partition))
             for partition, each in partitions.items()
@@ -200,17 +206,18 @@ class LagWatch(_LagCommand):
     """Look again and again, and print a line a group whenever its status changes, retention begins or ceases to delete
     what it has not read, or the log begins or ceases to end before its offsets; at first for each.
 
-    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is 1 where `lag list` would have 1 at the last look.
-    For example, for a program, once a minute:
+    Ends with Ctrl-C or SIGTERM, or after --looks. The exit status is that of `lag list` at the last look. For
+    example, for a program, once a minute:
     monasca-common lag watch --group 1_metrics --interval 60 --json
     """
-
-    _is_error = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--group", default="*", metavar="G", help="only groups with this name; * and ? stand for other characters"
+            "--group",
+            default=_EVERY_GROUP,
+            metavar="G",
+            help="only groups with this name; * and ? stand for other characters",
         )
         add_watch_options(
             parser,
@@ -223,7 +230,7 @@ class LagWatch(_LagCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         with until_interrupted():
             self._watch(parsed_args)
-        return int(self._is_error)
+        return self._status
 
     def _watch(self, parsed_args: argparse.Namespace) -> None:
         survey, read_positions = self.survey(parsed_args), self.positions(parsed_args)
@@ -239,7 +246,7 @@ class LagWatch(_LagCommand):
                 self.print(_line(group, known.get(group), groups[group], counting if parsed_args.json else None))
             self.tell_which_counts(news, stored)
             known = groups
-            self._is_error = any(lag.is_error for lag in groups.values())
+            self.judge(parsed_args, groups)
             looks += 1
             if looks == parsed_args.looks:
                 return

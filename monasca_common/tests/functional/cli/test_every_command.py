@@ -34,7 +34,7 @@ class TestEveryCommand(ClusterCommandCase):
             ("topic tail x", 2, "x: there is no such topic"),
             ("topic sample x", 2, "x: there is no such topic"),
             ("topic create x --partitions 1 --dry-run", 0, "x: it would be created"),
-            ("lag list --group g", 2, "g: the cluster has no such group"),
+            ("lag list --group g", 3, "g: the cluster has no such group"),
             ("lag show --group g", 2, "g: this group has no offset in any topic"),
             ("lag watch --looks 1", 0, "without a history"),
             ("offsets show --group g --topic x --kept-in kafka", 1, "there is no topic 'x'"),

@@ -21,6 +21,7 @@ class LagCommandCase(CommandCase):
     def setUp(self):
         super().setUp()
         self.ends = [9]
+        self.groups = ["g"]
         self.looks = 0
         self.asked = []
         self.patch(plugins, "load_admin", lambda *_: None)
@@ -30,7 +31,7 @@ class LagCommandCase(CommandCase):
 
     def made(self, _admin, _connection, window):
         self.window = window
-        return mock.Mock(groups=lambda: ["g"], look=self.look)
+        return mock.Mock(groups=lambda: list(self.groups), look=self.look)
 
     def read_history(self, _admin, _connection, topic, **_):
         self.asked.append(topic)
@@ -53,6 +54,29 @@ class LagVerdictsTest(LagCommandCase):
             self.ends = [3]
             status, out, _ = self.run_command(*command, "-f", "json")
             self.assertEqual((1, 2), (status, json.loads(out)[0]["truncated"]))
+
+    def test_a_name_or_a_pattern_that_no_group_has_is_status_3_as_of_every_command(self):
+        for name in ("gg", "x*", "?x"):
+            for command in (("list",), ("watch", "--looks", "2")):
+                status, _, err = self.run_command(*command, "--group", name)
+                self.assertEqual((3, 1), (status, err.count(f"--group {name}: the cluster has no such group")), err)
+        for name in ("g", "?", "*"):
+            self.assertEqual((0, ""), self.run_command("list", "--group", name)[::2])
+
+    def test_a_cluster_without_groups_is_well(self):
+        self.groups = []
+        self.assertEqual(0, self.run_command("list")[0])
+
+    def test_a_watch_that_finds_its_group_at_last_ends_as_well_as_that(self):
+        self.patch(lag.time, "sleep", lambda _: self.groups.append("late"))
+        self.assertEqual(0, self.run_command("watch", "--looks", "2", "--group", "late")[0])
+
+    def test_the_group_of_dead_letters_is_judged_by_no_command(self):
+        self.groups = ["monasca-dlq-replay"]
+        for command in (("list",), ("show",), ("watch", "--looks", "1")):
+            status, _, err = self.run_command(*command, "--group", "monasca-dlq-replay")
+            self.assertEqual((2, 0), (status, self.looks))
+            self.assertIn("`monasca-common dlq list` shows what waits", err)
 
     def test_watch_tells_that_the_log_ends_before_the_offsets_and_when_it_no_longer_does(self):
         self.ends = [9, 3, 3, 9]
