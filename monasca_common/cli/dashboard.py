@@ -48,7 +48,7 @@ class Dashboard(ServiceCommand):
         from monasca_common.monitoring.dashboard.panels import Panels, kafka_panels
         from monasca_common.monitoring.dashboard.server import DashboardServer
         from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
-        from monasca_common.monitoring.settings import lag_window
+        from monasca_common.monitoring.settings import history_topic, lag_window
 
         def run(conf: cfg.ConfigOpts) -> None:
             settings = dashboard_settings(conf)
@@ -64,7 +64,10 @@ class Dashboard(ServiceCommand):
 
             def panels() -> Panels:
                 admin = functools.partial(plugins.load_admin, conf)
-                return kafka_panels(settings, admin, connection, audit, letters, window, positions, _now_ms)
+                kept = history_topic(conf)
+                return kafka_panels(
+                    settings, admin, connection, audit, letters, window, positions, _now_ms, history_topic=kept
+                )
 
             DashboardServer(settings, panels, login).run()
 

@@ -31,7 +31,7 @@ from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_history import LagHistory, following, read_history
 from monasca_common.monitoring.lag_positions import which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import HISTORY_TOPIC, lag_window
+from monasca_common.monitoring.settings import history_topic, lag_window
 
 _READ_SECONDS = 30.0
 _STEPS = 4
@@ -89,7 +89,7 @@ class DurabilityCheck(ClusterCommand, Lister):
         with self._known("how late consumers are"):
             window = lag_window(conf)
             survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
-            history = read_history(admin, connection, HISTORY_TOPIC, timeout_seconds=_READ_SECONDS)
+            history = read_history(admin, connection, history_topic(conf), timeout_seconds=_READ_SECONDS)
             led = [topic.name for topic in topics if None not in topic.leaders]
             yield self._late(parsed_args, survey, window, led, history or LagHistory())
 

@@ -24,7 +24,7 @@ from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
 from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following, read_history
 from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import DLQ_GROUP, HISTORY_TOPIC, lag_window
+from monasca_common.monitoring.settings import DLQ_GROUP, history_topic, lag_window
 
 _FACTS = (
     "status",
@@ -40,7 +40,6 @@ _FACTS = (
 # Where the position is that counts, and whether the verdict is by another one.
 _COUNTING = ("kept_in", "copy_differs")
 _EVERY_GROUP = "*"
-_WINDOW_SECONDS = 60
 _INTERVAL_SECONDS = 10
 _READ_SECONDS = 30.0
 _MS = 1000
@@ -58,16 +57,14 @@ class _LagCommand(ClusterCommand):
         parser.add_argument(
             "--window-seconds",
             type=positive,
-            default=_WINDOW_SECONDS,
             metavar="N",
             help="how long a consumer may be silent, or late, before it is judged; too small: pauses look like faults; "
-            "too large: faults are reported late (default: %(default)s)",
+            "too large: faults are reported late (default: [lag] window_seconds)",
         )
         parser.add_argument(
             "--history-topic",
-            default=HISTORY_TOPIC,
             metavar="T",
-            help="where `monasca-common lag serve` keeps what earlier looks found (default: %(default)s)",
+            help="where `monasca-common lag serve` keeps what earlier looks found (default: [lag] topic)",
         )
         return parser
 
@@ -90,10 +87,13 @@ class _LagCommand(ClusterCommand):
                 f"--group {DLQ_GROUP}: it reads dead letters when an operator wants it to, and is not judged: "
                 "`monasca-common dlq list` shows what waits"
             )
-        window = replace(lag_window(self.read(parsed_args)), seconds=parsed_args.window_seconds)
+        conf = self.read(parsed_args)
+        window = lag_window(conf)
+        window = replace(window, seconds=parsed_args.window_seconds or window.seconds)
+        history = parsed_args.history_topic or history_topic(conf)
         admin, connection = self.cluster(parsed_args)
         survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
-        return Survey(survey, window, self._history(admin, connection, parsed_args.history_topic))
+        return Survey(survey, window, self._history(admin, connection, history))
 
     def _history(self, admin: Admin, connection: ConnectionSettings, topic: str) -> LagHistory:
         """An empty one, and a line on standard error that says so, where there is none."""

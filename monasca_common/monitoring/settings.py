@@ -181,6 +181,11 @@ def lag_window(conf: cfg.ConfigOpts) -> LagWindow:
     return GroupReader(conf, _LAG).settings(JudgingSettings).window
 
 
+def history_topic(conf: cfg.ConfigOpts) -> str:
+    """Where ``lag serve`` keeps its history. Raises `ConfigurationError`, which names the option."""
+    return str(GroupReader(conf, _LAG)["topic"])
+
+
 def start_check_settings(conf: cfg.ConfigOpts) -> StartCheckSettings:
     """Raises `ConfigurationError`, which names the option."""
     return GroupReader(conf, _MONITORING).settings(StartCheckSettings)

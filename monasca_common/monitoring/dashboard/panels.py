@@ -32,7 +32,6 @@ from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_history import read_history
 from monasca_common.monitoring.lag_positions import ReadPositions
 from monasca_common.monitoring.lag_survey import LagSurvey
-from monasca_common.monitoring.settings import HISTORY_TOPIC
 
 LOG = logging.getLogger(__name__)
 
@@ -127,8 +126,11 @@ def kafka_panels(
     window: LagWindow,
     read_positions: ReadPositions,
     now_ms: Callable[[], int],
+    *,
+    history_topic: str,
 ) -> Panels:
-    """Of one cluster. Each source has clients of its own, so that none waits for another."""
+    """Of one cluster. Each source has clients of its own, so that none waits for another. ``history_topic``: where
+    ``lag serve`` keeps what it found."""
     timeout = settings.source_timeout_seconds
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
@@ -142,7 +144,7 @@ def kafka_panels(
 
     admin = load_admin()
     survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
-    history = partial(read_history, admin, connection, HISTORY_TOPIC, timeout_seconds=timeout)
+    history = partial(read_history, admin, connection, history_topic, timeout_seconds=timeout)
     sources = [
         source("lag", LagGatherer(survey, window, history, read_positions)),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),

@@ -148,6 +148,12 @@ class DurabilityCheckTest(CommandCase):
             self.assertEqual((status, [("metrics", rule) for rule in rules]), self.found())
             self.assertTrue(not rules or "group slow " in self.told)
 
+    def test_the_history_is_that_of_lag_serve(self):
+        asked = []
+        self.patch(durability, "read_history", lambda _admin, _connection, topic, **_: asked.append(topic))
+        self.run_command(text=f"{self.configuration}[lag]\ntopic = kept-elsewhere\n")
+        self.assertEqual(["kept-elsewhere"], asked)
+
     def test_each_format_has_the_findings(self):
         self.cluster.least = "1"
         for name, parse in (("yaml", yaml.safe_load), ("csv", lambda out: list(csv.DictReader(io.StringIO(out))))):

@@ -86,3 +86,21 @@ class LagVerdictsTest(LagCommandCase):
         status, out, _ = self.run_command("watch", "--looks", "1")
         self.assertEqual(1, status)
         self.assertIn("its offsets are 2 beyond the end of the log", out)
+
+
+class LagOptionsTest(LagCommandCase):
+    command = ("lag",)
+    configuration = LagCommandCase.configuration + "[lag]\nwindow_seconds = 7.5\ntopic = kept-elsewhere\n"
+    commands = (("list",), ("show", "--group", "g"), ("watch", "--looks", "1"))
+
+    def test_window_and_history_are_those_of_lag_serve(self):
+        for command in self.commands:
+            self.asked.clear()
+            self.run_command(*command)
+            self.assertEqual((7.5, ["kept-elsewhere"]), (self.window.seconds, self.asked))
+
+    def test_an_argument_replaces_the_option(self):
+        for command in self.commands:
+            self.asked.clear()
+            self.run_command(*command, "--window-seconds", "9", "--history-topic", "another")
+            self.assertEqual((9, ["another"]), (self.window.seconds, self.asked))

@@ -377,7 +377,7 @@ class TestThreshold(base.BaseTestCase):
         return {text for text in texts if text in self.errors}
 
     def test_the_dashboard_goes_by_the_same_option(self):
-        text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\n"
+        text = "[kafka]\nbootstrap_servers = nowhere:1\n[lag]\nleast_headroom = 0.4\ntopic = kept\n"
         text += "[dashboard]\nlogin = none\nlag_window_seconds = 7\n[monitoring]\ndurability_check = off\n"
         (config,) = self.create_tempfiles([("dashboard", text)], ".conf")
         dashboard = "monasca_common.monitoring.dashboard"
@@ -388,6 +388,7 @@ class TestThreshold(base.BaseTestCase):
             main.main(["dashboard", "--config-file", config])
             server.call_args.args[1]()
         self.assertIn(LagWindow(seconds=7.0, least_headroom=0.4), made.call_args.args)
+        self.assertEqual("kept", made.call_args.kwargs["history_topic"])
 
 
 class TestDeadLetterGroup(base.BaseTestCase):
