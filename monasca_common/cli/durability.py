@@ -110,7 +110,7 @@ class DurabilityCheck(ClusterCommand, Lister):
             for group, partitions in judged.items()
         }
         late = {group: judged[group] for group, found in findings.items() if found}
-        lines = which_counts(late, position_reader(self.read(parsed_args))())
+        lines = which_counts(late, position_reader(self.read(parsed_args), parsed_args.section)())
         if lines:
             self.complain("\n".join(lines))
         return [finding for found in findings.values() for finding in found]

@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from monasca_common.cli.offset_plan import Kept
 from monasca_common.kafka import Admin
+from monasca_common.kafka.config import KAFKA_GROUP
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, differing_copies, no_database
@@ -90,8 +91,13 @@ def differing(kept: KeptOffsets, copies: Mapping[TopicPartition, int]) -> list[s
     return differing_copies({partition: each.next_offset for partition, each in kept.read().items()}, copies)
 
 
-def position_reader(conf: cfg.ConfigOpts) -> ReadPositions:
-    """Of the database of the configuration, if it names one: asked anew by each call, which raises nothing."""
+def position_reader(conf: cfg.ConfigOpts, section: str = KAFKA_GROUP) -> ReadPositions:
+    """Of the database of the configuration, if it names one: asked anew by each call, which raises nothing.
+
+    ``section``: the option group of the cluster. A database has positions in the services' own, [kafka] and [kafka_…].
+    """
+    if section != KAFKA_GROUP and not section.startswith(f"{KAFKA_GROUP}_"):
+        return no_database
     database: list[Storage] = []
 
     def read() -> DatabasePositions:

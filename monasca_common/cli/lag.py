@@ -110,7 +110,7 @@ class _LagCommand(ClusterCommand):
         return found or LagHistory()
 
     def positions(self, parsed_args: argparse.Namespace) -> ReadPositions:
-        return position_reader(self.read(parsed_args))
+        return position_reader(self.read(parsed_args), parsed_args.section)
 
     def tell_which_counts(self, judged: _Judged, stored: DatabasePositions) -> None:
         """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, differs."""

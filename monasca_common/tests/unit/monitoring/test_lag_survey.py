@@ -373,6 +373,20 @@ class TestThreshold(base.BaseTestCase):
                 self.run_command("durability", "check", "--topic", "metrics", least_headroom=0.9, more=more)
                 self.assertEqual(told, self.told_of(said, "monasca-common db upgrade"))
 
+    def test_the_groups_of_another_cluster_are_not_those_of_the_database(self):
+        offsets = (StoredOffset("g", "metrics", 0, None, 7),)
+        status = StorageStatus("1", "2", offsets=offsets, usable=True)
+        storage = SimpleNamespace(capabilities=frozenset(Capability), status=lambda: status)
+        more = "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
+        for section, kept_in in (("mirror_target", "kafka"), ("kafka_metrics", "database")):
+            options = ("--section", section)
+            with mock.patch("monasca_common.cli.kept_offsets.load_storage", lambda _: storage):
+                for command in (("list",), ("show", "--group", "g"), ("watch", "--looks", "1", "--json")):
+                    _, (row,) = self.run_command("lag", *command, *options, least_headroom=0.9, more=more)
+                    self.assertEqual((kept_in, kept_in == "database"), (row["kept_in"], row["copy_differs"]))
+                self.run_command("durability", "check", "--topic", "metrics", *options, least_headroom=0.9, more=more)
+                self.assertEqual(kept_in == "database", "7 in the database" in self.errors, self.errors)
+
     def told_of(self, *texts):
         return {text for text in texts if text in self.errors}
 
