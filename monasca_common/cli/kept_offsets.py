@@ -129,7 +129,7 @@ def _status(storage: Storage) -> StorageStatus:
     if not status.usable:
         raise SchemaMismatch(
             f"the database's schema is {status.found or 'not there'}, and this program needs {status.wanted}: run "
-            "`monasca-common db upgrade`, or say --kept-in kafka for a group that keeps nothing in the database"
+            "`monasca-common db upgrade`"
         )
     return status
 
@@ -148,4 +148,8 @@ def find(storage: Storage | None, admin: Admin, group: str, place: str | None) -
             raise StorageError(f"{type(storage).__name__} keeps no offsets beside its rows: they are in Kafka")
         return KafkaOffsets(admin, group)
     in_database = DatabaseOffsets(storage, admin, group)
-    return in_database if place == "database" or in_database.read() else KafkaOffsets(admin, group)
+    try:
+        return in_database if place == "database" or in_database.read() else KafkaOffsets(admin, group)
+    except SchemaMismatch as error:
+        remedy = "or say --kept-in kafka for a group that keeps nothing in the database"
+        raise SchemaMismatch(f"{error}, {remedy}") from error

@@ -344,7 +344,7 @@ class TestGroupsInKafka(OffsetsCase):
         self.configuration = self.file(self.consumer + connection)
         status, _, error = self.run_command("reset", "--to-latest", "--execute")
         self.assertEqual((1, []), (status, self.cluster.altered))
-        self.assertIn("monasca-common db upgrade", error)
+        self.assertIn("run `monasca-common db upgrade`, or say --kept-in kafka for a group", error)
         self.assertEqual(0, self.run_command("reset", "--to-latest", "--execute", "--kept-in", "kafka")[0])
 
     def test_the_operators_word_about_the_place_counts(self):
