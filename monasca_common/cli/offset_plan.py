@@ -23,11 +23,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """What a partition holds: offsets from ``first`` to just before ``end``."""
+    """What a partition holds: offsets from ``first`` to just before ``end``. ``written_end``: where it ends with what
+    unfinished transactions have written, which some clients read; ``None``: at ``end``."""
 
     topic_id: str
     first: int
     end: int
+    written_end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Standing:
             return "topic deleted and recreated"
         if self.kept is not None and self.kept.next_offset < self.log.first:
             return f"{self.gone:,} deleted unread"
-        if self.kept is not None and self.kept.next_offset > self.log.end:
+        if self.kept is not None and self.kept.next_offset > max(self.log.end, self.log.written_end or 0):
             return "beyond the end of the log"
         return ""
 

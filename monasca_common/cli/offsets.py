@@ -253,9 +253,10 @@ def _standings(admin: Admin, kept: KeptOffsets, chosen: Mapping[str, tuple[int, 
             raise _Refused(f"topic {topic!r} has {description.partitions} partitions, and no {missing[0]}")
         wanted = [TopicPartition(topic, number) for number in numbers or range(description.partitions)]
         firsts, ends = admin.first_offsets(wanted), admin.end_offsets(wanted)
-        standings += [
-            Standing(each, known.get(each), LogSpan(description.topic_id, firsts[each], ends[each])) for each in wanted
-        ]
+        beyond = [each for each in wanted if each in known and known[each].next_offset > ends[each]]
+        written = admin.end_offsets(beyond, open_transactions=True)
+        logs = {each: LogSpan(description.topic_id, firsts[each], ends[each], written.get(each)) for each in wanted}
+        standings += [Standing(each, known.get(each), logs[each]) for each in wanted]
         if not numbers:
             former = sorted(each for each in known if each.topic == topic and each not in firsts)
             standings += [Standing(each, known[each], None) for each in former]

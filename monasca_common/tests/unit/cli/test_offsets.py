@@ -42,6 +42,7 @@ class Cluster:
 
     def __init__(self):
         self.log = {_FIRST: (0, 100), _SECOND: (0, 100)}
+        self.written = {}  # where a log ends with what is not committed
         self.topic_id = "first"
         self.members = []
         self.committed = {}
@@ -59,8 +60,9 @@ class Cluster:
     def first_offsets(self, partitions):
         return {each: self.log[each][0] for each in partitions}
 
-    def end_offsets(self, partitions):
-        return {each: self.log[each][1] for each in partitions}
+    def end_offsets(self, partitions, *, open_transactions=False):
+        written = self.written if open_transactions else {}
+        return {each: written.get(each, self.log[each][1]) for each in partitions}
 
     def offsets_for_times(self, times_ms):
         return dict.fromkeys(times_ms, self.later)
@@ -294,6 +296,16 @@ class TestReset(OffsetsCase):
             other.communicate(b"")
         self.assertEqual(1, status)
         self.assertIn(f"another process ({other.pid}) writes to", error)
+
+
+class TestOpenTransactions(OffsetsCase):
+    def test_who_reads_what_is_not_committed_yet_can_go_on(self):
+        self.cluster.committed = {_FIRST: 105, _SECOND: 105}
+        self.cluster.written = {_FIRST: 105, _SECOND: 104}
+        status, told = self.run_json("show", "--kept-in", "kafka")
+        self.assertEqual(1, status)
+        found = [(each["end"], each["problem"]) for each in told["partitions"]]
+        self.assertEqual([(100, ""), (100, "beyond the end of the log")], found)
 
 
 class TestCopies(OffsetsCase):
