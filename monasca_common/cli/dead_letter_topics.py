@@ -102,13 +102,6 @@ class DeadLetterCommand(OperatorCommand):
         parser = super().get_parser(prog_name)
         configuration.add_arguments(parser)
         parser.add_argument(
-            "--topic",
-            action="append",
-            metavar="T",
-            help="a topic of dead letters; may be given several times (default: those of the services that the "
-            "configuration describes)",
-        )
-        parser.add_argument(
             "--group",
             default=DLQ_GROUP,
             metavar="G",
@@ -128,6 +121,13 @@ class DeadLetterCommand(OperatorCommand):
 
     def topics(self, parsed_args: argparse.Namespace) -> list[DeadLetterTopic]:
         """Those that are named, or all that the services write. Raises `ConfigurationError`."""
+        return self._topics(parsed_args, parsed_args.topic or (), named=bool(parsed_args.topic))
+
+    def topic_of_letter(self, parsed_args: argparse.Namespace, name: str) -> list[DeadLetterTopic]:
+        """The topic, on each of the servers that have one of this name. Raises `ConfigurationError`."""
+        return self._topics(parsed_args, (name,), named=False)
+
+    def _topics(self, parsed_args: argparse.Namespace, names: Sequence[str], *, named: bool) -> list[DeadLetterTopic]:
         found: dict[tuple[str, str], DeadLetterTopic] = {}
         sent: defaultdict[str, SentMessages] = defaultdict(SentMessages)  # by servers: a mirror's copies keep their ids
         refusals = []
@@ -135,8 +135,8 @@ class DeadLetterCommand(OperatorCommand):
             try:
                 conf = services.read_service(service, parsed_args.config_file)
                 for each in services.topics(service, conf):
-                    if each.dead_letters and each.name in (parsed_args.topic or [each.name]):
-                        topic = _topic(conf, each.name, each.group, parsed_args, sent)
+                    if each.dead_letters and each.name in (names or [each.name]):
+                        topic = _topic(conf, each.name, each.group, parsed_args.group, sent, named=named)
                         found.setdefault((topic.connection.bootstrap_servers, topic.name), topic)
             except ConfigurationError as error:
                 refusals.append(error)
@@ -144,19 +144,23 @@ class DeadLetterCommand(OperatorCommand):
             raise refusals[0]
         conf = services.read_service("persister", parsed_args.config_file)
         known = {topic.name for topic in found.values()}
-        others = [name for name in parsed_args.topic or () if name not in known]
-        return [*found.values(), *(_topic(conf, name, KAFKA_GROUP, parsed_args, sent) for name in others)]
+        others = [name for name in names if name not in known]
+        return [
+            *found.values(),
+            *(_topic(conf, name, KAFKA_GROUP, parsed_args.group, sent, named=named) for name in others),
+        ]
 
 
 def _topic(
     conf: cfg.ConfigOpts,
     name: str,
     group: str,
-    parsed_args: argparse.Namespace,
+    group_id: str,
     sent: Mapping[str, SentMessages],
+    *,
+    named: bool,
 ) -> DeadLetterTopic:
-    """``group``: the option group whose servers have the topic."""
-    group_id: str = parsed_args.group
+    """``group``: the option group whose servers have the topic. ``group_id``: the consumer group of the operator."""
     if group == KAFKA_GROUP:
         consumer = ConsumerSettings(connection_settings(conf), (name,), group_id)
     else:
@@ -173,12 +177,17 @@ def _topic(
     producer = replace(producer_settings(conf, group), transactional_id=transactional_id)
     load = functools.partial(plugins.load_admin, conf, group)
     once = sent[consumer.connection.bootstrap_servers]
-    return DeadLetterTopic(
-        name, consumer, producer, load, once, named=bool(parsed_args.topic), audit=audit_settings(conf)
-    )
+    return DeadLetterTopic(name, consumer, producer, load, once, named=named, audit=audit_settings(conf))
 
 
 def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--topic",
+        action="append",
+        metavar="T",
+        help="a topic of dead letters; may be given several times (default: those of the services that the "
+        "configuration describes)",
+    )
     parser.add_argument(
         "--reason",
         metavar="TEXT",

@@ -177,8 +177,7 @@ class DlqShow(DeadLetterCommand, ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
         partition, offset = parsed_args.place
-        parsed_args.topic = [partition.topic]
-        self._letter = self._read(self.topics(parsed_args), partition, offset)
+        self._letter = self._read(self.topic_of_letter(parsed_args, partition.topic), partition, offset)
         return self.dict2columns(_letter_facts(self._letter, parsed_args))
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Sequence[Any]) -> int:

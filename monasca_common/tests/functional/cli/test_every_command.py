@@ -41,7 +41,7 @@ class TestEveryCommand(ClusterCommandCase):
             ("offsets reset --group g --topic x --kept-in kafka --to-latest --execute", 1, "there is no topic 'x'"),
             ("dlq list", 0, f"{_LETTERS}: there is no such topic"),
             ("dlq list --reason x", 3, "no letter that waits is selected"),
-            ("dlq show metrics.dlq/0/0", 1, f"{_LETTERS}: there is no such topic"),
+            ("dlq show metrics.dlq/0/0", 3, f"there is no letter {_LETTERS}/0/0"),
             ("dlq replay --execute", 0, f"{_LETTERS}: there is no such topic"),
             ("dlq purge --all --yes", 3, "no letter is selected"),
             ("audit show", 2, "'monasca-audit', which does not exist"),

@@ -199,6 +199,14 @@ class ShowTest(DlqCase):
         self.assertEqual(["metrics/0/17", "metrics/0/4"], found)
         self.assertIn("metrics/0/4", self.run_command("show", "metrics.dlq/0/1")[1])
 
+    def test_a_letter_of_a_topic_that_is_not_there_is_not_there(self):
+        for place in ("metrics.dlq/0/0", "metrics.dlq/7/0", "nowhere.dlq/0/0"):
+            status, _, err = self.run_command("show", place)
+            self.assertEqual((3, True), (status, f"there is no letter {place}: `monasca-common dlq list`" in err), err)
+
+    def test_its_place_names_the_topic(self):
+        self.assertEqual(2, self.run_command("show", "metrics.dlq/0/0", "--topic", "metrics.dlq")[0])
+
 
 class ReplayTest(DlqCase):
     def test_without_execute_nothing_is_sent(self):
