@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from cliff.show import ShowOne
 from monasca_common.cli import message_view, progress
 from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, positive
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
-from monasca_common.kafka import DeadLetterReplay, FencedError, Letter, TopicPartition
+from monasca_common.kafka import FencedError, Letter, TopicPartition
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
 from monasca_common.models import times
 from monasca_common.monitoring.log_reading import LogReader
@@ -108,35 +109,30 @@ class DlqList(_WaitingLettersCommand, Lister):
     ) -> list[Sequence[Any]]:
         """The rows of a topic."""
         limit = None if parsed_args.by_reason else parsed_args.limit
-        options = {"max_replays": parsed_args.max_replays, "chosen": partial(selects, parsed_args), "limit": limit}
-        with topic.replay(partitions, execute=False, **options) as (replay, letters):
-            waiting = replay.waiting()
+        numbers = itertools.count()
+
+        def is_chosen(letter: Letter) -> bool:
+            if next(numbers) % _TELL_EVERY == 0:
+                left = replay.offsets_left()
+                shown.tell(total - left, left)
+            return selects(parsed_args, letter)
+
+        options = {"max_replays": parsed_args.max_replays, "chosen": is_chosen, "limit": limit}
+        with (
+            progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown,
+            topic.replay(partitions, execute=False, **options) as (replay, letters),
+        ):
+            waiting, total = replay.waiting(), replay.offsets_left()
             if parsed_args.by_reason:
-                found, rows = _by_reason(topic.name, self._counts(parsed_args, topic, replay, letters))
+                found, rows = _by_reason(topic.name, letters)
             else:
                 found, rows = _by_letter(list(letters), is_cut=parsed_args.formatter == "table")
         self._told.append({"topic": topic.name, "exists": True, "waiting": waiting, **found})
         which = "of those selected" if is_selection(parsed_args) else "of them"
-        is_limited = limit is not None and len(rows) < waiting
-        shown = f", shown: the first {len(rows)} {which}" if is_limited else ""
-        self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}{shown}")
+        is_limited = len(rows) == limit and len(rows) < waiting
+        remark = f", shown: the first {len(rows)} {which}" if is_limited else ""
+        self._remark(parsed_args, f"{topic.name}: {_count_waiting(waiting)}{remark}")
         return rows
-
-    def _counts(
-        self,
-        parsed_args: argparse.Namespace,
-        topic: DeadLetterTopic,
-        replay: DeadLetterReplay,
-        letters: Iterator[Letter],
-    ) -> Counter[tuple[str, str]]:
-        total = replay.offsets_left()
-        counts: Counter[tuple[str, str]] = Counter()
-        with progress.Shown(topic.name, bounded=True, lines=parsed_args.progress) as shown:
-            for number, letter in enumerate(letters):
-                counts[letter.origin_topic, letter.error.partition(":")[0]] += 1
-                if number % _TELL_EVERY == 0:
-                    shown.tell(total - replay.offsets_left(), replay.offsets_left())
-        return counts
 
     def _remark(self, parsed_args: argparse.Namespace, text: str) -> None:
         """On standard error, so that what is printed is rows alone."""
@@ -323,8 +319,9 @@ def _by_letter(letters: Sequence[Letter], *, is_cut: bool) -> tuple[dict[str, An
     return {"letters": list(map(describe, letters))}, rows
 
 
-def _by_reason(topic: str, counts: Counter[tuple[str, str]]) -> tuple[dict[str, Any], list[Sequence[Any]]]:
+def _by_reason(topic: str, letters: Iterable[Letter]) -> tuple[dict[str, Any], list[Sequence[Any]]]:
     """What ``--json`` prints of them, and the rows."""
+    counts = Counter((letter.origin_topic, letter.error.partition(":")[0]) for letter in letters)
     rows = [(topic, origin, error, count) for (origin, error), count in counts.most_common()]
     reasons = [dict(zip(_REASON_COLUMNS[1:], row[1:], strict=True)) for row in rows]
     return {"letters": counts.total(), "reasons": reasons}, list(rows)

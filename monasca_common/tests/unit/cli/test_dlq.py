@@ -363,6 +363,16 @@ class SelectionTest(DlqCase):
         _, _, err = self.run_command("list", "--reason", "ValueError", "--limit", "1")
         self.assertIn("metrics.dlq: 4 letters wait, shown: the first 1 of those selected\n", err)
 
+    def test_where_all_that_are_selected_are_shown_none_is_said_to_be_left_out(self):
+        _, _, err = self.run_command("list", "--reason", "KeyError", "--limit", "2")
+        self.assertEqual("monasca-common dlq list: metrics.dlq: 4 letters wait", err.strip())
+
+    def test_letters_that_are_read_and_not_selected_are_progress(self):
+        for arguments in ((), ("--by-reason",), ("--reason", "no such reason")):
+            _, _, err = self.run_command("list", *arguments, "--progress")
+            self.assertIn("metrics.dlq: 4 offsets done, 0 left", err)
+            self.assertNotIn("offsets done", self.run_command("list", *arguments)[2])
+
     def test_what_is_no_topic_time_or_partition_is_wrong_usage(self):
         for arguments in (("--origin", "metrics:x"), ("--origin", ":1"), ("--since", "yesterday")):
             self.assertEqual(2, self.run_command("list", *arguments)[0])
