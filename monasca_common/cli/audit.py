@@ -21,7 +21,7 @@ from monasca_common.cli.command import (
     positive,
     until_interrupted,
 )
-from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.monitoring.audit.balance import AuditBook, Balance
 from monasca_common.monitoring.audit.report_log import ReportLog, open_report_log, report_extents
@@ -78,16 +78,6 @@ class _AuditCommand(ClusterCommand):
         )
         progress.add_argument(parser)
         return parser
-
-    def read_all(self, log: ReportLog, book: AuditBook, parsed_args: argparse.Namespace) -> None:
-        """Add all that was reported up to now. Raises `MessagingError`."""
-        told = -1
-        with progress.Shown("reports", bounded=True, lines=parsed_args.progress) as shown:
-            for report in log.read(_READ_SECONDS):
-                book.add(report)
-                if told != log.done:
-                    told = log.done
-                    shown.tell(log.done, log.left)
 
     def judge(self, found: Sequence[Balance], parsed_args: argparse.Namespace) -> None:
         """Note the exit status: 1 where something is missing for good, 3 where nothing is known, which it says once."""
@@ -152,11 +142,13 @@ class AuditShow(_AuditCommand, Lister):
         settings, log = self.opened(parsed_args)
         book = AuditBook(settings.rules)
         with log:
-            self.read_all(log, book, parsed_args)
+            add_reports(log, book, lines=parsed_args.progress)
         return settings, book.balances(_now_ms()), book
 
     def _on_spark(self, parsed_args: argparse.Namespace) -> tuple[AuditSettings, Iterable[Balance], _LeftOut]:
         """Raises `MessagingError` where Spark fails, too: nothing is known then."""
+        if parsed_args.progress:
+            raise ConfigurationError("--progress: it is not known how far Spark is: leave out --progress, or --spark")
         from monasca_common.pipeline.errors import PipelineError
         from monasca_common.pipeline.settings import spark_settings
         from monasca_common.pipeline.source.offset_store import OffsetRange
@@ -206,7 +198,7 @@ class AuditWatch(_AuditCommand):
         incomplete: set[tuple[Any, ...]] = set()
         looks = 0
         with log:
-            self.read_all(log, book, parsed_args)
+            add_reports(log, book, lines=parsed_args.progress)
             while True:
                 since_ms = _since_ms(settings, parsed_args.last_seconds)
                 book.forget(since_ms)
@@ -224,6 +216,17 @@ class AuditWatch(_AuditCommand):
                 while time.monotonic() < due:
                     for report in log.poll():
                         book.add(report)
+
+
+def add_reports(log: ReportLog, book: AuditBook, *, lines: bool) -> None:
+    """All that was reported up to now. ``lines``: see `progress.Shown`. Raises `MessagingError`."""
+    told = -1
+    with progress.Shown("reports", bounded=True, lines=lines) as shown:
+        for report in log.read(_READ_SECONDS):
+            book.add(report)
+            if told != log.done:
+                told = log.done
+                shown.tell(log.done, log.left)
 
 
 def _now_ms() -> int:

@@ -12,10 +12,9 @@ from typing import Any
 
 from cliff.lister import Lister
 from oslo_config import cfg
-from rich.console import Console
-from rich.progress import Progress
 
-from monasca_common.cli import configuration
+from monasca_common.cli import configuration, progress
+from monasca_common.cli.audit import add_reports
 from monasca_common.cli.command import OperatorCommand, moment, moment_ms
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin, plugins
@@ -37,7 +36,6 @@ _OF_PARTITIONS = (
 )
 _OF_COUNTS = ("topic", "bucket", "tier", "application", "status", "source", "target", "missing", "extra")
 _SAME, _SAME_SO_FAR, _DIFFERENT, _NOT_COMPARED, _OPEN = "SAME", "SAMPLE SAME", "DIFFERENT", "NOT COMPARED", "OPEN"
-_READ_SECONDS = 60.0
 
 
 class MirrorRun(ServiceCommand):
@@ -108,6 +106,7 @@ class MirrorVerify(OperatorCommand, Lister):
             action="store_true",
             help="a row for each message that differs in place of a row for each partition; not with --counts",
         )
+        progress.add_argument(parser)
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -153,8 +152,7 @@ class MirrorVerify(OperatorCommand, Lister):
         since_ms = bucket_of(since_ms, audit.bucket_seconds)
         book = AuditBook(audit.rules)
         with open_report_log(plugins.load_admin(conf), connection_settings(conf), audit.topic, since_ms) as log:
-            for report in log.read(_READ_SECONDS):
-                book.add(report)
+            add_reports(log, book, lines=parsed_args.progress)
         found = (each for each in book.balances(now_ms) if each.topic in topics and each.bucket_ms >= since_ms)
         counts = copy_counts(found, mirror, now_ms, audit.rules)
         for topic in uncounted(counts, topics):
@@ -181,19 +179,20 @@ def sample_size(text: str) -> SampleSize:
 
 
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
-    """One partition after the other, with a bar on a terminal."""
+    """One partition after the other."""
     since_ms = parsed_args.since
     ranges = verification.ranges(parsed_args.topic, since_ms)
     compacted = verification.compacted(each.partition.topic for each in ranges)
     draw = random.Random(parsed_args.seed)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal) as progress:
-        for each in progress.track(ranges, description="partitions"):
+    with progress.Shown("mirror verify", bounded=True, lines=parsed_args.progress, unit="partitions") as shown:
+        shown.tell(0, len(ranges))
+        for done, each in enumerate(ranges, start=1):
             is_compacted = each.partition.topic in compacted
             if parsed_args.sample is None or is_compacted:
                 yield verification.compare(each, since_ms, is_compacted=is_compacted)
             else:
                 yield verification.sample(each, parsed_args.sample, draw, since_ms)
+            shown.tell(done, len(ranges) - done)
 
 
 def _exit_status(compared: PartitionComparison) -> int:

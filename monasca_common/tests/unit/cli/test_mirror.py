@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common mirror verify``: how it reports its progress; what it compares is tested with the mirror."""
+
+import fixtures
+
+from monasca_common.cli import mirror, progress
+from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.audit.reports import AuditCount
+from monasca_common.monitoring.mirror.comparison import ComparedRange, PartitionComparison
+from monasca_common.tests.unit.cli import test_audit
+
+_PARTITIONS = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
+
+
+class TwoPartitions:
+    """What was copied, all of it the same."""
+
+    def __init__(self, settings, source, target):
+        pass
+
+    def topics(self, wanted):
+        return {"metrics"}
+
+    def ranges(self, topics, since_ms):
+        return [ComparedRange(each, 0, 5, 0, 5, 5) for each in _PARTITIONS]
+
+    def compacted(self, topics):
+        return set()
+
+    def compare(self, compared, since_ms, *, is_compacted):
+        return PartitionComparison(compared.partition)
+
+
+class VerifyTest(test_audit.AuditCommandCase):
+    command = ("mirror",)
+    configuration = f"""{test_audit.AuditCommandCase.configuration}
+[mirror]
+topics = metrics
+[mirror_target]
+bootstrap_servers = other:9092
+"""
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.MirrorVerification", TwoPartitions))
+        self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.open_admin", lambda _: None))
+        self.useFixture(fixtures.MonkeyPatch(f"{progress.__name__}._LINE_EVERY_SECONDS", 0.0))
+
+    def test_partitions_are_reported_on_standard_error_on_request_alone(self):
+        status, out, err = self.run_command("verify", "--progress", "-f", "value", "-c", "status")
+        self.assertEqual((0, ["SAME", "SAME"]), (status, out.split()))
+        lines = [f"mirror verify: {done} partitions done, {2 - done} left" for done in range(3)]
+        self.assertEqual(lines, [line for line in err.splitlines() if "done" in line])
+        self.assertNotIn("partitions done", self.run_command("verify")[2])
+
+    def test_so_are_the_reports_that_are_read_for_counts(self):
+        self.reported("broker", AuditCount("metrics", self.bucket_ms, 10))
+        self.assertIn("reports: 1 offsets done, 0 left", self.run_command("verify", "--counts", "--progress")[2])
+        self.assertNotIn("offsets done", self.run_command("verify", "--counts")[2])
