@@ -90,7 +90,7 @@ class DlqList(_WaitingLettersCommand, Lister):
             if partitions:
                 rows += self._look(parsed_args, topic, partitions)
             else:
-                none = {"letters": 0, "reasons": []} if parsed_args.by_reason else {"letters": []}
+                none = {"count": 0, "reasons": []} if parsed_args.by_reason else {"letters": []}
                 self._told.append({"topic": topic.name, "exists": False, "waiting": 0, **none})
                 self._remark(parsed_args, _nowhere(topic.name))
         if is_selection(parsed_args) and not rows:
@@ -202,8 +202,8 @@ class DlqReplay(_WaitingLettersCommand):
 
     Repair the reader or the input first. It reads what the topics hold when it starts, and no more: a letter that
     comes back is left to the next run. Messages keep their ids, so that readers drop what they have seen. A letter that
-    its topic does not take waits, and is reported; those behind it go. A run that was interrupted is gone on with by
-    the next one; of two at once the later one goes on alone. For example, 100 a second of one topic:
+    its topic does not take waits, and is reported; those behind it go. The next run continues one that was interrupted;
+    of two at once the later one goes on alone. For example, 100 a second of one topic:
     monasca-common dlq replay --origin metrics --rate 100 --execute
     """
 
@@ -324,7 +324,7 @@ def _by_reason(topic: str, letters: Iterable[Letter]) -> tuple[dict[str, Any], l
     counts = Counter((letter.origin_topic, letter.error.partition(":")[0]) for letter in letters)
     rows = [(topic, origin, error, count) for (origin, error), count in counts.most_common()]
     reasons = [dict(zip(_REASON_COLUMNS[1:], row[1:], strict=True)) for row in rows]
-    return {"letters": counts.total(), "reasons": reasons}, list(rows)
+    return {"count": counts.total(), "reasons": reasons}, list(rows)
 
 
 def _letter_row(letter: Letter, *, is_cut: bool) -> Sequence[Any]:

@@ -51,7 +51,8 @@ class _MessagesCommand(ClusterCommand):
 
 
 class TopicTail(_MessagesCommand):
-    """Follow a topic: print the messages that come, from its end or from where it is said, until Ctrl-C or a bound.
+    """Follow a topic: print the messages that come, from its end or from the position that an option names, until
+    Ctrl-C or a bound.
 
     Key, headers and value are shown with --payload alone. The exit status is 0 after Ctrl-C and SIGTERM, 3 where a
     bound was reached and no message was selected. For example:

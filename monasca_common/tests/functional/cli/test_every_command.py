@@ -23,7 +23,8 @@ class TestEveryCommand(ClusterCommandCase):
         self.configure(f"[database]\nconnection = sqlite:///{path}\n{text}")
 
     def test_without_topics_each_says_what_is_missing(self):
-        self.configure_with_database()
+        other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"  # by name another cluster
+        self.configure_with_database(f"[mirror]\ntopics = metrics\n[mirror_target]\nbootstrap_servers = {other}\n")
         self.wait_until(lambda: not [name for name in self.admin.partition_counts() if name[:2] != "__"], "no topics")
         counting = self.start("audit", "count")
         for line, status, said in (
@@ -46,6 +47,7 @@ class TestEveryCommand(ClusterCommandCase):
             ("dlq purge --all --yes", 3, "no letter is selected"),
             ("audit show", 2, "'monasca-audit', which does not exist"),
             ("audit watch --looks 1", 2, "'monasca-audit', which does not exist"),
+            ("mirror verify", 2, "has copied nothing"),
             ("balance --topic x", 3, "x: there is no such topic"),
         ):
             found, out, err = self.run_command(*line.split())
