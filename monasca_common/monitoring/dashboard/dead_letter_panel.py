@@ -27,7 +27,8 @@ EMPTY = PanelView(
     "Dead letters",
     "",
     "Messages that no service could handle, which nobody has sent back yet, by origin and reason of the first 500 of "
-    "each topic. monasca-common dlq list shows each; dlq replay sends them back after a repair.",
+    "each topic. monasca-common dlq list --topic T --limit N shows them one by one; dlq replay --topic T sends them "
+    "back after a repair.",
 )
 _Spans = Mapping[TopicPartition, tuple[int, int]]
 
