@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from oslo_config import cfg
@@ -25,12 +25,10 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import joined, started, stopped
-from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
-from monasca_common.monitoring.lag import group_lag
+from monasca_common.monitoring.lag import LagStatus, LagVerdict, group_lag
 from monasca_common.monitoring.lag_history import (
     LagHistory,
-    PartitionHistory,
     following,
     read_history,
     records,
@@ -47,6 +45,7 @@ LOG = logging.getLogger(__name__)
 _CLOSE_SECONDS = 2.0
 # A survey is late when so many intervals have passed since the last complete one.
 _LATE_INTERVALS = 3
+_SHOWN_LINES = 6  # of the log, on which positions count
 
 OpenProducer = Callable[[LagSettings], KafkaProducer]
 
@@ -118,9 +117,9 @@ class LagService:
         now_ms = self._clock.time_ms()
         groups = [group for group in self._survey.groups() if self._settings.watches(group)]
         found = following(self._survey.look(groups, now_ms, history=before), now_ms, self._window)
-        self._report(before, found)
         self._history = found
         self.metrics.completed(found, self._clock.monotonic() - began)
+        self._report(before, found)
         self._keep(producer, found)
         self._trouble = ""
         self.surveys += 1
@@ -148,20 +147,20 @@ class LagService:
         self._kept = wanted
 
     def _report(self, before: LagHistory, found: LagHistory) -> None:
-        """Log a group whose status has changed, and which position of it counts."""
+        """Log each group whose status has changed, or which begins or ceases to lose messages; and which positions
+        of these count."""
+        changed = {}
         for group, partitions in found.groups.items():
-            lag = group_lag(known.lag for known in partitions.values())
-            earlier = before.groups.get(group)
-            was = None if earlier is None else group_lag(known.lag for known in earlier.values()).status
-            if lag.status is not was and (was is not None or lag.status.is_error):
-                log = LOG.warning if lag.status.is_error else LOG.info
-                log("group %s is %s: %s; %d unread", group, lag.status.name, lag.status.value, lag.messages)
-                self._report_which_counts(group, partitions)
-
-    def _report_which_counts(self, group: str, partitions: Mapping[TopicPartition, PartitionHistory]) -> None:
-        lines = which_counts({group: partitions}, self._read_positions())
+            lag, earlier = group_lag(known.lag for known in partitions.values()), before.groups.get(group)
+            was = None if earlier is None else _concern(group_lag(known.lag for known in earlier.values()))
+            if _concern(lag) != was and (was is not None or lag.is_error):
+                log = LOG.warning if lag.is_error else LOG.info
+                log("group %s is %s: %s; %s", group, lag.status.name, lag.status.value, _losses(lag))
+                changed[group] = partitions
+        lines = which_counts(changed, self._read_positions()) if changed else []
         if lines:
-            LOG.warning("%s", " ".join(line.strip() for line in lines))
+            more = f" (and {len(lines) - _SHOWN_LINES} more)" if len(lines) > _SHOWN_LINES else ""
+            LOG.warning("%s%s", " ".join(line.strip() for line in lines[:_SHOWN_LINES]), more)
 
     def _reasons(self) -> Iterator[str]:
         if self._trouble:
@@ -174,6 +173,18 @@ class LagService:
     def _look(self) -> tuple[bool, dict[str, Any]]:
         reasons = list(self._reasons())
         return not reasons, {"healthy": not reasons, "reasons": reasons, "surveys": self.surveys}
+
+
+def _concern(lag: LagVerdict) -> tuple[LagStatus, bool]:
+    return lag.status, lag.is_error
+
+
+def _losses(lag: LagVerdict) -> str:
+    facts = [f"{lag.messages} unread"]
+    facts += [f"{lag.deleted} deleted unread"] if lag.deleted else []
+    facts += [f"{lag.truncated} truncated"] if lag.truncated else []
+    facts += ["messages expire soon"] if lag.expires_soon else []
+    return ", ".join(facts)
 
 
 def run(

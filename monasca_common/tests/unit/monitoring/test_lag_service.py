@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service of lag: one survey after the other, what it keeps, and what it tells."""
 
+from dataclasses import replace
 from unittest import mock
 
 import fixtures
@@ -88,6 +89,25 @@ class LagServiceTest(base.BaseTestCase):
         self.surveyed.states = {"g": self.stopped()}
         self.service(read_positions=lambda: DatabasePositions(trouble="no database answers")).survey(self.producer)
         self.assertIn("others, which would count, is not known: no database answers", log.output)
+
+    def test_a_database_is_asked_once_however_many_groups_have_changed(self):
+        read = mock.Mock(return_value=DatabasePositions())
+        self.surveyed.states = {f"g{number}": self.stopped() for number in range(5)}
+        service = self.service(read_positions=read)
+        for _ in range(2):
+            service.survey(self.producer)
+        self.assertEqual(1, read.call_count)
+
+    def test_the_log_says_that_a_group_which_is_well_begins_to_lose_messages(self):
+        log = self.useFixture(fixtures.FakeLogger(lag_service.__name__))
+        now_ms = self.clock.time_ms()
+        well = PartitionState(0, 9, (Commit(now_ms - 1000, 5, 9),), now_ms - 1000)
+        service = self.service()
+        for first in (0, 7, 8):
+            self.surveyed.states = {"g": {TP: replace(well, first=first)}}
+            service.survey(self.producer)
+        self.assertEqual(1, log.output.count("group g is OK"))
+        self.assertIn("2 unread, 2 deleted unread", log.output)
 
     def test_a_restart_begins_with_what_the_topic_has(self):
         self.surveyed.states = {"g": self.stopped()}
