@@ -31,6 +31,7 @@ COMMANDS = {
     "notification": ("notification",),
     "lag": ("lag", "serve"),
     "audit": ("audit", "serve"),
+    "audit_count": ("audit", "count"),
     "mirror": ("mirror", "run"),
     "dashboard": ("dashboard",),
 }
@@ -66,6 +67,8 @@ folder = {folder}/audit
 report_seconds = 0.1
 balance_seconds = 0.5
 status_port = {audit}
+[audit_count]
+status_port = {audit_count}
 [mirror]
 topics = {mirrored}
 status_port = {mirror}
