@@ -140,18 +140,22 @@ class PartitionBatch(Generic[T_co]):
         stamps = (raw.timestamp() for raw in self._raw)
         return [None if kind == 0 else at for kind, at in stamps]
 
+    def timestamp(self, index: int) -> int | None:
+        """Of one message: cheaper than all `timestamps`."""
+        kind, at = self._raw[index].timestamp()
+        return None if kind == 0 else at
+
     @cached_property
     def headers(self) -> list[Headers]:
         return [_headers(raw) for raw in self._raw]
 
     def message(self, index: int) -> Message[T_co]:
         raw = self._raw[index]
-        kind, at = raw.timestamp()
         return Message(
             topic=self.topic_partition.topic,
             partition=self.topic_partition.partition,
             offset=raw.offset(),
-            timestamp_ms=None if kind == 0 else at,
+            timestamp_ms=self.timestamp(index),
             key=raw.key(),
             value=raw.value(),
             headers=_headers(raw),

@@ -53,8 +53,11 @@ class Client:
         opened.append(TopicLimits(self._settings, open_transport, on_error))
         return opened[0]
 
-    def use(self, limits: TopicLimits, on_launch: Callable[[], None]) -> None:
+    def use(
+        self, limits: TopicLimits, on_launch: Callable[[], None], on_known: Callable[[str, TopicLimit], None]
+    ) -> None:
         limits.on_launch = on_launch
+        limits.on_known = on_known
         self.limits = limits
         self.ready = limits.ready
         self.in_use = True

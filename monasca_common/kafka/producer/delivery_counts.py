@@ -1,28 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts delivered messages by topic and by buckets of event time, for audits.
 
-The event time of a message is the timestamp of its record. All messages of a plain bulk get the same, so the bulk is
-counted as a whole; only on topics whose records keep what their sender sets.
-
-Any other message has the client's, which knows it once the message is acknowledged. To ask for it costs a twentieth of
-a `send`, so where all that was acknowledged together must be of one bucket, nobody asks: every message that is in the
-book since after the bucket began, with a timestamp of the client's own, is of that bucket or of a later one, and no
-later one has begun. Else each message is asked.
+The event time of a message is the timestamp of its record. Where the log keeps the time that its sender sets, messages
+have a `Stamp` that knows their bucket; whether it does is asked of a topic's first message in each bucket. Messages of
+which that is not known, those of logs that set their own time, and those with a time of the caller's are asked for
+theirs once they are acknowledged.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.producer.stamp import Bucket, Stamp, Stamped
 from monasca_common.kafka.transport.base import RawMessage
 
 _CREATE_TIME = 1
-_STEP_MS = 50.0  # the wall clock was set if it moved by more than this against the other clock
-_LOOK_SECONDS = 0.05  # how often the book is searched for what is older than the bucket
 
 
 @dataclass(slots=True)
@@ -36,15 +32,13 @@ class DeliveryCount:
     max_delay_ms: int = 0
 
     def add(self, messages: int, size: int, delay_ms: int, max_delay_ms: int) -> None:
+        most = max(self.max_delay_ms, max_delay_ms)
+        # No call from here until the caller deletes what is counted: nothing of it can be interrupted.
         self.messages += messages
         self.bytes += size
         self.delay_ms += delay_ms
-        self.max_delay_ms = max(self.max_delay_ms, max_delay_ms)
+        self.max_delay_ms = most
 
-
-#: What is delivered of a plain bulk: its topic, its timestamp in milliseconds, the number of messages, their bytes, and
-#: one of them.
-CountedBulk = tuple[str, int, int, int, RawMessage | None]
 
 #: By topic, and the beginning of a bucket in milliseconds since 1970.
 DeliveryCounts = dict[tuple[str, int], DeliveryCount]
@@ -57,35 +51,52 @@ class _CountedBook(Protocol):
 
 
 class DeliveryCounter:
-    """Callbacks append to what is ``acknowledged``; the thread that serves the client then calls `settle`."""
+    """Callbacks append to what is ``acknowledged`` and to `Stamp`s; the thread that serves the client then calls
+    `settle`."""
 
     def __init__(self, book: _CountedBook, clock: Clock, bucket_seconds: int) -> None:
-        self.acknowledged: list[RawMessage] = []  # what is not part of a plain bulk
-        self.acknowledged_bulks: list[CountedBulk] = []
-        self.stamped_topics: set[str] = set()  # whose records surely keep the timestamp that their sender sets
-        self.own_times = False  # whether any message ever had a timestamp of its sender's
+        self.acknowledged: deque[RawMessage] = deque()  # to be asked for their time
+        self.asking = Stamp(asks=True)
+        self.stamps: tuple[Stamp, ...] = (self.asking,)  # of all that is on its way
         self._book = book
         self._clock = clock
         self._length_ms = bucket_seconds * 1000
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler that closes may interrupt its owner
+        self._topics: dict[str, Stamped] = {}
+        self._bucket = Bucket()
         self._counts: DeliveryCounts = {}
         self._held: DeliveryCounts | None = None  # of a transaction that is open
-        self._bucket_ms = -1
-        self._began_at = 0.0
-        self._is_sure = False  # whether all in the book is of this bucket, or of a later one
-        self._look_at = 0.0
-        self._drift_ms = 0.0
+
+    def enroll(self, topic: str, stamped: Stamped) -> None:
+        """From now on ``stamped`` has the stamp for messages to the topic."""
+        with self._lock:
+            self._topics[topic] = stamped
+            stamped.stamp = self.asking
+
+    def tick(self) -> None:
+        """Refresh the timestamp for messages that are sent now."""
+        now_ms = self._clock.time_ms()
+        bucket = self._bucket
+        if bucket.start_ms <= now_ms < bucket.end_ms:
+            bucket.now_ms = now_ms
+        else:  # also where the clock was set back
+            self._begin_bucket(now_ms)
 
     def settle(self) -> None:
         """Count what was acknowledged since the last call. Under the ``serving`` lock."""
-        if self.acknowledged_bulks:
-            self._settle_bulks()
+        for stamp in self.stamps:
+            if stamp.kept:
+                listed = stamp.kept
+                kept = listed[:]
+                groups, number = stamp.grouped(kept), len(kept)
+                # No call from here to the end of the block: nothing of it can be interrupted.
+                if stamp.kept is listed:  # else a signal handler that closes has done it
+                    stamp.kept = listed[number:]
+                    stamp.groups += groups
+            if stamp.groups:
+                self._settle_groups(stamp)
         if self.acknowledged:
-            self._settle_messages()
-
-    def time_ms(self) -> int:
-        """The timestamp for messages that are sent now."""
-        return self._clock.time_ms()
+            self._settle_asked()
 
     def take(self) -> DeliveryCounts:
         """What was counted since the last call."""
@@ -104,69 +115,61 @@ class DeliveryCounter:
             for (topic, bucket_ms), count in (held or {}).items() if committed else ():
                 self._add(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
 
-    def _settle_bulks(self) -> None:
-        bulks = self.acknowledged_bulks[:]
-        del self.acknowledged_bulks[: len(bulks)]
-        now_ms = self._clock.time_ms()
+    def _begin_bucket(self, now_ms: int) -> None:
+        """Each topic is asked again how its log keeps time; until its answer, messages are asked for theirs."""
         with self._lock:
-            for topic, time_ms, messages, size, message in bulks:
-                if message is not None:
-                    time_ms = self._time_of(message)
-                delay_ms = max(0, now_ms - time_ms)
-                self._add(topic, self._bucket(time_ms), messages, size, messages * delay_ms, delay_ms)
+            start_ms, before = self._start(now_ms), self._bucket
+            self._bucket = Bucket(start_ms, start_ms + self._length_ms, now_ms)
+            for stamped in self._topics.values():
+                stamped.stamp = self.asking
+            # A message gets its stamp when it is in the book: what has one of the bucket before was queued by now, and
+            # is seen in the book.
+            before.ended_at = self._clock.monotonic()
+            oldest = self._book.oldest_queued_at()
+            self.stamps = tuple([stamp for stamp in self.stamps if self._is_in_use(stamp, oldest)])
 
-    def _settle_messages(self) -> None:
-        messages = self.acknowledged[:]
-        del self.acknowledged[: len(messages)]
-        now, now_ms = self._clock.monotonic(), self._clock.time_ms()
-        self._look(now, now_ms)
-        with self._lock:
-            if not (self._is_sure and not self.own_times and self._count_together(messages, now_ms)):
-                self._count_each(messages, now_ms)
-        if not self._is_sure and now >= self._look_at:
-            # What is acknowledged from now on is in the book at this moment, or enters it later.
-            self._is_sure = self._book.oldest_queued_at() >= self._began_at
-            self._look_at = now + _LOOK_SECONDS
+    def _is_in_use(self, stamp: Stamp, oldest_queued_at: float) -> bool:
+        """Whether a message on its way may have it, or one that is not counted yet."""
+        if stamp is self.asking or stamp.delivered or stamp.kept or stamp.groups:
+            return True
+        return stamp.bucket.ended_at is None or oldest_queued_at <= stamp.bucket.ended_at
 
-    def _bucket(self, time_ms: int) -> int:
+    def _start(self, time_ms: int) -> int:
         """When the bucket of this time began."""
         return time_ms // self._length_ms * self._length_ms
 
-    def _time_of(self, message: RawMessage) -> int:
-        """The timestamp of its record; it tells who sets those of its topic."""
-        kind, time_ms = message.timestamp()
-        if kind == _CREATE_TIME:
-            self.stamped_topics.add(message.topic())
-        else:
-            self.stamped_topics.discard(message.topic())
-        return time_ms
+    def _settle_groups(self, stamp: Stamp) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            while stamp.groups:
+                messages, size, first_queued_at, last_queued_at = stamp.groups[-1]
+                first_ms, last_ms = _milliseconds(now - first_queued_at), _milliseconds(now - last_queued_at)
+                delay_ms = messages * (first_ms + last_ms) // 2
+                self._add(stamp.topic, stamp.bucket.start_ms, messages, size, delay_ms, max(first_ms, last_ms))
+                del stamp.groups[-1]
 
-    def _look(self, now: float, now_ms: int) -> None:
-        """Note whether another bucket has begun, or the clock was set."""
-        bucket_ms = self._bucket(now_ms)
-        drift_ms = now_ms - now * 1000
-        if bucket_ms != self._bucket_ms or abs(drift_ms - self._drift_ms) > _STEP_MS:
-            self._bucket_ms, self._began_at, self._is_sure = bucket_ms, now, False
-        self._drift_ms = drift_ms
+    def _settle_asked(self) -> None:
+        now_ms = self._clock.time_ms()
+        with self._lock:
+            while self.acknowledged:
+                message = self.acknowledged[0]
+                topic = message.topic()
+                kind, time_ms = message.timestamp()
+                self._learn(topic, keeps_time=kind == _CREATE_TIME)
+                delay_ms = max(0, now_ms - time_ms)
+                self._add(topic, self._start(time_ms), 1, len(message), delay_ms, delay_ms)
+                del self.acknowledged[0]
 
-    def _count_together(self, messages: Sequence[RawMessage], now_ms: int) -> bool:
-        """Whether they could be counted together: all of one topic, with timestamps of the client."""
-        kind: Any = type(messages[0])
-        topic, first_ms, last_ms = messages[0].topic(), self._time_of(messages[0]), self._time_of(messages[-1])
-        if topic not in self.stamped_topics or len(set(map(kind.topic, messages))) > 1:
-            return False
-        number = len(messages)
-        size = sum(map(len, messages))
-        oldest_ms, youngest_ms = max(0, now_ms - first_ms), max(0, now_ms - last_ms)
-        delay_ms = number * (oldest_ms + youngest_ms) // 2
-        self._add(topic, self._bucket_ms, number, size, delay_ms, max(oldest_ms, youngest_ms))
-        return True
-
-    def _count_each(self, messages: Sequence[RawMessage], now_ms: int) -> None:
-        for message in messages:
-            time_ms = self._time_of(message)
-            delay_ms = max(0, now_ms - time_ms)
-            self._add(message.topic(), self._bucket(time_ms), 1, len(message), delay_ms, delay_ms)
+    def _learn(self, topic: str, *, keeps_time: bool) -> None:
+        """Whether the topic's log keeps the time that is sent."""
+        stamped = self._topics.get(topic)
+        if stamped is None:
+            return
+        if not keeps_time:
+            stamped.stamp = self.asking
+        elif stamped.stamp is self.asking:
+            stamped.stamp = Stamp(topic, self._bucket)
+            self.stamps += (stamped.stamp,)
 
     def _add(self, topic: str, bucket_ms: int, messages: int, size: int, delay_ms: int, max_delay_ms: int) -> None:
         counts = self._counts if self._held is None else self._held
@@ -174,3 +177,7 @@ class DeliveryCounter:
         if count is None:
             count = counts[topic, bucket_ms] = DeliveryCount()
         count.add(messages, size, delay_ms, max_delay_ms)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, int(seconds * 1000))

@@ -13,6 +13,7 @@ leaves a message either untouched or settled: what belongs together stands toget
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from types import MethodType
@@ -21,8 +22,9 @@ from typing import Any, Protocol
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.errors import DeliveryError, DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer.delivery_counts import CountedBulk, DeliveryCounter
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
+from monasca_common.kafka.producer.stamp import Group, Stamp
 from monasca_common.kafka.transport.base import RawMessage
 
 
@@ -55,15 +57,14 @@ class Book(Protocol):
     """The part of the book that a message uses; `Ledger` has it."""
 
     outstanding: dict[Pending, None]
-    delivered: int
-    spare: list[Pending]
+    stamp: Stamp
     opened: list[Latch]
     own_ids: dict[tuple[str, bytes], Pending]
     attentive: bool  # whether a delivered send is of interest to anybody beside the next flush
     now: float
     finished: TransportError | None
     counter: DeliveryCounter | None
-    acknowledged: list[RawMessage] | None  # where deliveries are counted, single ones that were not counted yet
+    acknowledged: deque[RawMessage]
 
     @property
     def budget(self) -> Room: ...
@@ -106,8 +107,10 @@ class Pending:
         "queued_at",
         "record",
         "size",
+        "stamp",
         "successor",
         "topic",
+        "value_bytes",
         "watchers",
     )
 
@@ -117,6 +120,8 @@ class Pending:
     record: bytes | Record | None  # as it was handed over, until it is delivered
     key: bytes | None
     size: int  # bytes it takes of the budget
+    value_bytes: int
+    stamp: Stamp  # as soon as it is handed over
     queued_at: float  # monotonic seconds; a few milliseconds early at most
     watchers: tuple[object, ...] | None
     outcome: Outcome | None  # None: still on its way
@@ -132,21 +137,24 @@ class Pending:
         # a microsecond and of three that a message costs, its calls would be a third.
         ledger, watchers = self.ledger, self.watchers
         if error is None and not ledger.attentive:
+            stamp = self.stamp
             if watchers is None:
-                if ledger.acknowledged is not None:
-                    ledger.acknowledged.append(message)
+                # `Ledger.reckon` does the rest for all of them, which costs less.
+                if stamp.asks:
+                    ledger.acknowledged += (message,)
                 del ledger.outstanding[self]
-                ledger.delivered += 1
-                ledger.budget.left_bytes += self.size
                 self.record = None
-                ledger.spare.append(self)
+                stamp.delivered.append(self)
                 return
             if len(watchers) == 1 and watchers[0].__class__ is Latch and not ledger.own_ids:
                 latch: Any = watchers[0]
-                if ledger.acknowledged is not None:
-                    ledger.acknowledged.append(message)
-                self.partition = message.partition()
-                self.offset = message.offset()
+                offset, partition = message.offset(), message.partition()
+                if stamp.asks:
+                    ledger.acknowledged += (message,)
+                elif ledger.counter is not None:
+                    stamp.kept += (self,)
+                self.partition = partition
+                self.offset = offset
                 self.outcome = _DELIVERED
                 self.watchers = ()
                 self.record = None
@@ -242,7 +250,7 @@ class PlainBulk:
         "queued_at",
         "records",
         "size",
-        "time_ms",
+        "stamp",
         "topic",
     )
 
@@ -268,7 +276,7 @@ class PlainBulk:
         self.limit = limit
         self.instead: Bulk | None = None  # its messages, where they are handed over one by one
         self.queued_at = ledger.now
-        self.time_ms = 0  # the timestamp of all of it; 0 unless it is to be counted
+        self.stamp = ledger.stamp  # until it is handed over
         self.left = len(records)
         self.latch = Latch(len(records))
         self.places = iter(range(len(records)))  # of what is reserved, and not handed over
@@ -278,13 +286,6 @@ class PlainBulk:
 
     def __len__(self) -> int:
         return len(self._partitions)
-
-    def stamp(self) -> int:
-        """The timestamp to send, which all have in common if it is to be counted: so nobody asks each message for its
-        own. 0: each has the client's."""
-        if self.ledger.counter is not None:
-            self.time_ms = self.ledger.counter.time_ms()
-        return self.time_ms
 
     def callbacks(self) -> Iterator[Callable[[Any, RawMessage], None]]:
         """For each message the one that librdkafka calls: of all objects that know their place, the cheapest. Drawing
@@ -321,16 +322,9 @@ class PlainBulk:
         """Whether all of it is delivered, and no single message was needed."""
         return not self.left and self._pendings is None
 
-    def delivered_part(self) -> tuple[CountedBulk, ...]:
-        """What is delivered so far, if there is any and it is to be counted."""
-        if not self.time_ms:
-            return ()
-        sizes = [
-            len(record)
-            for record, partition in zip(self.records, self._partitions, strict=True)
-            if partition is not None
-        ]
-        return ((self.topic, self.time_ms, len(sizes), sum(sizes), None),) if sizes else ()
+    def delivered_part(self) -> tuple[Group, ...]:
+        """What there is to count of what is delivered so far."""
+        return self.stamp.grouped([pending for pending in self.pendings() if pending.outcome is Outcome.DELIVERED])
 
     def pendings(self) -> list[Pending]:
         """Its messages, each of which speaks for itself from now on: for `Ledger.break_up`, until all is delivered."""
@@ -345,12 +339,14 @@ class PlainBulk:
         pending.key = self.key
         pending.message_id = None if self.message_ids is None else self.message_ids[index]
         pending.queued_at = self.queued_at
+        pending.stamp = self.stamp
         pending.watchers = (self.latch,)
         pending.successor = None
+        pending.value_bytes = len(self.records[index]) if self.records else 0  # all of it is counted
         partition = self._partitions[index]
         if partition is None:
             pending.record = self.records[index]
-            pending.size = len(self.records[index]) + self.overhead_bytes
+            pending.size = pending.value_bytes + self.overhead_bytes
             pending.outcome = None
         else:
             pending.record = None

@@ -34,10 +34,11 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.producer.budget import Budget
-from monasca_common.kafka.producer.delivery_counts import CountedBulk, DeliveryCounter
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.in_flight import Bulk, DoubtfulPending, Latch, Pending, PlainBulk
 from monasca_common.kafka.producer.listeners import Listener, Listeners
 from monasca_common.kafka.producer.outcome import Outcome, classify
+from monasca_common.kafka.producer.stamp import Group, Stamp, Stamped
 from monasca_common.kafka.transport.base import RawMessage
 
 LOG = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Ledger:
         self.listeners = Listeners()
         self.opened: list[Latch] = []  # by callbacks, since serving began
         self.delivered = 0  # sends that no flush has reported yet
-        # Of delivered sends, to be used again while there is traffic: the garbage collector walks over new objects by
+        # Delivered sends, to be used again while there is traffic: the garbage collector walks over new objects by
         # the hundred thousand, for a quarter of the cost of a send. Nobody else holds them: only watched ones are
         # notified.
         self.spare: list[Pending] = []
@@ -91,8 +92,8 @@ class Ledger:
         self.now = clock.monotonic()  # refreshed whenever the client is served: precise enough, and free in `send`
         self.own_ids: dict[tuple[str, bytes], Pending] = {}  # callers' own ids that are outstanding
         self.counter: DeliveryCounter | None = None
-        self.acknowledged: list[RawMessage] | None = None  # the counter's, as is the next
-        self.acknowledged_bulks: list[CountedBulk] = []
+        self.stamp = Stamp()  # of what gets the client's time, or the caller's
+        self.acknowledged: deque[RawMessage] = deque()  # the counter's, where there is one
         self._clock = clock
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._undelivered: list[Pending] = []  # sends for the next flush; they keep their room
@@ -124,6 +125,8 @@ class Ledger:
 
     def tick(self) -> None:
         self.now = self._clock.monotonic()
+        if self.counter is not None:
+            self.counter.tick()
 
     @property
     def outstanding_messages(self) -> int:
@@ -145,14 +148,42 @@ class Ledger:
         """Count them from now on; call it before anything is sent."""
         self.counter = DeliveryCounter(self, self._clock, bucket_seconds)
         self.acknowledged = self.counter.acknowledged
-        self.acknowledged_bulks = self.counter.acknowledged_bulks
+        self.stamp = self.counter.asking
         return self.counter
+
+    def know(self, topic: str, limit: Stamped) -> None:
+        """A topic's limit is known: from now on messages get its stamp."""
+        limit.stamp = self.stamp
+        if self.counter is not None:
+            self.counter.enroll(topic, limit)
 
     def served(self) -> None:
         """The client was served. Under the ``serving`` lock."""
         self.tick()
+        self.reckon()
+
+    def reckon(self) -> None:
+        """Do for all sends that callbacks found delivered what is left to do. Under the ``serving`` lock."""
+        for stamp in (self.stamp,) if self.counter is None else self.counter.stamps:
+            if stamp.delivered:
+                self._reckon(stamp)
         if self.counter is not None:
             self.counter.settle()
+
+    def _reckon(self, stamp: Stamp) -> None:
+        listed = stamp.delivered
+        delivered = listed[:]
+        messages, size = len(delivered), sum([pending.size for pending in delivered])
+        groups = stamp.grouped_sends(delivered, size)
+        # No call from here to the end of the block: nothing of it can be interrupted.
+        if stamp.delivered is listed:  # else a signal handler that closes has done it
+            stamp.delivered = listed[messages:]
+            stamp.groups += groups
+            self.delivered += messages
+            self.budget.left_bytes += size
+            self.spare += delivered
+        if self.attentive:
+            self._offer_room()
 
     def oldest_queued_at(self) -> float:
         """When the oldest message in the book was queued; infinity without one."""
@@ -215,7 +246,7 @@ class Ledger:
                     self.budget.room_messages += messages
                     self.budget.left_bytes += settled_bytes
                     bulk.latch.left = messages_left
-                    self.acknowledged_bulks += delivered
+                    bulk.stamp.groups += delivered
             return pendings
 
     def break_up_before_it_is_handed_over(self, bulk: PlainBulk) -> Bulk:
@@ -257,11 +288,9 @@ class Ledger:
         elif error is None:
             pending.partition = message.partition()
             pending.offset = message.offset()
-            if self.acknowledged is not None:
-                self.acknowledged.append(message)
             if self._refusals:
                 self._forget_refusal(pending.topic)
-            self._settle(pending, _DELIVERED)
+            self._settle(pending, _DELIVERED, message=message)
         else:
             fault = self.fault(error)
             trouble = self._trouble_at >= pending.queued_at - _SILENT_SECONDS
@@ -273,16 +302,16 @@ class Ledger:
     def settle_delivered(self, bulk: PlainBulk, message: RawMessage) -> None:
         """Settle a bulk of which all was acknowledged; the callback of its last message calls this."""
         messages = len(bulk)
-        size = bulk.size - bulk.overhead_bytes * messages
+        groups: tuple[Group, ...] = ()
+        if bulk.stamp.topic:
+            groups = (Group(messages, bulk.size - bulk.overhead_bytes * messages, bulk.queued_at, bulk.queued_at),)
         with self.budget.lock:  # no call in this block: nothing of it can be interrupted
             if bulk in self.bulks:
                 del self.bulks[bulk]
                 self.budget.room_messages += messages
                 self.budget.left_bytes += bulk.size
                 bulk.records = []
-                if bulk.time_ms:
-                    self.acknowledged_bulks += ((bulk.topic, bulk.time_ms, messages, size, message),)
-                    bulk.time_ms = 0
+                bulk.stamp.groups += groups
                 bulk.latch.left = 0
                 self.opened += (bulk.latch,)
         if self.attentive:
@@ -338,8 +367,10 @@ class Ledger:
             self.budget.left_bytes += pending.size
             return True
 
-    def _settle(self, pending: Pending, outcome: Outcome, *, entered: bool = True) -> None:
-        """Settle a message: the one place that does. The caller holds ``serving``."""
+    def _settle(
+        self, pending: Pending, outcome: Outcome, *, entered: bool = True, message: RawMessage | None = None
+    ) -> None:
+        """Settle a message: the one place that does. Under ``serving``. ``message``: what the client acknowledged."""
         if self.own_ids and self._first(pending) is pending:
             self.own_ids.pop((pending.topic, pending.message_id or b""), None)
         watchers = pending.watchers
@@ -363,6 +394,10 @@ class Ledger:
             if outcome is _DELIVERED:
                 pending.record = None
                 self.delivered += for_flush
+                if pending.stamp.asks and message is not None:
+                    self.acknowledged += (message,)
+                elif self.counter is not None:
+                    pending.stamp.kept += (pending,)
             elif cut_short and for_flush:
                 self._left_behind += (pending,)
             elif for_flush and alone and entered:
@@ -457,6 +492,7 @@ class Ledger:
     def collect(self, into: Unreported, *, settled_only: bool = False) -> None:
         """Take what the next flush reports. If the caller is interrupted, it gives back what ``into`` has."""
         with self.serving:
+            self.reckon()
             entries = [] if settled_only else list(self.outstanding)
             on_their_way = [pending for pending in entries if self._is_for_flush(pending)]
             latch = Latch(len(on_their_way))

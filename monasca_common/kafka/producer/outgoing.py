@@ -47,8 +47,7 @@ class Outgoing:
         overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
         if max(map(len, plain)) + overhead > limit.max_bytes:
             return None
-        counter = self._ledger.counter
-        if counter is not None and topic not in counter.stamped_topics:
+        if limit.stamp.asks:
             return None
         message_ids = self._ids.take(len(plain)) if limit.with_ids else None
         return PlainBulk(self._ledger, topic, plain, key, message_ids, overhead, limit)
@@ -70,17 +69,15 @@ class Outgoing:
         if not isinstance(key, bytes | None) or not isinstance(full.value, bytes | None):
             _wrong_key_or_value(key, full.value)
         _check_time(full.timestamp_ms)
-        if full.timestamp_ms is not None and self._ledger.counter is not None:
-            self._ledger.counter.own_times = True
         own = message_id is not None
         size = _size(full, key, message_id)
         message_id = message_id if own else self._new_id(topic)
-        return self._pending(Pending(), topic, full, key, message_id, size), own
+        return self._pending(Pending(), topic, full, key, message_id, size, len(full.value or b"")), own
 
     def again(self, old: Pending) -> Pending:
         """The same message under the same id, for another attempt."""
         kind = DoubtfulPending if old.outcome is Outcome.UNKNOWN else Pending
-        pending = self._pending(kind(), old.topic, old.record, old.key, old.message_id, old.size)
+        pending = self._pending(kind(), old.topic, old.record, old.key, old.message_id, old.size, old.value_bytes)
         pending.watchers = ()  # `retry` reports it, however early it is settled; no flush does
         return pending
 
@@ -95,6 +92,7 @@ class Outgoing:
         key: bytes | None,
         message_id: bytes | None,
         size: int,
+        value_bytes: int,
     ) -> Pending:
         pending.ledger = self._ledger
         pending.topic = topic
@@ -102,6 +100,8 @@ class Outgoing:
         pending.key = key
         pending.message_id = message_id
         pending.size = size
+        pending.value_bytes = value_bytes
+        pending.stamp = self._ledger.stamp
         pending.queued_at = self._ledger.now
         pending.watchers = pending.outcome = pending.successor = None
         return pending
@@ -187,9 +187,12 @@ class Entrance:
         if isinstance(bulk, PlainBulk):
             limit = self._client.ready.get(bulk.topic)
             if limit is not None and limit is bulk.limit:
-                self._client.limits.launch_bulk(limit, bulk)
-                return
-            bulk = self._ledger.break_up_before_it_is_handed_over(bulk)  # the limit, or the client, is another one
+                bulk.stamp = limit.stamp
+                if not bulk.stamp.asks:
+                    self._client.limits.launch_bulk(limit, bulk)
+                    return
+            # The limit, or the client, is another one; or all messages are asked for their time from now on.
+            bulk = self._ledger.break_up_before_it_is_handed_over(bulk)
         for topic, reserved in bulk.reserved.items():
             self._client.limits.launch(topic, reserved)
 

@@ -94,7 +94,7 @@ class KafkaProducer(RefusesOldArguments):
         self._poller = Poller(self._ledger, self._clock, self._client.transports, settings.eager_callers)
         self._entrance = Entrance(settings, self._ledger, self._outgoing, self._client, self._poller, self._clock)
         self._retirement = Retirement(self._ledger, self._client, self._poller, self._clock)
-        self._client.use(self._client.limits, self._poller.wake)
+        self._client.use(self._client.limits, self._poller.wake, self._ledger.know)
         forgotten.remember(self)
 
     def publish(
@@ -180,7 +180,8 @@ class KafkaProducer(RefusesOldArguments):
             return self._send(topic, record, key, on_delivery)
         ids = self._ids
         number = next(ids.numbers)
-        size = len(record) + PLAIN_OVERHEAD_BYTES
+        value_bytes = len(record)
+        size = value_bytes + PLAIN_OVERHEAD_BYTES
         if key is not None:
             if type(key) is not bytes:
                 return self._send(topic, record, key, on_delivery)
@@ -204,6 +205,7 @@ class KafkaProducer(RefusesOldArguments):
         pending.record = record
         pending.key = key
         pending.size = size
+        pending.value_bytes = value_bytes
         pending.queued_at = ledger.now
         try:
             ledger.outstanding[pending] = None
@@ -215,12 +217,16 @@ class KafkaProducer(RefusesOldArguments):
                 ledger.tick()
                 pending.queued_at = ledger.now
                 self._poller.wake()
+            pending.stamp = stamp = limit.stamp  # now that it is in the book: `DeliveryCounter._begin_bucket`
+            time_ms = stamp.bucket.now_ms
+            if key is not None:
+                stamp.uniform = False
             try:
                 if message_id is not None:
                     headers = [(MESSAGE_ID_HEADER, message_id)]
-                    limit.produce(topic, record, key, ANY_PARTITION, pending, pending, 0, headers)
+                    limit.produce(topic, record, key, ANY_PARTITION, pending, pending, time_ms, headers)
                 else:
-                    limit.produce(topic, record, key, ANY_PARTITION, pending)
+                    limit.produce(topic, record, key, ANY_PARTITION, pending, pending, time_ms)
             except Exception as error:
                 client.limits.refused(pending, error)
             if not number & _POLL_EVERY:

@@ -74,7 +74,7 @@ class Retirement:
                 self._ledger.settle_all(Outcome.UNKNOWN, lost)
                 self._ledger.start_again()
                 limits.recreated_topics = before.recreated_topics
-                client.use(limits, self._poller.wake)
+                client.use(limits, self._poller.wake, self._ledger.know)
         self.release(before)
 
     # At both

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 
 from monasca_common.kafka.errors import (
@@ -31,6 +31,7 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TOPIC_NAME_RULE, Record, is_topic_name
 from monasca_common.kafka.producer.in_flight import Pending, PlainBulk
 from monasca_common.kafka.producer.outcome import Outcome
+from monasca_common.kafka.producer.stamp import Stamp
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
 from monasca_common.kafka.transport.topic_watch import TopicWatch
@@ -47,7 +48,7 @@ _ASK_AGAIN_SECONDS = 30.0  # a limit may have been raised since a message was re
 _MOST_REQUESTS = 4  # each has a thread while it is out
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class TopicLimit:
     """The size of the largest message that a topic takes, and the client that keeps its batches below it."""
 
@@ -57,6 +58,7 @@ class TopicLimit:
     with_ids: bool
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
+    stamp: Stamp = field(default_factory=Stamp)  # the next message's
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class TopicLimits:
     ) -> None:
         self.ready: dict[str, TopicLimit] = {}
         self.on_launch: Callable[[], None] = lambda: None  # called when what waited for a limit went to its client
+        self.on_known: Callable[[str, TopicLimit], None] = lambda topic, limit: None  # and before that
         self._settings = settings
         self._open_transport = open_transport
         self._on_error = on_error
@@ -227,6 +230,7 @@ class TopicLimits:
             for reserved in waiting:
                 self._refuse(reserved, cause)
             return
+        self.on_known(topic, limit)
         for reserved in waiting:
             self._produce(limit, reserved)
         self.ready[topic] = limit
@@ -270,11 +274,16 @@ class TopicLimits:
                 self._refuse_size(limit, pending)
                 continue
             value, message_id = pending.record, pending.message_id
-            partition, timestamp_ms = ANY_PARTITION, 0
+            partition = ANY_PARTITION
+            pending.stamp = limit.stamp
+            pending.stamp.uniform = False
+            timestamp_ms = pending.stamp.bucket.now_ms
             headers: list[tuple[str, bytes | None]] = [] if message_id is None else [(MESSAGE_ID_HEADER, message_id)]
             if isinstance(value, Record):
                 partition = ANY_PARTITION if value.partition is None else value.partition
-                timestamp_ms = value.timestamp_ms or 0
+                if value.timestamp_ms is not None:
+                    pending.stamp = pending.ledger.stamp
+                    timestamp_ms = value.timestamp_ms
                 headers[:0] = value.headers
                 value = value.value
             try:
@@ -287,7 +296,7 @@ class TopicLimits:
         headers: Iterable[list[tuple[str, bytes]]] = (
             repeat([]) if bulk.message_ids is None else [[(MESSAGE_ID_HEADER, mid)] for mid in bulk.message_ids]
         )
-        time_ms = bulk.stamp()
+        time_ms = bulk.stamp.bucket.now_ms
         messages = zip(bulk.records, bulk.callbacks(), headers, strict=False)
         for index, (record, callback, header) in enumerate(messages):
             try:

@@ -46,8 +46,7 @@ class ReaderAudit(Hook):
                 polled = self._polled[part.topic_partition]
                 while polled and polled[-1].first >= part.start_offset:
                     polled.pop()  # the reader went back
-                first_ms = part.slice(0, 1).timestamps[0]
-                polled.append(_Polled(part.start_offset, part.next_offset, first_ms))
+                polled.append(_Polled(part.start_offset, part.next_offset, part.timestamp(0)))
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         now_ms = self._reporter.clock.time_ms()

@@ -258,6 +258,44 @@ class TestAudit(AuditCase):
                         producer.publish(self.topic, [record]).raise_for_undelivered()
 
 
+class TestSources(AuditCase):
+    def test_sources_count_by_bucket_what_is_in_the_log_whoever_sets_its_time(self):
+        """While buckets of a second begin, with messages on their way."""
+        for kind in ("CreateTime", "LogAppendTime"):
+            with self.subTest(kind):
+                topic = self.fixture.topic(_PARTITIONS, config={"message.timestamp.type": kind})
+                sent, counts = self.counted(topic, seconds=3.5)
+                logged = self.logged(topic, sent)
+                self.assertGreater(len(logged), 3)
+                self.assertEqual(logged, counts)
+
+    def counted(self, topic, seconds):
+        """How many were sent, and {when the bucket began: (messages, bytes)}."""
+        sent = 0
+        with open_producer(self.producing()) as producer:
+            counter = producer.count_deliveries(1)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                for number in range(300):
+                    producer.send(topic, b"%d" % number, key=b"k" if number % 3 else None)
+                producer.publish(topic, [b"plain"] * 50).raise_for_undelivered()
+                producer.publish(topic, [Record(b"headers", headers=(("a", b"b"),))] * 5).raise_for_undelivered()
+                sent += 355
+            self.assertTrue(producer.flush().ok)
+        return sent, {bucket_ms: (count.messages, count.bytes) for (_, bucket_ms), count in counter.take().items()}
+
+    def logged(self, topic, messages):
+        found = {}
+        with open_consumer(ConsumerSettings(self.connection(), (topic,), f"{self.group}-{topic}")) as consumer:
+            while messages:
+                for part in consumer.poll(5000, PATIENCE_SECONDS).partitions:
+                    messages -= len(part)
+                    for time_ms, value in zip(part.timestamps, part.values, strict=True):
+                        number, size = found.get(time_ms // 1000 * 1000, (0, 0))
+                        found[time_ms // 1000 * 1000] = number + 1, size + len(value)
+        return found
+
+
 class TestAuditCrash(AuditCase):
     """Sources and readers that are killed where it hurts are followed by others; the books balance."""
 

@@ -2,26 +2,21 @@
 """Sources count what brokers acknowledged, once, in the bucket of its timestamp."""
 
 import dataclasses
+from unittest import mock
 
 import fixtures
 
 from monasca_common.kafka import KafkaProducer, open_producer
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer.stamp import Stamp
 from monasca_common.kafka.transport.memory import Fail
+from monasca_common.kafka.transport.memory.log import Topic
 from monasca_common.monitoring.audit.reporter import audited_source
 from monasca_common.pipeline.spark import worker_producer
 from monasca_common.tests.unit.kafka.transactional_memory import TransactionalMemoryProducer
 from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
-
-class LoggedMessage:
-    """Of a topic whose log sets its own time."""
-
-    def topic(self):
-        return TOPIC
-
-    def timestamp(self):
-        return 2, START_MS + BUCKET_MS
+_LOG_APPEND_TIME = 2
 
 
 class SourcesTest(AuditCase):
@@ -33,6 +28,11 @@ class SourcesTest(AuditCase):
                 number = (count.bucket_ms - START_MS) // BUCKET_MS
                 found[number] = found.get(number, 0) + count.messages
         return found
+
+    def append_with_own_time(self, record):
+        """What a topic with ``message.timestamp.type = LogAppendTime`` does."""
+        record._timestamp = (_LOG_APPEND_TIME, self.clock.time_ms())
+        self.kafka.broker.find_topic(record.topic()).partitions[record.partition()].append(record)
 
     def bytes_counted(self):
         return sum(count.bytes for report in self.reports() for count in report.counts)
@@ -120,26 +120,77 @@ class SourcesTest(AuditCase):
         self.assertEqual({0: 5}, self.counted())
         self.assertEqual(15, self.bytes_counted())
 
-    def test_messages_of_a_bulk_have_one_timestamp_that_says_where_it_counts(self):
-        counter = self.kafka.producer().count_deliveries(60)
-        self.clock.advance(BUCKET_MS / 1000 + 1)
-        counter.acknowledged_bulks.append((TOPIC, START_MS + BUCKET_MS - 1, 3, 6, None))
-        counter.settle()
+    def test_a_bulk_counts_in_the_bucket_in_which_it_left_however_late_its_answer_is(self):
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"the log keeps our time"])
+            self.clock.advance(BUCKET_MS / 1000 - 1)
+            self.kafka.broker.disconnect()
+            late = producer.publish(TOPIC, [b"22", b"333"], timeout=0.0)
+            self.clock.advance(3 * BUCKET_MS / 1000)
+            self.kafka.broker.reconnect()
+            producer.publish(TOPIC, [b"later"])
+            self.assertTrue(producer.retry(late).ok)
+            reporter.report()
 
-        (count,) = counter.take().items()
-        self.assertEqual(((TOPIC, START_MS), (3, 6, 3003, 1001)), (count[0], dataclasses.astuple(count[1])))
+        self.assertEqual({0: 3, 3: 1}, self.counted())
+        [first] = [count for report in self.reports() for count in report.counts if count.bucket_ms == START_MS]
+        self.assertEqual((180_000, 360_000), (first.max_delay_ms, first.delay_ms))
 
-    def test_a_bulk_is_stamped_only_where_the_log_keeps_the_time_of_its_sender(self):
+    def test_each_bucket_asks_first_whether_the_log_keeps_the_time_of_its_sender(self):
+        """No stamp outlives its bucket and its messages."""
         producer = self.kafka.producer()
         counter = producer.count_deliveries(60)
-        with self.subTest("not known yet"):
+        for number in range(3):
             producer.publish(TOPIC, [b"1", b"2"])
-            self.assertEqual({TOPIC}, counter.stamped_topics)
-        with self.subTest("the log sets its own time from now on"):
-            counter.acknowledged_bulks.append((TOPIC, START_MS, 2, 2, LoggedMessage()))
-            counter.settle()
-            self.assertEqual(set(), counter.stamped_topics)
-            self.assertEqual([START_MS, START_MS + BUCKET_MS], [bucket_ms for _, bucket_ms in counter.take()])
+            producer.publish(TOPIC, [b"3"])
+            [_, stamp] = counter.stamps
+            self.assertEqual((TOPIC, START_MS + number * BUCKET_MS), (stamp.topic, stamp.bucket.start_ms))
+            self.clock.advance(BUCKET_MS / 1000)
+
+        self.assertEqual([3, 3, 3], [count.messages for count in counter.take().values()])
+
+    def test_a_stamp_is_kept_for_what_is_on_its_way(self):
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"the log keeps our time"])
+            self.kafka.broker.disconnect()
+            producer.send(TOPIC, b"held up")
+            for _ in range(5):
+                self.clock.advance(BUCKET_MS / 1000)
+                producer.send(TOPIC, b"held up as well")
+            self.kafka.broker.reconnect()
+            self.assertTrue(producer.flush().ok)
+            reporter.report()
+
+        self.assertEqual(dict.fromkeys(range(1, 6), 1) | {0: 2}, self.counted())
+
+    def test_where_the_log_sets_its_own_time_each_message_is_asked_for_it(self):
+        with self.audited_producer() as (producer, reporter):
+            producer.publish(TOPIC, [b"1"])
+            self.clock.advance(BUCKET_MS / 1000)
+            self.useFixture(fixtures.MockPatchObject(Topic, "append", new=self.append_with_own_time))
+            self.kafka.broker.disconnect()
+            for _ in range(3):
+                producer.send(TOPIC, b"y")
+            self.clock.advance(BUCKET_MS / 1000)
+            self.kafka.broker.reconnect()
+            producer.flush()
+            producer.publish(TOPIC, [b"x"] * 5)
+            reporter.report()
+
+        self.assertEqual({0: 1, 2: 8}, self.counted())
+
+    def test_ctrl_c_while_deliveries_are_counted_counts_each_once(self):
+        producer = self.kafka.producer()
+        counter = producer.count_deliveries(60)
+        producer.publish(TOPIC, [b"the log keeps our time"])
+        for _ in range(3):
+            producer.send(TOPIC, b"sent")
+        with mock.patch.object(Stamp, "grouped", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            producer.flush()
+
+        self.assertEqual(3, producer.flush().delivered_count)
+        self.assertEqual([4], [count.messages for count in counter.take().values()])
+        self.assertEqual(0, producer.health().outstanding_bytes)
 
     def test_a_transaction_counts_when_it_is_committed(self):
         producer = KafkaProducer(
