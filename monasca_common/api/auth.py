@@ -21,9 +21,9 @@ from monasca_common.api.notes import note_tenant
 from monasca_common.api.problems import Problem, unprocessable
 from monasca_common.api.resources.logs import PATH as LOGS
 from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka.config import config_file
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models.limits import TENANT
+from monasca_common.monitoring.policy_rules import open_enforcer
 
 LOG = logging.getLogger(__name__)
 
@@ -92,9 +92,8 @@ class Authorization:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Raises `ConfigurationError` for rules that cannot be read or mean nothing."""
-        self._enforcer = policy.Enforcer(conf)
-        self._enforcer.register_defaults(_RULES)
-        _check_rules(self._enforcer, conf)
+        self._enforcer = open_enforcer(conf, _RULES)
+        _refuse_unknown_rules(self._enforcer)
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if request.path in PUBLIC_PATHS:
@@ -127,16 +126,7 @@ class Authorization:
         return bool(self._enforcer.authorize(rule, target, dict(caller), do_raise=False))
 
 
-def _check_rules(enforcer: policy.Enforcer, conf: cfg.ConfigOpts) -> None:
-    """oslo.policy goes on with its defaults where a file that was named is missing."""
-    named = conf.oslo_policy.policy_file
-    if config_file.is_set(conf, "oslo_policy", "policy_file") and conf.find_file(named) is None:
-        raise ConfigurationError(f"policy_file in group [oslo_policy] is {named}, which is not found: correct the path")
-    try:
-        enforcer.load_rules()
-        enforcer.check_rules(raise_on_violation=True)
-    except (policy.InvalidDefinitionError, cfg.Error, ValueError, OSError, AttributeError) as error:  # of a list
-        raise ConfigurationError(f"the rules of policy_file in group [oslo_policy] cannot be used: {error}") from error
+def _refuse_unknown_rules(enforcer: policy.Enforcer) -> None:
     known = {rule.name for rule in _RULES}
     unknown = sorted(name for name in enforcer.file_rules if name.startswith("monasca:") and name not in known)
     if unknown:

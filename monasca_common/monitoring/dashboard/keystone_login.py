@@ -9,13 +9,12 @@ import logging
 from keystoneauth1 import exceptions, session
 from keystoneauth1.identity import v3
 from oslo_config import cfg
-from oslo_policy import policy
 
-from monasca_common.kafka.config import config_file
-from monasca_common.kafka.errors import ConfigurationError, RetriableError
+from monasca_common.kafka.errors import RetriableError
 from monasca_common.monitoring.dashboard.rules import LOOK, list_rules
 from monasca_common.monitoring.dashboard.sessions import Account
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
+from monasca_common.monitoring.policy_rules import open_enforcer
 
 LOG = logging.getLogger(__name__)
 
@@ -31,9 +30,7 @@ class KeystoneLogin:
         self._url = settings.keystone_url
         self._domain = settings.keystone_domain
         self._verify: str | bool = settings.keystone_ca_file or True
-        self._enforcer = policy.Enforcer(conf)
-        self._enforcer.register_defaults(list_rules())
-        _check_rules(self._enforcer, conf)
+        self._enforcer = open_enforcer(conf, list_rules())
 
     def log_in(self, user: str, password: str, project: str) -> Account | None:
         """``None``: refused, by Keystone or by the rules. Raises `RetriableError` where Keystone does not answer."""
@@ -58,15 +55,3 @@ class KeystoneLogin:
         assert access.expires is not None, "every token of Keystone v3 ends"
         left = access.expires - datetime.datetime.now(datetime.UTC)
         return Account(user, access.auth_token, left.total_seconds())
-
-
-def _check_rules(enforcer: policy.Enforcer, conf: cfg.ConfigOpts) -> None:
-    """oslo.policy goes on with its defaults where a file that was named is missing."""
-    named = conf.oslo_policy.policy_file
-    if config_file.is_set(conf, "oslo_policy", "policy_file") and conf.find_file(named) is None:
-        raise ConfigurationError(f"policy_file in group [oslo_policy] is {named}, which is not found: correct the path")
-    try:
-        enforcer.load_rules()
-        enforcer.check_rules(raise_on_violation=True)
-    except (policy.InvalidDefinitionError, cfg.Error, ValueError, OSError, AttributeError) as error:  # of a list
-        raise ConfigurationError(f"the rules of policy_file in group [oslo_policy] cannot be used: {error}") from error
