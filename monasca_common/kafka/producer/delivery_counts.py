@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.producer.stamp import Bucket, Stamp, Stamped
+from monasca_common.kafka.producer.stamp import EventBucket, Stamp, Stamped
 from monasca_common.kafka.transport.base import RawMessage
 
 _CREATE_TIME = 1
@@ -63,7 +63,7 @@ class DeliveryCounter:
         self._length_ms = bucket_seconds * 1000
         self._lock = threading.RLock()  # a signal handler that closes may interrupt its owner
         self._topics: dict[str, Stamped] = {}
-        self._bucket = Bucket()
+        self._bucket = EventBucket()
         self._counts: DeliveryCounts = {}
         self._held: DeliveryCounts | None = None  # of a transaction that is open
 
@@ -119,7 +119,7 @@ class DeliveryCounter:
         """Each topic is asked again how its log keeps time; until its answer, messages are asked for theirs."""
         with self._lock:
             start_ms, before = self._start(now_ms), self._bucket
-            self._bucket = Bucket(start_ms, start_ms + self._length_ms, now_ms)
+            self._bucket = EventBucket(start_ms, start_ms + self._length_ms, now_ms)
             for stamped in self._topics.values():
                 stamped.stamp = self.asking
             # A message gets its stamp when it is in the book: what has one of the bucket before was queued by now, and

@@ -24,7 +24,7 @@ from monasca_common.kafka.errors import DeliveryError, DeliveryTimeout, Transpor
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
-from monasca_common.kafka.producer.stamp import Group, Stamp
+from monasca_common.kafka.producer.stamp import DeliveredGroup, Stamp
 from monasca_common.kafka.transport.base import RawMessage
 
 
@@ -322,7 +322,14 @@ class PlainBulk:
         """Whether all of it is delivered, and no single message was needed."""
         return not self.left and self._pendings is None
 
-    def delivered_part(self) -> tuple[Group, ...]:
+    def delivered_whole(self) -> tuple[DeliveredGroup, ...]:
+        """What there is to count of it once all is delivered."""
+        if not self.stamp.topic:
+            return ()
+        value_bytes = self.size - self.overhead_bytes * len(self)
+        return (DeliveredGroup(len(self), value_bytes, self.queued_at, self.queued_at),)
+
+    def delivered_part(self) -> tuple[DeliveredGroup, ...]:
         """What there is to count of what is delivered so far."""
         return self.stamp.grouped([pending for pending in self.pendings() if pending.outcome is Outcome.DELIVERED])
 

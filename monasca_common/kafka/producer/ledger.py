@@ -38,7 +38,7 @@ from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.in_flight import Bulk, DoubtfulPending, Latch, Pending, PlainBulk
 from monasca_common.kafka.producer.listeners import Listener, Listeners
 from monasca_common.kafka.producer.outcome import Outcome, classify
-from monasca_common.kafka.producer.stamp import Group, Stamp, Stamped
+from monasca_common.kafka.producer.stamp import Stamp, Stamped
 from monasca_common.kafka.transport.base import RawMessage
 
 LOG = logging.getLogger(__name__)
@@ -302,9 +302,7 @@ class Ledger:
     def settle_delivered(self, bulk: PlainBulk, message: RawMessage) -> None:
         """Settle a bulk of which all was acknowledged; the callback of its last message calls this."""
         messages = len(bulk)
-        groups: tuple[Group, ...] = ()
-        if bulk.stamp.topic:
-            groups = (Group(messages, bulk.size - bulk.overhead_bytes * messages, bulk.queued_at, bulk.queued_at),)
+        groups = bulk.delivered_whole()
         with self.budget.lock:  # no call in this block: nothing of it can be interrupted
             if bulk in self.bulks:
                 del self.bulks[bulk]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 
-class Bucket:
+class EventBucket:
     """A span of event time, in milliseconds since 1970: from ``start_ms`` to just before ``end_ms``."""
 
     __slots__ = ("end_ms", "ended_at", "now_ms", "start_ms")
@@ -32,7 +32,7 @@ class Counted(Protocol):
     queued_at: float
 
 
-class Group(NamedTuple):
+class DeliveredGroup(NamedTuple):
     """Messages that were acknowledged together. When the first and the last of them were queued: monotonic seconds."""
 
     messages: int
@@ -52,27 +52,27 @@ class Stamp:
 
     __slots__ = ("asks", "bucket", "delivered", "groups", "kept", "topic", "uniform")
 
-    def __init__(self, topic: str = "", bucket: Bucket | None = None, *, asks: bool = False) -> None:
+    def __init__(self, topic: str = "", bucket: EventBucket | None = None, *, asks: bool = False) -> None:
         """Without a topic: of messages that are not counted, or, if it ``asks``, that are each asked for their time."""
         self.topic = topic
-        self.bucket = bucket or Bucket()
+        self.bucket = bucket or EventBucket()
         self.asks = asks
         self.uniform = True  # whether all its sends take equally much of the budget beside their values
         self.delivered: list[Any] = []  # sends, to be used again
         self.kept: list[Counted] = []  # delivered as well, but their callers keep them
-        self.groups: list[Group] = []
+        self.groups: list[DeliveredGroup] = []
 
-    def grouped(self, messages: Sequence[Counted]) -> tuple[Group, ...]:
+    def grouped(self, messages: Sequence[Counted]) -> tuple[DeliveredGroup, ...]:
         """What there is to count of these, in the order in which they were acknowledged."""
         if not (self.topic and messages):
             return ()
         return self._group(messages, sum([message.value_bytes for message in messages]))
 
-    def grouped_sends(self, messages: Sequence[Counted], size: int) -> tuple[Group, ...]:
+    def grouped_sends(self, messages: Sequence[Counted], size: int) -> tuple[DeliveredGroup, ...]:
         """As `grouped`, of messages of which none was delivered before. ``size``: of the budget, in sum."""
         if not (self.topic and self.uniform):
             return self.grouped(messages)
         return self._group(messages, size - len(messages) * (messages[0].size - messages[0].value_bytes))
 
-    def _group(self, messages: Sequence[Counted], value_bytes: int) -> tuple[Group, ...]:
-        return (Group(len(messages), value_bytes, messages[0].queued_at, messages[-1].queued_at),)
+    def _group(self, messages: Sequence[Counted], value_bytes: int) -> tuple[DeliveredGroup, ...]:
+        return (DeliveredGroup(len(messages), value_bytes, messages[0].queued_at, messages[-1].queued_at),)
