@@ -10,8 +10,9 @@ Two locks, because one costs as much as the rest of `send`, which therefore take
   else that settles messages or adds a watcher takes it as well;
 - ``budget.lock`` orders reservations.
 
-A plain send only adds itself to ``outstanding`` and its size to ``budget.entered_bytes``. A plain bulk is in ``bulks``
-until it is delivered or somebody asks for its messages; meanwhile ``budget.room_messages`` is less by what it takes.
+A plain send only adds itself to ``outstanding`` and its size to ``budget.entered_bytes``. Its callback takes it out;
+`Ledger.reckon` frees the room of all that one poll found delivered. A plain bulk is in ``bulks`` until it is delivered
+or somebody asks for its messages; meanwhile ``budget.room_messages`` is less by what it takes.
 """
 
 from __future__ import annotations

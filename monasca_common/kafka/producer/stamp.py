@@ -69,7 +69,7 @@ class Stamp:
         return self._group(messages, sum([message.value_bytes for message in messages]))
 
     def grouped_sends(self, messages: Sequence[Counted], size: int) -> tuple[DeliveredGroup, ...]:
-        """As `grouped`, of messages of which none was delivered before. ``size``: of the budget, in sum."""
+        """As `grouped`, of sends that take ``size`` bytes of the budget in sum."""
         if not (self.topic and self.uniform):
             return self.grouped(messages)
         return self._group(messages, size - len(messages) * (messages[0].size - messages[0].value_bytes))
