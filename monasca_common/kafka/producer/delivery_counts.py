@@ -9,13 +9,13 @@ theirs once they are acknowledged.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from collections.abc import MutableSequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.producer.stamp import EventBucket, Stamp, Stamped
+from monasca_common.kafka.producer.stamp import DeliveredGroup, EventBucket, Stamp, Stamped
 from monasca_common.kafka.transport.base import RawMessage
 
 _CREATE_TIME = 1
@@ -31,14 +31,6 @@ class DeliveryCount:
     delay_ms: int = 0
     max_delay_ms: int = 0
 
-    def add(self, messages: int, size: int, delay_ms: int, max_delay_ms: int) -> None:
-        most = max(self.max_delay_ms, max_delay_ms)
-        # No call from here until the caller deletes what is counted: nothing of it can be interrupted.
-        self.messages += messages
-        self.bytes += size
-        self.delay_ms += delay_ms
-        self.max_delay_ms = most
-
 
 #: By topic, and the beginning of a bucket in milliseconds since 1970.
 DeliveryCounts = dict[tuple[str, int], DeliveryCount]
@@ -52,7 +44,11 @@ class _CountedBook(Protocol):
 
 class DeliveryCounter:
     """Callbacks append to what is ``acknowledged`` and to `Stamp`s; the thread that serves the client then calls
-    `settle`."""
+    `settle`.
+
+    It has no lock: a signal handler that closes may interrupt whoever had it. What belongs together stands together,
+    with no call in between, so neither another thread nor a handler comes there; what they did before is seen.
+    """
 
     def __init__(self, book: _CountedBook, clock: Clock, bucket_seconds: int) -> None:
         self.acknowledged: deque[RawMessage] = deque()  # to be asked for their time
@@ -61,7 +57,6 @@ class DeliveryCounter:
         self._book = book
         self._clock = clock
         self._length_ms = bucket_seconds * 1000
-        self._lock = threading.RLock()  # a signal handler that closes may interrupt its owner
         self._topics: dict[str, Stamped] = {}
         self._bucket = EventBucket()
         self._counts: DeliveryCounts = {}
@@ -69,9 +64,11 @@ class DeliveryCounter:
 
     def enroll(self, topic: str, stamped: Stamped) -> None:
         """From now on ``stamped`` has the stamp for messages to the topic."""
-        with self._lock:
-            self._topics[topic] = stamped
-            stamped.stamp = self.asking
+        stamped.stamp = self.asking
+        before = self._topics.get(topic)
+        self._topics[topic] = stamped
+        if before is not None:
+            before.stamp = self.asking  # a sender may still have it
 
     def tick(self) -> None:
         """Refresh the timestamp for messages that are sent now."""
@@ -89,44 +86,55 @@ class DeliveryCounter:
                 listed = stamp.kept
                 kept = listed[:]
                 groups, number = stamp.grouped(kept), len(kept)
-                # No call from here to the end of the block: nothing of it can be interrupted.
-                if stamp.kept is listed:  # else a signal handler that closes has done it
+                # No call from here to the end of the block.
+                if stamp.kept is listed:
                     stamp.kept = listed[number:]
                     stamp.groups += groups
-            if stamp.groups:
-                self._settle_groups(stamp)
-        if self.acknowledged:
-            self._settle_asked()
+            while stamp.groups:
+                self._settle_group(stamp, stamp.groups[0])
+        while self.acknowledged:
+            self._settle_asked(self.acknowledged[0])
 
     def take(self) -> DeliveryCounts:
         """What was counted since the last call."""
-        with self._lock:
-            counts, self._counts = self._counts, {}
-            return counts
+        counts, self._counts = self._counts, {}
+        return {key: count for key, count in list(counts.items()) if count.messages}
 
     def begin(self) -> None:
         """A transaction begins: what is delivered in it counts once it is committed."""
-        with self._lock:
-            self._held = {}
+        self._held = {}
 
     def end(self, *, committed: bool) -> None:
-        with self._lock:
-            held, self._held = self._held, None
-            for (topic, bucket_ms), count in (held or {}).items() if committed else ():
-                self._add(topic, bucket_ms, count.messages, count.bytes, count.delay_ms, count.max_delay_ms)
+        held, self._held = self._held, None
+        left = deque((held or {}).items() if committed else ())
+        while left:
+            key, count = left[0]
+            self._count(left, left[0], key, count)
 
     def _begin_bucket(self, now_ms: int) -> None:
-        """Each topic is asked again how its log keeps time; until its answer, messages are asked for theirs."""
-        with self._lock:
-            start_ms, before = self._start(now_ms), self._bucket
-            self._bucket = EventBucket(start_ms, start_ms + self._length_ms, now_ms)
-            for stamped in self._topics.values():
-                stamped.stamp = self.asking
-            # A message gets its stamp when it is in the book: what has one of the bucket before was queued by now, and
-            # is seen in the book.
-            before.ended_at = self._clock.monotonic()
-            oldest = self._book.oldest_queued_at()
-            self.stamps = tuple([stamp for stamp in self.stamps if self._is_in_use(stamp, oldest)])
+        """Each topic is asked again how its log keeps time; until its answer, messages are asked for theirs.
+
+        Interrupted before the bucket is the current one, it is begun again by the next tick.
+        """
+        before = self._bucket
+        before.is_over = True
+        for stamped in list(self._topics.values()):
+            stamped.stamp = self.asking
+        # A message gets its stamp when it is in the book: what has one of the bucket before was queued by now, and is
+        # seen in the book.
+        before.ended_at = self._clock.monotonic()
+        start_ms = self._start(now_ms)
+        bucket = EventBucket(start_ms, start_ms + self._length_ms, now_ms)
+        if self._bucket is before:
+            self._bucket = bucket
+        self._forget_unused_stamps()
+
+    def _forget_unused_stamps(self) -> None:
+        oldest = self._book.oldest_queued_at()
+        stamps = self.stamps
+        used = tuple([stamp for stamp in stamps if self._is_in_use(stamp, oldest)])
+        if self.stamps is stamps:  # else the next bucket does it
+            self.stamps = used
 
     def _is_in_use(self, stamp: Stamp, oldest_queued_at: float) -> bool:
         """Whether a message on its way may have it, or one that is not counted yet."""
@@ -138,27 +146,20 @@ class DeliveryCounter:
         """When the bucket of this time began."""
         return time_ms // self._length_ms * self._length_ms
 
-    def _settle_groups(self, stamp: Stamp) -> None:
+    def _settle_group(self, stamp: Stamp, group: DeliveredGroup) -> None:
         now = self._clock.monotonic()
-        with self._lock:
-            while stamp.groups:
-                messages, size, first_queued_at, last_queued_at = stamp.groups[-1]
-                first_ms, last_ms = _milliseconds(now - first_queued_at), _milliseconds(now - last_queued_at)
-                delay_ms = messages * (first_ms + last_ms) // 2
-                self._add(stamp.topic, stamp.bucket.start_ms, messages, size, delay_ms, max(first_ms, last_ms))
-                del stamp.groups[-1]
+        first_ms, last_ms = _milliseconds(now - group.first_queued_at), _milliseconds(now - group.last_queued_at)
+        delay_ms = group.messages * (first_ms + last_ms) // 2
+        count = DeliveryCount(group.messages, group.bytes, delay_ms, max(first_ms, last_ms))
+        self._count(stamp.groups, group, (stamp.topic, stamp.bucket.start_ms), count)
 
-    def _settle_asked(self) -> None:
-        now_ms = self._clock.time_ms()
-        with self._lock:
-            while self.acknowledged:
-                message = self.acknowledged[0]
-                topic = message.topic()
-                kind, time_ms = message.timestamp()
-                self._learn(topic, keeps_time=kind == _CREATE_TIME)
-                delay_ms = max(0, now_ms - time_ms)
-                self._add(topic, self._start(time_ms), 1, len(message), delay_ms, delay_ms)
-                del self.acknowledged[0]
+    def _settle_asked(self, message: RawMessage) -> None:
+        topic = message.topic()
+        kind, time_ms = message.timestamp()
+        self._learn(topic, keeps_time=kind == _CREATE_TIME)
+        delay_ms = max(0, self._clock.time_ms() - time_ms)
+        count = DeliveryCount(1, len(message), delay_ms, delay_ms)
+        self._count(self.acknowledged, message, (topic, self._start(time_ms)), count)
 
     def _learn(self, topic: str, *, keeps_time: bool) -> None:
         """Whether the topic's log keeps the time that is sent."""
@@ -168,15 +169,26 @@ class DeliveryCounter:
         if not keeps_time:
             stamped.stamp = self.asking
         elif stamped.stamp is self.asking:
-            stamped.stamp = Stamp(topic, self._bucket)
-            self.stamps += (stamped.stamp,)
+            stamp = Stamp(topic, self._bucket)
+            self.stamps += (stamp,)
+            if not stamp.bucket.is_over:
+                stamped.stamp = stamp
+            if self._topics.get(topic) is not stamped:
+                stamped.stamp = self.asking
 
-    def _add(self, topic: str, bucket_ms: int, messages: int, size: int, delay_ms: int, max_delay_ms: int) -> None:
+    def _count(self, queue: MutableSequence[Any], head: object, key: tuple[str, int], delivered: DeliveryCount) -> None:
+        """Count the head of a queue and take it off, unless another thread, or a signal handler, did meanwhile."""
         counts = self._counts if self._held is None else self._held
-        count = counts.get((topic, bucket_ms))
-        if count is None:
-            count = counts[topic, bucket_ms] = DeliveryCount()
-        count.add(messages, size, delay_ms, max_delay_ms)
+        count = counts.setdefault(key, DeliveryCount())
+        most = max(count.max_delay_ms, delivered.max_delay_ms)
+        # No call from here on. If the counts were taken meanwhile, the caller, who finds the head still there, calls
+        # again.
+        if queue and queue[0] is head and counts is (self._counts if self._held is None else self._held):
+            count.messages += delivered.messages
+            count.bytes += delivered.bytes
+            count.delay_ms += delivered.delay_ms
+            count.max_delay_ms = most
+            del queue[0]
 
 
 def _milliseconds(seconds: float) -> int:

@@ -168,6 +168,8 @@ class Ledger:
         for stamp in (self.stamp,) if self.counter is None else self.counter.stamps:
             if stamp.delivered:
                 self._reckon(stamp)
+        if self.attentive:
+            self._offer_room_if_it_can()
         if self.counter is not None:
             self.counter.settle()
 
@@ -183,8 +185,6 @@ class Ledger:
             self.delivered += messages
             self.budget.left_bytes += size
             self.spare += delivered
-        if self.attentive:
-            self._offer_room()
 
     def oldest_queued_at(self) -> float:
         """When the oldest message in the book was queued; infinity without one."""
@@ -226,6 +226,20 @@ class Ledger:
         with self.budget.lock:
             self.budget.offer()
             self.attentive = bool(self.budget.waiting or self._refusals)
+
+    def _offer_room_if_it_can(self) -> None:
+        """Unless another thread has the budget: it may be interrupted by a signal handler that closes, and waits for
+        ``serving``. Whoever serves next offers it."""
+        lock = self.budget.lock
+        try:
+            if lock.acquire(blocking=False):
+                try:
+                    self._offer_room()
+                finally:
+                    lock.release()
+        except BaseException:  # Ctrl-C between the two
+            let_go(lock)
+            raise
 
     def shut(self) -> None:
         """Admit no more messages, and wake the callers that wait for room."""

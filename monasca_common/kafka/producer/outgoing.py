@@ -168,6 +168,8 @@ class Entrance:
             finally:
                 ledger.stop_asking(room)
             if not opened:
+                with ledger.serving:
+                    ledger.reckon()  # of a poll that has not come back
                 return ledger.enter(bulk)
         return True
 

@@ -36,7 +36,7 @@ class Poller:
         transports: Callable[[], Sequence[ProducerTransport]],
         eager_callers: int | None = None,
     ) -> None:
-        self.idle = False  # its thread sleeps until `wake`
+        self.idle = False  # its thread sleeps until `wake`, or is with listeners
         self._ledger = ledger
         self._clock = clock
         self._transports = transports
@@ -187,7 +187,10 @@ class Poller:
         # Busy senders and waiters serve by themselves; another would only fight them for the interpreter.
         if not self._served:
             self.poll_in_passing()
-        self._listeners.call_those_due()
+        if self._listeners.due:
+            self.idle = True  # for as long as they take: whoever sends meanwhile looks at the clock
+            self._listeners.call_those_due()
+            self.idle = False
 
     def _sleep(self) -> None:
         self.idle = True  # before the check of the book: a thread that enters a message later sees it and wakes us

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Protocol
 class EventBucket:
     """A span of event time, in milliseconds since 1970: from ``start_ms`` to just before ``end_ms``."""
 
-    __slots__ = ("end_ms", "ended_at", "now_ms", "start_ms")
+    __slots__ = ("end_ms", "ended_at", "is_over", "now_ms", "start_ms")
 
     def __init__(self, start_ms: int = 0, end_ms: int = 0, now_ms: int = 0) -> None:
         self.start_ms = start_ms
         self.end_ms = end_ms
         self.now_ms = now_ms  # the timestamp to send: always within the bucket. 0: the client's own
-        self.ended_at: float | None = None  # monotonic seconds: from then on no message gets a stamp of it
+        self.is_over = False  # from then on no topic gets a stamp of it
+        self.ended_at: float | None = None  # monotonic seconds: from then on no message does
 
 
 class Counted(Protocol):
