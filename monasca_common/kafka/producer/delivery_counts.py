@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from monasca_common.kafka.clock import Clock
-from monasca_common.kafka.producer.stamp import DeliveredGroup, EventBucket, Stamp, Stamped
+from monasca_common.kafka.producer.stamp import EventBucket, Stamp, Stamped
 from monasca_common.kafka.transport.base import RawMessage
 
 _CREATE_TIME = 1
@@ -74,7 +74,7 @@ class DeliveryCounter:
         """Refresh the timestamp for messages that are sent now."""
         now_ms = self._clock.time_ms()
         bucket = self._bucket
-        if bucket.start_ms <= now_ms < bucket.end_ms:
+        if bucket.start_ms <= now_ms < bucket.end_ms and not bucket.is_over:
             bucket.now_ms = now_ms
         else:  # also where the clock was set back
             self._begin_bucket(now_ms)
@@ -90,10 +90,10 @@ class DeliveryCounter:
                 if stamp.kept is listed:
                     stamp.kept = listed[number:]
                     stamp.groups += groups
-            while stamp.groups:
-                self._settle_group(stamp, stamp.groups[0])
-        while self.acknowledged:
-            self._settle_asked(self.acknowledged[0])
+            while self._settle_group(stamp):
+                pass
+        while self._settle_asked():
+            pass
 
     def take(self) -> DeliveryCounts:
         """What was counted since the last call."""
@@ -146,20 +146,30 @@ class DeliveryCounter:
         """When the bucket of this time began."""
         return time_ms // self._length_ms * self._length_ms
 
-    def _settle_group(self, stamp: Stamp, group: DeliveredGroup) -> None:
+    def _settle_group(self, stamp: Stamp) -> bool:
+        """Whether there was one. No call between the two looks at the groups: a handler that closes takes them all."""
+        if not stamp.groups:
+            return False
+        group = stamp.groups[0]
         now = self._clock.monotonic()
         first_ms, last_ms = _milliseconds(now - group.first_queued_at), _milliseconds(now - group.last_queued_at)
         delay_ms = group.messages * (first_ms + last_ms) // 2
         count = DeliveryCount(group.messages, group.bytes, delay_ms, max(first_ms, last_ms))
         self._count(stamp.groups, group, (stamp.topic, stamp.bucket.start_ms), count)
+        return True
 
-    def _settle_asked(self, message: RawMessage) -> None:
+    def _settle_asked(self) -> bool:
+        """As `_settle_group`, of messages that are asked."""
+        if not self.acknowledged:
+            return False
+        message = self.acknowledged[0]
         topic = message.topic()
         kind, time_ms = message.timestamp()
         self._learn(topic, keeps_time=kind == _CREATE_TIME)
         delay_ms = max(0, self._clock.time_ms() - time_ms)
         count = DeliveryCount(1, len(message), delay_ms, delay_ms)
         self._count(self.acknowledged, message, (topic, self._start(time_ms)), count)
+        return True
 
     def _learn(self, topic: str, *, keeps_time: bool) -> None:
         """Whether the topic's log keeps the time that is sent."""
@@ -168,7 +178,7 @@ class DeliveryCounter:
             return
         if not keeps_time:
             stamped.stamp = self.asking
-        elif stamped.stamp is self.asking:
+        elif stamped.stamp is self.asking and not self._bucket.is_over:
             stamp = Stamp(topic, self._bucket)
             self.stamps += (stamp,)
             if not stamp.bucket.is_over:

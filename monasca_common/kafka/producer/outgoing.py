@@ -186,6 +186,7 @@ class Entrance:
 
     def hand_over(self, bulk: Bulk | PlainBulk) -> None:
         """Hand the reserved messages to their client, now or as soon as the limit of their topic is known."""
+        self._ledger.tick()  # for the timestamps that it sets, and what waited for room did so for long, perhaps
         if isinstance(bulk, PlainBulk):
             limit = self._client.ready.get(bulk.topic)
             if limit is not None and limit is bulk.limit:

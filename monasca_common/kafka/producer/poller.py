@@ -80,6 +80,8 @@ class Poller:
                     serving.release()
                 if self._waiting:
                     self._wake_next_leader()
+            else:
+                self._ledger.tick()  # whoever serves may be held up
         except BaseException:
             let_go(serving)
             raise
@@ -178,6 +180,7 @@ class Poller:
                 self._turn()
             except Exception:
                 LOG.exception("serving the Kafka client failed")
+                self.idle = True
                 self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
         self._listeners.call_those_due()
 

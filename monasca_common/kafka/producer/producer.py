@@ -25,6 +25,7 @@ from monasca_common.kafka.errors import (
     ConfigurationError,
     DeliveryRefused,
     FatalError,
+    MisuseError,
     TransportError,
     UndeliveredReport,
     WrongType,
@@ -340,7 +341,9 @@ class KafkaProducer(RefusesOldArguments):
     def count_deliveries(self, bucket_seconds: int) -> DeliveryCounter:
         """Count delivered messages from now on, by topic and bucket of their timestamps, for an audit. Call it once,
         before anything is sent. A message of a transaction counts once that is committed; one that is sent again by
-        `retry` once, when it is delivered."""
+        `retry` once, when it is delivered. Raises `MisuseError` for a second call, and where it comes too late."""
+        if self._ledger.counter is not None or self._client.ready or self._ledger.busy:
+            raise MisuseError("count_deliveries: call it once, before anything is sent")
         return self._ledger.count_deliveries(bucket_seconds)
 
     def transaction(self) -> Transaction:

@@ -5,9 +5,11 @@ import itertools
 import threading
 from unittest import mock
 
+from monasca_common.kafka.errors import MisuseError
 from monasca_common.kafka.producer import delivery_counts
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.ledger import Ledger
+from monasca_common.kafka.transport.memory import Fail
 from monasca_common.tests.unit.kafka.producer.producer_case import ProducerCase
 
 _SECONDS = 20
@@ -51,9 +53,18 @@ class DeliveryCountsTest(ProducerCase):
         self.publish_with_a_close_at(delivery_counts, "_milliseconds")
         self.assert_counted_as_logged()
 
+    def test_a_signal_handler_that_closes_before_a_delivery_is_counted(self):
+        self.publish_with_a_close_at(DeliveryCounter, "_settle_group")
+        self.assert_counted_as_logged()
+
     def test_a_signal_handler_that_closes_while_messages_are_asked_for_their_time(self):
         self.clock.advance(_BUCKET_MS / 1000)
         self.publish_with_a_close_at(DeliveryCounter, "_learn")
+        self.assert_counted_as_logged()
+
+    def test_a_signal_handler_that_closes_before_a_message_is_asked_for_its_time(self):
+        self.clock.advance(_BUCKET_MS / 1000)
+        self.publish_with_a_close_at(DeliveryCounter, "_settle_asked")
         self.assert_counted_as_logged()
 
     def publish_with_a_close_at(self, owner, name):
@@ -76,6 +87,35 @@ class DeliveryCountsTest(ProducerCase):
 
         self.assertEqual(times, [message.timestamp_ms for message in self.broker.records("t")[1:]])
         self.assert_counted_as_logged()
+
+    def test_a_bucket_that_is_over_gives_no_stamp_although_the_clock_was_set_back_into_it(self):
+        self.counted._poller.stop(_SECONDS)
+        self.clock.advance(_BUCKET_MS / 1000)
+        with mock.patch.object(DeliveryCounter, "_start", _once(DeliveryCounter._start, _ctrl_c)):
+            self.assertRaises(KeyboardInterrupt, self.counted._ledger.tick)
+        self.clock._start_ms -= _BUCKET_MS
+        for _ in range(5):
+            self.counted.publish("t", [b"a"])
+
+        self.assertEqual(2, len(self.counter.stamps))
+        self.assert_counted_as_logged()
+
+    def test_what_is_sent_again_has_the_time_at_which_it_was(self):
+        self.counted._poller.stop(_SECONDS)
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=1, count=1)
+        report = self.counted.publish("t", [b"a"])
+        self.assertEqual(1, len(report.failed))
+        self.clock.advance(5)
+        self.assertTrue(self.counted.retry(report).ok)
+
+        self.assertEqual(self.clock.time_ms(), self.broker.records("t")[-1].timestamp_ms)
+        self.assert_counted_as_logged()
+
+    def test_a_producer_is_counted_once_and_from_its_beginning(self):
+        in_use = self.producer()
+        in_use.publish("t", [b"a"])
+        for producer in (self.counted, in_use):
+            self.assertRaises(MisuseError, producer.count_deliveries, 60)
 
     def test_a_sender_with_a_limit_that_was_asked_for_again_gets_no_stamp_of_a_bucket_that_is_over(self):
         """It is put off the processor after it has found the limit."""
