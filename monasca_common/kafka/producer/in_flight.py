@@ -71,7 +71,7 @@ class Book(Protocol):
 
     def settle_answered(self, pending: Pending, error: Any, message: RawMessage) -> None: ...
 
-    def settle_delivered(self, bulk: PlainBulk, message: RawMessage) -> None: ...
+    def settle_delivered(self, bulk: PlainBulk) -> None: ...
 
     def break_up(self, bulk: PlainBulk) -> list[Pending]: ...
 
@@ -306,9 +306,9 @@ class PlainBulk:
             self.left -= 1
             if not self.left:
                 try:
-                    self.ledger.settle_delivered(self, message)
+                    self.ledger.settle_delivered(self)
                 except BaseException:  # Ctrl-C: no other callback comes for this bulk
-                    self.ledger.settle_delivered(self, message)
+                    self.ledger.settle_delivered(self)
                     raise
 
         return map(MethodType, repeat(answered), self.places)

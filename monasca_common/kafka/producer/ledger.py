@@ -314,7 +314,7 @@ class Ledger:
                 self._note_refusal(pending.topic, fault)
             self._settle(pending, outcome)
 
-    def settle_delivered(self, bulk: PlainBulk, message: RawMessage) -> None:
+    def settle_delivered(self, bulk: PlainBulk) -> None:
         """Settle a bulk of which all was acknowledged; the callback of its last message calls this."""
         messages = len(bulk)
         groups = bulk.delivered_whole()

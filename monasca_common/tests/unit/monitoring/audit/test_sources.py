@@ -183,6 +183,7 @@ class SourcesTest(AuditCase):
         producer = self.kafka.producer()
         counter = producer.count_deliveries(60)
         producer.publish(TOPIC, [b"the log keeps our time"])
+        producer._poller.stop(20.0)  # so that the flush finds them, and counts
         for _ in range(3):
             producer.send(TOPIC, b"sent")
         with mock.patch.object(Stamp, "grouped", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
