@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
 
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
@@ -184,7 +183,8 @@ class DeadLetterReplay:
             if dealt_with.noted:
                 transaction.send(partition.topic, self._notes().note(partition, dealt_with.noted))
             if dealt_with.next_offset is not None:
-                transaction.commit_offsets(_GroupThatReadsOn(self._consumer), {partition: dealt_with.next_offset})  # type: ignore[dict-item]
+                # An abort is repeated with the letters in memory.
+                transaction.commit_offsets(self._consumer, {partition: dealt_with.next_offset}, seek_back=False)
             fail_point("replay.before_commit")
 
     def _one_after_the_other(
@@ -390,22 +390,6 @@ class _DealtWith:
     next_offset: int | None
     noted: list[int]
     gap: bool
-
-
-class _GroupThatReadsOn:
-    """The group of a consumer whose transactions end without it: it reads on, because what they held is kept."""
-
-    def __init__(self, consumer: KafkaConsumer) -> None:
-        self._consumer = consumer
-
-    def next_offsets(self, what: Any) -> Mapping[TopicPartition, int]:
-        return self._consumer.next_offsets(what)
-
-    def group_metadata(self) -> Any:
-        return self._consumer.group_metadata()
-
-    def seek_to_committed(self) -> None:
-        return
 
 
 def _refused_of(letters: Iterable[Letter], aborted: TransactionError) -> dict[int, DeliveryError]:

@@ -91,7 +91,7 @@ class TransactionalPublisher:
                     yield
                     self._hooks.call("before_commit", {part.topic_partition: part.next_offset})
                     fail_point("processor.in_transaction")
-                    transaction.commit_offsets(self._consumer, Batch((part,)))
+                    transaction.commit_offsets(self._consumer, Batch((part,)), seek_back=False)
             except (TransactionError, RetriableError, UndeliveredError) as error:
                 self._aborted.set()
                 self._lanes.drop(self._lanes.partitions())

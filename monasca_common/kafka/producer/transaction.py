@@ -27,7 +27,7 @@ from monasca_common.kafka.transport.base import ProducerTransport
 
 LOG = logging.getLogger(__name__)
 
-Inputs = Batch | Mapping[TopicPartition, OffsetAndEpoch]
+Inputs = Batch | Mapping[TopicPartition, int | OffsetAndEpoch]
 
 
 class TransactionalConsumer(Protocol):
@@ -67,7 +67,8 @@ class TransactionalProducer(Protocol):
 
 class Transaction:
     """A transaction, from `KafkaProducer.transaction`. Leaving the block commits; an exception, an undelivered message
-    or a partition that was revoked meanwhile aborts, and then every consumer goes back to what it had committed.
+    or a partition that was revoked meanwhile aborts, and then every consumer goes back to what it had committed (see
+    `commit_offsets`).
 
     Leaving raises `TransactionError` where it was aborted without an exception of the block's own, or a consumer could
     not go back; `FencedError` where another process opened the same transactional id; `FatalError` where nobody knows
@@ -86,6 +87,7 @@ class Transaction:
         self._transport = transport
         self._seconds = producer.settings.transaction_timeout_seconds
         self._inputs: list[tuple[TransactionalConsumer, Inputs]] = []
+        self._seeking: list[TransactionalConsumer] = []  # after an abort
 
     def send(
         self,
@@ -100,9 +102,15 @@ class Transaction:
             raise self._aborted_by_reopening()
         return self._producer.send(topic, record, key=key, on_delivery=on_delivery)
 
-    def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs) -> None:
-        """All of a batch (or this much progress) counts as read by ``consumer`` if the transaction commits."""
+    def commit_offsets(self, consumer: TransactionalConsumer, inputs: Inputs, *, seek_back: bool = True) -> None:
+        """All of a batch (or this much progress) counts as read by ``consumer`` if the transaction commits.
+
+        With ``seek_back=False`` an abort leaves the position of ``consumer`` unchanged, and the caller seeks: required
+        where another thread polls the consumer, because only that thread may seek.
+        """
         self._inputs.append((consumer, inputs))
+        if seek_back:
+            self._seeking.append(consumer)
 
     def __enter__(self) -> Transaction:
         if self._transport.abort_is_due:
@@ -194,7 +202,7 @@ class Transaction:
                 raise
         finally:
             self._count(committed=False)
-            for consumer, _ in self._inputs:
+            for consumer in self._seeking:
                 self._send_back(consumer)
 
     def _end_aborted(self) -> None:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A processor whose client does not come back from a call: it ends, says why, and never stops polling before that."""
 
+import threading
+
 from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.errors import FatalError
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
+from monasca_common.kafka.errors import FatalError, RetriableError
 from monasca_common.kafka.processor import Processor
+from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.kafka.testing import Hang
 from monasca_common.tests.unit.kafka.processor.processor_case import GROUP, ProcessorCase, Running
@@ -13,6 +17,7 @@ from monasca_common.tests.unit.kafka.transactional_memory import (
 )
 
 TIMEOUT = 20.0
+SECONDS = 50.0  # of real time
 
 
 class ConsumerHangsTest(ProcessorCase):
@@ -34,7 +39,9 @@ class ConsumerHangsTest(ProcessorCase):
         self.assertIsInstance(self.failure(self.start(lambda batch: None)), FatalError)
 
 
-class TransactionHangsTest(ProcessorCase):
+class TransactionCase(ProcessorCase):
+    listener = None
+
     def setUp(self):
         super().setUp()
         settings = self.kafka.producer_settings(transactional_id="id", transaction_timeout_seconds=TIMEOUT)
@@ -47,17 +54,23 @@ class TransactionHangsTest(ProcessorCase):
         self.transactional = KafkaProducer(settings, open_transport)
         self.addCleanup(self.unhurried, lambda: self.transactional.close(0))
         reader = self.kafka.consumer_settings("in", GROUP)
-        self.reader = KafkaConsumer(reader, TransactionalMemoryConsumer(reader))
+        self.reader = KafkaConsumer(reader, TransactionalMemoryConsumer(reader), listener=self.listener)
         self.addCleanup(self.unhurried, lambda: self.reader.close(0))
 
-    def run_to_hang(self, what):
-        self.client.hanging.add(what)
-        self.fill(b"1", b"2")
+    def run_transactions(self, **choices):
         processor = Processor(
-            self.reader, lambda part: [("out", b"made of it")], producer=self.transactional, transactional=True
+            self.reader, lambda part: [("out", b"output")], producer=self.transactional, transactional=True, **choices
         )
         running = Running(processor, self.reader)
         self.addCleanup(lambda: running.ended or self.stop(running, 0))
+        return running
+
+
+class TransactionHangsTest(TransactionCase):
+    def run_to_hang(self, what):
+        self.client.hanging.add(what)
+        self.fill(b"1", b"2")
+        running = self.run_transactions()
         self.until(lambda: what in self.client.asked)
         return running
 
@@ -85,3 +98,58 @@ class TransactionHangsTest(ProcessorCase):
         self.assertFalse(running.ended)
         self.assertGreater(self.transactional.health().oldest_call_seconds, TIMEOUT / 4)
         self.until(lambda: self.reader.health().seconds_since_poll < 2.0, step=0)
+
+
+class AbortDuringAssignmentTest(TransactionCase):
+    """A transaction is aborted on the handler's thread while the polling thread is in the listener's `assigned`."""
+
+    partitions = 2
+
+    def setUp(self):
+        self.listener = SlowListener()
+        super().setUp()
+
+    def test_the_inputs_of_the_aborted_transaction_are_read_again_and_committed(self):
+        other = self.consumer()
+        self.until(lambda: other.poll(timeout=0) or len(other.assignment()) == 2)
+        running = self.run_transactions(hooks=[self.listener])
+        self.until(lambda: other.poll(timeout=0) is None or len(self.reader.assignment()) == 1)
+        (mine,) = self.reader.assignment()
+        self.client.send_offsets = self.listener.refuse
+        self.fill(b"1", partition=mine.partition)
+        self.until(self.listener.in_transaction.is_set, step=0)
+        self.listener.slow = True
+        self.unhurried(lambda: other.close(0))
+        self.until(lambda: self.listener.aborted.is_set() or running.processor._shutdown.requested, step=0)
+        del self.client.send_offsets
+        self.listener.finish.set()
+
+        self.until(lambda: self.client.asked[-1] == "commit" or running.ended)
+
+        self.assertFalse(running.ended, running.error)
+        self.assertEqual(1, self.client.asked.count("abort"))
+
+
+class SlowListener(Hook, RebalanceListener):
+    """`assigned` returns once the transaction, which fails as soon as `assigned` is running, was aborted."""
+
+    def __init__(self):
+        self.slow = False
+        self.in_transaction = threading.Event()
+        self.assigning = threading.Event()
+        self.aborted = threading.Event()
+        self.finish = threading.Event()
+
+    def assigned(self, partitions):
+        if self.slow:
+            self.assigning.set()
+            self.finish.wait(SECONDS)
+
+    def refuse(self, offsets, group_metadata, timeout):
+        self.in_transaction.set()
+        self.assigning.wait(SECONDS)
+        raise RetriableError("no answer", name="_TIMED_OUT")
+
+    def after_commit(self, results):
+        if any(results.values()):
+            self.aborted.set()
