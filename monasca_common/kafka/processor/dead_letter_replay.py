@@ -17,6 +17,7 @@ from itertools import groupby
 from monasca_common.kafka.clock import Signal
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import (
+    ConsumerError,
     DeliveryError,
     DeliveryRefused,
     MessageTooLarge,
@@ -134,7 +135,7 @@ class DeadLetterReplay:
         second process sends a letter twice; the second one ends the first, with `FencedError`. Without one, what was
         sent back and is not committed, after a crash for instance, is sent again by the next run, under the same id.
         Raises `UndeliveredError` or `TransactionError`, after a commit of the letters before, where the brokers take
-        nothing.
+        nothing; `ConsumerError` if a commit without a transaction fails.
         """
         transactional = producer.settings.transactional_id is not None
         if transactional:
@@ -246,7 +247,12 @@ class DeadLetterReplay:
             producer.publish(partition.topic, [note]).raise_for_undelivered()
         fail_point("replay.before_commit")
         if dealt_with.next_offset is not None:
-            self._consumer.commit({partition: dealt_with.next_offset})
+            error = self._consumer.commit({partition: dealt_with.next_offset})[partition].error
+            if error is not None:
+                raise ConsumerError(
+                    f"the offset {dealt_with.next_offset} of {_named([partition])} was not committed, so the next run "
+                    f"sends the same messages again, under the same ids: {error}"
+                ) from error
 
     def _account(self, partition: TopicPartition, rows: Sequence[_Row]) -> _DealtWith:
         """What is to be remembered once these rows are dealt with."""

@@ -7,6 +7,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.kafka import (
+    ConsumerError,
     DeadLetterReplay,
     DeadLetters,
     KafkaConsumer,
@@ -365,6 +366,18 @@ class ProgressTest(ReplayCase):
 
         self.assertEqual(2, self.committed())
         self.assertEqual((0, 0), self.replay())
+
+    def test_a_refused_commit_ends_the_run_with_an_error_and_the_next_run_sends_again(self):
+        self.die(b"one", b"two")
+        self.kafka.broker.inject("commit", Fail("GROUP_AUTHORIZATION_FAILED"), nth=2)  # the first one stores the start
+
+        refused = self.assertRaises(ConsumerError, self.replay)
+
+        self.assertIn(f"{LETTERS}/0", str(refused))
+        self.assertIn("the next run sends", str(refused))
+        self.assertEqual("GROUP_AUTHORIZATION_FAILED", refused.__cause__.name)
+        self.assertEqual((2, 0), self.replay())
+        self.assertEqual([b"one", b"two"] * 3, self.values(TOPIC))
 
     def test_letters_go_back_to_several_topics_in_the_order_they_have(self):
         self.die(b"one")
