@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from oslo_config import cfg
 
@@ -36,6 +36,13 @@ if importlib.util.find_spec("apprise") is None:  # so that the type is offered n
 
 _FORM = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://[^\s\x00-\x1f\x7f]+")
 _CONNECTING = ("socket.connect", "socket.sendto", "socket.sendmsg")
+#: The type that Apprise gives a state: services open, warn of or close an incident by it.
+_TYPES = {"ALARM": "failure", "OK": "success"}
+_WARNING = "warning"
+#: Attributes of services that identify an incident.
+_INCIDENT_KEYS = ("dedup", "external_id", "thirdparty", "entity_id")
+#: Actions that open an incident for each notification, whatever its type.
+_OPENING = ("create", "trigger")
 _guard: ContextVar[ConnectionGuard | None] = ContextVar("apprise_guard", default=None)
 
 
@@ -62,12 +69,16 @@ class AppriseNotifier(Notifier):
 
     def send(self, notice: Notice, address: str) -> str:
         scheme = self._scheme(address)
+        body, title = f"{self._texts.text(notice)}\nNotification {notice.id}", self._texts.subject(notice)
         with SendDeadline(self._settings.timeout) as deadline, _guarded(self._rules, deadline) as guard:
-            service = self._service(scheme, address)
+            service = self._service(scheme, address, notice)
             try:
                 taken = service.notify(
-                    body=f"{self._texts.text(notice)}\nNotification {notice.id}", title=self._texts.subject(notice)
+                    body=body, title=title, notify_type=_TYPES.get(notice.change.new_state, _WARNING)
                 )
+                if taken and not guard.connections:
+                    # Opsgenie closes only the alerts that this object opened, so the end is an alert of its own.
+                    taken = service.notify(body=body, title=title, notify_type=_WARNING)
             except Exception as error:
                 if guard.refused is None:
                     raise SendFailed(f"{scheme}: {type(error).__name__}") from None  # its text may have the address
@@ -77,6 +88,8 @@ class AppriseNotifier(Notifier):
         if not taken:
             late = f"no answer within {self._settings.timeout} s" if deadline.over else "the service did not take it"
             raise SendFailed(f"{scheme}: {late}")
+        if not guard.connections:
+            raise SendRefused(f"{scheme} sends nothing for this address: remove its action and its mapping")
         return f"{scheme} took it"
 
     def _scheme(self, address: str) -> str:
@@ -93,7 +106,7 @@ class AppriseNotifier(Notifier):
             )
         return scheme
 
-    def _service(self, scheme: str, address: str) -> Any:
+    def _service(self, scheme: str, address: str, notice: Notice) -> Any:
         """One object of the library, which may take no longer, and follow nothing else, than ours do."""
         import apprise
 
@@ -103,17 +116,36 @@ class AppriseNotifier(Notifier):
             raise AddressRefused(f"the address is not one of {scheme}, or this machine lacks what that service needs")
         service.redirects = False
         service.verify_certificate = True
+        _identify(service, notice, urlsplit(address).query)
         service.socket_connect_timeout = service.socket_read_timeout = self._settings.timeout
         return service
 
 
+def _identify(service: Any, notice: Notice, query: str) -> None:
+    """Have the end of an alarm close the incident that the alarm opened, unless the address says something else.
+
+    Apprise identifies an incident by the title, which names the state, and not the alarm.
+    """
+    if getattr(service, "action", None) in _OPENING and "action" not in parse_qs(query):
+        service.action = "map"  # to the type of the notification
+    is_own = notice.others or getattr(service, "action", None) in _OPENING
+    keys = dict.fromkeys(_INCIDENT_KEYS, notice.id if is_own else notice.change.alarm_id)
+    # Splunk's default is one incident for all alarms. An alert of Opsgenie is one notification.
+    defaults = (None, f"{service.app_id}/{getattr(service, 'routing_key', '')}")
+    for name, key in {**keys, "alias": notice.id}.items():
+        if hasattr(service, name) and getattr(service, name) in defaults:
+            setattr(service, name, key)
+
+
 class ConnectionGuard:
-    """Judges the connections of one attempt. ``refused``: the first address that it let nobody connect to."""
+    """Judges the connections of one attempt. ``refused``: the first address that it let nobody connect to.
+    ``connections``: how many were permitted."""
 
     def __init__(self, rules: AddressRules, deadline: SendDeadline) -> None:
         self._rules = rules
         self._deadline = deadline
         self.refused: str | None = None
+        self.connections = 0
 
     def judge(self, connection: socket.socket, address: Any) -> None:
         """Raises `PermissionError`, which ends the call that connects."""
@@ -121,6 +153,7 @@ class ConnectionGuard:
         if not isinstance(host, str) or not self._permits(host):
             self.refused = self.refused or str(host or "a socket of this machine")
             raise PermissionError(f"no connection may be made to {self.refused}")
+        self.connections += 1
         self._deadline.watch(connection)
 
     def _permits(self, host: str) -> bool:
