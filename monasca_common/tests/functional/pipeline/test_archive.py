@@ -19,6 +19,7 @@ from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.storage.sql.tables import kafka_offset
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, Watch, metric
 from monasca_common.tests.functional.pipeline.pipeline_case import SetClock
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
 
 FAIL_POINTS = ("archive.after_write", "archive.inside_transaction", "archive.before_rename", "archive.half_renamed")
@@ -129,6 +130,7 @@ class ArchiveTest(ArchiveCase):
         self.assert_archived_once(sent)
 
 
+@periodic("SharedDatabaseTogetherTest runs the same tests on PostgreSQL")
 class TogetherTest(ArchiveCase):
     """Two that archive the same topic by mistake."""
 
@@ -224,6 +226,7 @@ class CrashTest(ArchiveCase):
         self.assertEqual((1, 5), tuple(map(len, self.at_the_crash)))
 
 
+@periodic("mutants of a rule that CrashTest verifies")
 class MutantTest(ArchiveCase):
     """A guarantee taken away, and the checks of `CrashTest` see it. A fail point raises here: what is left is the
     same as after a kill, for the next step is another object's."""

@@ -21,6 +21,7 @@ from monasca_common.pipeline.replay.sending import Counting
 from monasca_common.pipeline.status import job_statuses
 from monasca_common.storage.base import Kind
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, expected_rows, metric
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
 
 CREATED = SIX_MS // 1000
@@ -112,6 +113,7 @@ class ReplayToKafkaTest(ArchiveCase):
         self.assertIn("run the replay again", str(error))
 
 
+@periodic("ReplayToPostgresqlTest runs the same tests on PostgreSQL")
 class ReplayToStorageTest(ArchiveCase):
     tasks = 1  # SQLite takes one writer, and the other task would fail if it waited too often
 

@@ -20,6 +20,7 @@ from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.postgresql.partitions import partition_name
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms.reference import Change
 from monasca_common.tests.unit.pipeline.pipeline_case import envelope
 
@@ -270,6 +271,7 @@ class StepTest(EvaluateCase):
         self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
 
 
+@periodic("PostgresqlCrashTest runs the same test on PostgreSQL")
 class CrashTest(EvaluateCase):
     POINTS = (
         *("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction", "pipeline.after_commit"),
@@ -292,6 +294,7 @@ class CrashTest(EvaluateCase):
         self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_outbox"))
 
 
+@periodic("StepTest runs the same tests on SQLite")
 class PostgresqlStepTest(StepTest):
     database = "postgresql"
 

@@ -14,6 +14,7 @@ from monasca_common.kafka import failpoints
 from monasca_common.pipeline.evaluate import chunk
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
+from monasca_common.tests.periodic import periodic
 
 NEW_ALARM = ("UNDETERMINED", "ALARM", "a")
 OF_SERIES = ("alarm", "alarm_part", "alarm_series", "alarm_window", "sub_alarm", "alarm_metric", "alarm_dimension")
@@ -138,12 +139,18 @@ class AlarmTest(ChangesCase):
         self.assertEqual([NEW_ALARM, ("ALARM", "OK", "a"), ("OK", "ALARM", "a")], self.changes())
 
 
+@periodic("DefinitionTest runs the same tests on SQLite")
 class PostgresqlDefinitionTest(DefinitionTest):
     database = "postgresql"
 
 
+@periodic("AlarmTest runs the same tests on SQLite")
 class PostgresqlAlarmTest(AlarmTest):
     database = "postgresql"
+
+
+class StateSetByHandTest(ChangesCase):
+    database = "postgresql"  # SQLite has one writer
 
     def test_a_state_set_by_hand_while_its_chunk_is_evaluated_stays(self):
         _, job, alarm_id = self.alarming("last(cpu) > 5")

@@ -14,6 +14,7 @@ from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.rounds import Rounds
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
+from monasca_common.tests.periodic import periodic
 
 ALARM, OK, SILENT = ("UNDETERMINED", "ALARM", "a"), ("UNDETERMINED", "OK", "a"), ("OK", "UNDETERMINED", "a")
 
@@ -39,6 +40,7 @@ class MergedFirstTest(EvaluateCase):
             self.assertEqual([OK], self.due_with_the_batch())
 
 
+@periodic("mutants of a rule that PostgresqlCrashTest verifies")
 class OneTransactionTest(EvaluateCase):
     """Measurements and their offsets are in one transaction."""
 
@@ -67,6 +69,7 @@ class OneTransactionTest(EvaluateCase):
             self.assertEqual(([ALARM], [ALARM]), self.crash("mutant.between_transactions"))
 
 
+@periodic("mutants of a rule that PostgresqlCrashTest verifies")
 class ClearedLastTest(EvaluateCase):
     """The outbox is cleared of what Kafka has acknowledged."""
 
@@ -87,6 +90,7 @@ class ClearedLastTest(EvaluateCase):
             self.assertEqual(set(), self.crash())
 
 
+@periodic("mutants of a rule that RoundsContract verifies")
 class ComparedAndSwappedTest(EvaluateCase):
     """Of two evaluators by mistake, one evaluates a window."""
 
@@ -119,6 +123,7 @@ class ComparedAndSwappedTest(EvaluateCase):
             self.assertEqual([OK, SILENT], self.race())
 
 
+@periodic("mutants of a rule that StepTest verifies")
 class DuplicatesTest(EvaluateCase):
     """A copy of a message is left out, so ``count`` and ``sum`` have a measurement once."""
 

@@ -17,6 +17,7 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline import warm_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.pipeline.test_evaluate import EvaluateCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
 from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
@@ -56,6 +57,7 @@ HOSTS = ("a", "b", "c")
 EXPRESSIONS = {"newest": "last(cpu) > 5", "fifth": "count(cpu, 864000000) > 4"}
 
 
+@periodic("PostgresqlEvaluateProcessTest runs the same test on PostgreSQL")
 class EvaluateProcessTest(EvaluateCase):
     POINTS: tuple[str, ...] = (
         "pipeline.after_staging",

@@ -10,6 +10,7 @@ from monasca_common.alarms.grammar import FUNCTIONS
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.evaluate import horizon
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
 from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
@@ -87,5 +88,6 @@ def _batches(random, expression, horizons):
     return batches
 
 
+@periodic("RandomEvaluationTest runs the same test on SQLite")
 class PostgresqlRandomEvaluationTest(RandomEvaluationTest):
     database = "postgresql"

@@ -13,6 +13,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.pipeline.evaluate import horizon
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.tests.functional.pipeline.test_evaluate import DAY_MS, MINUTE_MS, EvaluateCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Measurement
 from monasca_common.tests.unit.alarms.test_against_reference import in_order_of_history
@@ -186,6 +187,7 @@ class PauseTest(TimelineCase):
         admin.delete_consumer_groups([self.group])[self.group].result(60)
 
 
+@periodic("PauseTest runs the same test with one partition")
 class TwoPartitionsPauseTest(PauseTest):
     partitions = 2
     texts = MappingProxyType({name: PauseTest.texts[name] for name in ("one", "three", "newest")})

@@ -16,6 +16,7 @@ from oslotest import base
 
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
+from monasca_common.tests.periodic import periodic
 
 CHECKOUT = Path(__file__).parents[4]
 SOURCE = CHECKOUT / "doc" / "source"
@@ -35,6 +36,7 @@ def blocks():
     return [*first[:-1], *second, first[-1]]
 
 
+@periodic("a walk-through of services that EndToEndTest also runs")
 class FromNothingToRunningTest(base.BaseTestCase):
     @classmethod
     def setUpClass(cls):

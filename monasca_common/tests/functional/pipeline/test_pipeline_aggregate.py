@@ -20,6 +20,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     cpu,
     expected,
 )
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     SHIPPED,
     envelope,
@@ -138,6 +139,7 @@ class GoldenTest(KafkaPipelineCase):
         self.assertEqual((3840, "4"), of["mem.total_mb_agg", "all"][:2])
 
 
+@periodic("GoldenTest runs the same test on SQLite, and PostgresqlGoldenMergeTest merges the same data")
 class GoldenPostgresqlTest(GoldenTest):
     """The executors stage."""
 

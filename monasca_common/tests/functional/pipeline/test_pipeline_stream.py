@@ -34,6 +34,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     expected,
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.pipeline import strategies
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, specifications
 
@@ -171,6 +172,7 @@ class SecurityTest(StreamCase):
         self.assertEqual(1, len(self.read(self.dlq, 1)))
 
 
+@periodic("SecurityTest runs the same test with passwords")
 class MutualTlsTest(SecurityTest):
     def client_options(self):
         return self.cluster.mutual_tls_options()
@@ -228,6 +230,7 @@ class FenceCase(StreamCase):
             return first, first.step()
 
 
+@periodic("FencePostgresqlTest runs the same tests on PostgreSQL")
 class FenceTest(FenceCase):
     def test_of_two_that_computed_the_same_batch_one_is_told(self):
         error = self.assertRaises(Fenced, self.race)
