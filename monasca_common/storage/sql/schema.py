@@ -24,7 +24,8 @@ from monasca_common.storage.sql.tables import kafka_offset
 Execute = Callable[[str], Result]
 
 #: The newest file in migrations/versions, which a test compares it with.
-REVISION = "0020"
+REVISION = "0021"
+_FIRST = "0021"  # that of release 4.0.0; builds before it had others
 _POOLS: Mapping[bool, Mapping[str, Any]] = {
     False: {"poolclass": pool.NullPool},
     True: {"poolclass": pool.QueuePool, "pool_size": 1, "max_overflow": 0},
@@ -122,7 +123,7 @@ def _one(result: Result) -> str | None:
 def upgrade(connection: sa.Connection) -> None:
     """Run the steps that are missing within the connection's transaction, one program at a time.
 
-    Raises `SchemaMismatch` if a newer program has upgraded it.
+    Raises `SchemaMismatch` if a newer program has upgraded it, or a build before release 4.0.0 created it.
     """
     from alembic import command
     from alembic.config import Config
@@ -132,6 +133,11 @@ def upgrade(connection: sa.Connection) -> None:
     found = revision(connection.exec_driver_sql, connection.dialect.name)
     if found is not None and found > REVISION:
         raise SchemaMismatch(_newer(found))
+    if found is not None and found < _FIRST:
+        raise SchemaMismatch(
+            f"the database's schema is {found}, of a build before release 4.0.0, which no upgrade supports: "
+            "use a new database"
+        )
     with importlib.resources.as_file(importlib.resources.files("monasca_common.storage.sql") / "migrations") as folder:
         config = Config()
         config.set_main_option("script_location", str(folder).replace("%", "%%"))

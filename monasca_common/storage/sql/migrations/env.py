@@ -15,16 +15,12 @@ from alembic.script import Script
 
 from monasca_common.storage.sql.tables import oldest_program
 
-_FIRST = "0006"  # the step that creates the table
-
 
 def _note_oldest_program(
     ctx: MigrationContext, step: MigrationInfo, heads: Collection[Any], run_args: Mapping[str, Any]
 ) -> None:
     script, connection = step.up_revision, ctx.connection
     assert isinstance(script, Script) and connection is not None
-    if script.revision < _FIRST:
-        return
     declared = script.module.oldest_program
     stored = connection.scalar(sa.select(oldest_program.c.revision))
     connection.execute(oldest_program.delete())
