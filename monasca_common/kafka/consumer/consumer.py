@@ -85,7 +85,7 @@ class KafkaConsumer(RefusesOldArguments):
         self._ends = LogEnds(self._assignment)
         self._positions = Positions(transport, self._assignment)
         self._committer = Committer(transport.thread, transport, self._refusal)
-        self._starts = StartPositions(transport, self._committer, settings.start)
+        self._starts = StartPositions(transport, self._committer, settings.start, in_group=self._chosen is None)
         self._rebalancer = Rebalancer(
             transport,
             self._assignment,

@@ -166,7 +166,9 @@ class Rebalancer:
         rest = [tp for tp in partitions if tp not in positions]
         if chosen is not _RAISED:
             try:
-                return positions | (self._starts.find(rest, LOOKUP_SECONDS) if rest else {})
+                positions |= self._starts.find(rest, LOOKUP_SECONDS) if rest else {}
+                if len(positions) == len(partitions):
+                    return positions
             except MessagingError as error:
                 LOG.warning("%d partitions wait, because their start is not known: %s", len(rest), error)
                 self._errors.append(error)

@@ -3,11 +3,15 @@
 
 If ``latest`` were not committed as soon as it is resolved, a crash before the first commit would start at a
 later end, and skip what came between.
+
+The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it. So a
+partition without an offset in a topic whose partition 0 has one was added later.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
 from collections.abc import Iterable, Sequence
 
 from monasca_common.kafka.consumer.commit import Committer
@@ -15,15 +19,25 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport
 
+LOG = logging.getLogger(__name__)
+
 NO_EPOCH = 0  # of the commit of a start: it precedes every assignment that uses it
+
+FIRST_OWNER_SECONDS = 10.0  # the owner of partition 0 has two attempts of 5 s
 
 _AT_LEAST_SECONDS = 0.1
 
 
 class StartPositions:
-    """Finds where partitions start. ``start``: earliest, latest, or an ISO 8601 time (UTC if it names no zone)."""
+    """Finds where partitions start.
 
-    def __init__(self, transport: ConsumerTransport, committer: Committer, start: str) -> None:
+    ``start``: earliest, latest, or an ISO 8601 time (UTC if it names no zone). ``in_group``: the partitions are
+    assigned by the group; chosen partitions do not wait for other members.
+    """
+
+    def __init__(self, transport: ConsumerTransport, committer: Committer, start: str, *, in_group: bool) -> None:
+        self._in_group = in_group
+        self._waiting_since: dict[str, float] = {}  # by topic
         self._transport = transport
         self._clock = transport.clock
         self._committer = committer
@@ -31,7 +45,10 @@ class StartPositions:
         self._start_ms = None if start in ("earliest", "latest") else _milliseconds(start)
 
     def find(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """A position for each partition; raises `MessagingError` when one cannot be had in ``timeout`` seconds."""
+        """A position for each partition, without those that wait for another member's commit.
+
+        Raises `MessagingError` if an offset is not available within ``timeout`` seconds.
+        """
         deadline = self._clock.monotonic() + timeout
         found, missing = _split(self._transport.committed(partitions, timeout))
         for topic in sorted({partition.topic for partition in missing}):
@@ -43,23 +60,42 @@ class StartPositions:
         return self._resolve(partitions, self._clock.monotonic() + timeout) if partitions else {}
 
     def _begin(self, topic: str, wanted: list[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
-        count = self._transport.partition_count(topic, self._left(deadline))
-        everything = [TopicPartition(topic, number) for number in range(count)]
+        first = TopicPartition(topic, 0)
+        everything = [first, *wanted]
+        if first in wanted:
+            count = self._transport.partition_count(topic, self._left(deadline))
+            everything = [TopicPartition(topic, number) for number in range(count)]
         # One request reads, and one below commits, so that another member sees all starts of a topic, or none.
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))
         own = [tp for tp in wanted if tp in missing]
-        if found:
+        if first in found or (first in wanted and found):
             # The group has begun this topic, so a partition without an offset was added later, and is read from its
             # beginning.
             starts = self._earliest(own, deadline)
-        else:
+        elif first in wanted:
             starts = self._resolve(missing, deadline)
-            others = [tp for tp in missing if tp not in own]
-            begun, _ = _split(self._transport.committed(others, self._left(deadline)) if others else {})
-            for partition in begun:
-                starts.pop(partition, None)
+        elif self._waits(topic):
+            return {tp: found[tp] for tp in wanted if tp in found}
+        else:
+            starts = self._resolve(own, deadline)
         self._write_down(starts, own, deadline)
+        self._waiting_since.pop(topic, None)
         return {tp: starts[tp] if tp in starts else found[tp] for tp in wanted}
+
+    def _waits(self, topic: str) -> bool:
+        """Whether to wait for the owner of partition 0. If every member committed the starts of the topic, a late
+        commit would replace the progress of a faster member."""
+        if not self._in_group:
+            return False
+        now = self._clock.monotonic()
+        if now < self._waiting_since.setdefault(topic, now) + FIRST_OWNER_SECONDS:
+            return True
+        LOG.warning(
+            "no member has committed an offset of %s/0 in %g s; this member starts its partitions by the option start",
+            topic,
+            FIRST_OWNER_SECONDS,
+        )
+        return False
 
     def _write_down(self, starts: dict[TopicPartition, int], own: list[TopicPartition], deadline: float) -> None:
         if not starts:

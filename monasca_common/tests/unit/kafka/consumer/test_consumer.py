@@ -9,6 +9,7 @@ from oslotest import base
 from monasca_common.kafka.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.poll_errors import REPEAT_SECONDS
 from monasca_common.kafka.consumer.rebalance import RETRY_SECONDS, GivenStarts, RebalanceListener
+from monasca_common.kafka.consumer.start_offsets import FIRST_OWNER_SECONDS
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -123,10 +124,10 @@ class ConsumerCase(base.BaseTestCase):
         self.clock = self.transport.clock
 
     def consumer(self, **changes: Any) -> KafkaConsumer:
-        listener = changes.pop("listener", None)
+        options = {name: changes.pop(name, None) for name in ("listener", "partitions")}
         connection = ConnectionSettings("nowhere:9092")
         fields = {"connection": connection, "topics": ("metrics",), "group_id": "group", "topic_check_seconds": 0.0}
-        consumer = KafkaConsumer(ConsumerSettings(**{**fields, **changes}), self.transport, listener=listener)
+        consumer = KafkaConsumer(ConsumerSettings(**{**fields, **changes}), self.transport, **options)
         self.addCleanup(consumer.close)
         return consumer
 
@@ -297,7 +298,7 @@ class TestStarts(ConsumerCase):
         self.script(assign(A))
         consumer = self.consumer(start="latest")
         consumer.poll(timeout=0)
-        self.assertEqual([{A: 50, B: 50}], [what for call, what in self.transport.calls if call == "commit"])
+        self.assertEqual([{A: 50, B: 50}], self.commits())
         self.assertEqual(50, consumer.position(A))
 
     def test_a_partition_without_offset_in_a_topic_begun_starts_at_its_beginning(self):
@@ -307,6 +308,38 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((40, 3), (consumer.position(A), consumer.position(B)))
         self.assertEqual(3, self.transport.stored[B])
+
+    def commits(self):
+        return [what for call, what in self.transport.calls if call == "commit"]
+
+    def test_a_member_without_partition_0_waits_until_its_owner_has_committed_the_starts_of_the_topic(self):
+        self.transport.stored = {}
+        self.script(assign(B))
+        consumer = self.consumer(start="latest")
+        self.assertEqual((), consumer.poll(timeout=0).errors)
+        self.assertEqual((None, {B}, []), (consumer.position(B), self.transport.paused, self.commits()))
+        self.transport.stored = {A: 40, B: 45}
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((45, set(), []), (consumer.position(B), self.transport.paused, self.commits()))
+
+    def test_a_member_waits_for_the_owner_of_partition_0_up_to_a_limit_and_then_commits_its_own_start_only(self):
+        self.transport.stored = {}
+        self.script(assign(B))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.clock.advance(FIRST_OWNER_SECONDS - 0.1)
+        consumer.poll(timeout=0)
+        self.assertEqual([], self.commits())
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.assertEqual((50, [{B: 50}]), (consumer.position(B), self.commits()))
+
+    def test_chosen_partitions_wait_for_no_other_member(self):
+        self.transport.stored = {}
+        consumer = self.consumer(start="latest", partitions=[B])
+        consumer.poll(timeout=0)
+        self.assertEqual((50, [{B: 50}]), (consumer.position(B), self.commits()))
 
     def test_a_time_is_a_start(self):
         self.transport.stored = {}
