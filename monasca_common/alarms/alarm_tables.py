@@ -174,7 +174,7 @@ def _put_change(
         link=made.link,
         lifecycle_state=made.lifecycle_state,
         metrics=made.metrics,
-    )
+    ).bounded()
     return put(connection, TRANSITION, made.id, change.message_id, change.message, now_ms)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from monasca_common.models import json_text, times
@@ -16,6 +16,14 @@ from monasca_common.models.limits import NON_EMPTY, TENANT
 #: The lowest first.
 SEVERITIES = ("LOW", "MEDIUM", "HIGH", "CRITICAL")
 BY_HAND = "Alarm state updated via API"
+MOST_METRICS = 100
+"""The number of metrics in a message."""
+MOST_METRICS_BYTES = 262_144
+MOST_VALUES = 100
+"""The number of values of each sub-alarm in a message: the newest ones."""
+MOST_REASON_CHARACTERS = 16_384
+MOST_MESSAGE_BYTES = 819_200
+"""A message that is `bounded` is smaller. Kafka's default limit is 1 MiB."""
 _ID_BYTES = 16
 
 
@@ -26,10 +34,16 @@ class AlarmedMetric:
     name: str
     dimensions: Mapping[str, str]
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """As it is on the wire."""
+        return {"name": self.name, "dimensions": dict(self.dimensions)}
+
 
 @dataclass(frozen=True, slots=True)
 class AlarmChange:
-    """One change of an alarm's state. ``sub_alarms``: as they are on the wire."""
+    """One change of an alarm's state. ``sub_alarms``: as they are on the wire. ``metrics_total``: the number of the
+    alarm's metrics, of which ``metrics`` may hold only the first."""
 
     tenant: str
     alarm_id: str
@@ -46,6 +60,10 @@ class AlarmChange:
     lifecycle_state: str | None
     metrics: Sequence[AlarmedMetric]
     sub_alarms: Sequence[Mapping[str, Any]] = ()
+    metrics_total: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics_total", max(self.metrics_total, len(self.metrics)))
 
     @classmethod
     def read(cls, value: bytes | None) -> AlarmChange:
@@ -69,9 +87,29 @@ class AlarmChange:
             lifecycle_state=fields.text("lifecycleState", required=False),
             metrics=fields.parsed("metrics", _metrics, required=False) or (),
             sub_alarms=fields.parsed("subAlarms", _objects, required=False) or (),
+            metrics_total=fields.parsed("metrics_total", _count, required=False) or 0,
         )
         fields.raise_violations()
         return made
+
+    def bounded(self) -> AlarmChange:
+        """Return the change without what would make its message larger than `MOST_MESSAGE_BYTES`."""
+        metrics: list[AlarmedMetric] = []
+        size_bytes = 0
+        for metric in self.metrics[:MOST_METRICS]:
+            size_bytes += len(json_text.write(metric.document))
+            if size_bytes > MOST_METRICS_BYTES:
+                break
+            metrics.append(metric)
+        reason = self.reason
+        if len(reason) > MOST_REASON_CHARACTERS:
+            reason = f"{reason[: MOST_REASON_CHARACTERS - 1]}…"
+        return replace(
+            self,
+            reason=reason,
+            metrics=metrics,
+            sub_alarms=[{**each, "currentValues": each["currentValues"][-MOST_VALUES:]} for each in self.sub_alarms],
+        )
 
     @property
     def message_id(self) -> bytes:
@@ -98,10 +136,17 @@ class AlarmChange:
                     "newState": self.new_state,
                     "timestamp": self.time_ms,
                     "subAlarms": list(self.sub_alarms),
-                    "metrics": [{"name": each.name, "dimensions": dict(each.dimensions)} for each in self.metrics],
+                    "metrics": [each.document for each in self.metrics],
+                    "metrics_total": self.metrics_total,
                 }
             }
         )
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ValueError("must be an integer")
+    return value
 
 
 def _objects(value: Any) -> list[Mapping[str, Any]]:

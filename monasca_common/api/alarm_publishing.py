@@ -12,7 +12,7 @@ from monasca_common.api.problems import Problem
 from monasca_common.api.publishing import Publishing, TopicMessages
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import Record
-from monasca_common.kafka.errors import MessageTooLarge, MessagingError
+from monasca_common.kafka.errors import MessagingError
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
@@ -25,23 +25,17 @@ def publish_due(
     database: AlarmsDatabase, publishing: Publishing, settings: ApiSettings, due: Unpublished, now_ms: int
 ) -> None:
     """Publish ``due``, and some of what others left. The change is committed, so what fails here is logged and left in
-    the outbox; but what is larger than Kafka takes leaves it too, because it would be in the way of others."""
+    the outbox: the evaluator publishes it, or counts it as lost."""
     try:
         every = outbox.oldest(database, before_ms=now_ms - _LEFT_AFTER_MS, limit=_MOST_AT_ONCE, due=due)
         if not every:
             return  # another has published it
         records = [Record(each.value, key=each.key.encode(), message_id=each.message_id) for each in every]
         (report,) = publishing.attempt(TopicMessages(settings.alarm_transitions_topic, records), keyed=True)
-        kept: set[int] = set()
-        why: object = None
-        for delivery in (*report.failed, *report.unknown):
-            if isinstance(delivery.error, MessageTooLarge):
-                LOG.error("A transition of alarm %s is lost: %s", every[delivery.index].key, delivery.error)
-            else:
-                kept.add(delivery.index)
-                why = delivery.error
-        if kept:
-            LOG.warning("%d transitions of alarms stay in the outbox: %s", len(kept), why)
+        undelivered = (*report.failed, *report.unknown)
+        if undelivered:
+            LOG.warning("%d transitions of alarms stay in the outbox: %s", len(undelivered), undelivered[0].error)
+        kept = {delivery.index for delivery in undelivered}
         outbox.remove(database, [each for index, each in enumerate(every) if index not in kept])
     except (Problem, StorageError, MessagingError) as error:
         reason = error.description if isinstance(error, Problem) else error

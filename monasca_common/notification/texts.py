@@ -57,7 +57,7 @@ class Texts:
                 changes=notice.changes[:_MOST_CHANGES],
                 count=len(notice.changes),
                 metrics=change.metrics[:_MOST_METRICS],
-                more_metrics=max(0, len(change.metrics) - _MOST_METRICS),
+                more_metrics=change.metrics_total - len(change.metrics[:_MOST_METRICS]),
                 time=datetime.datetime.fromtimestamp(change.time_ms / 1000, datetime.UTC),
             )
         except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Webhooks: the JSON that Monasca sends, with three more fields."""
+"""Webhooks: the JSON that Monasca sends, with four more fields."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def document(change: AlarmChange) -> dict[str, Any]:
         "old_state": change.old_state,
         "message": change.reason,
         "tenant_id": change.tenant,
-        "metrics": [{"name": each.name, "dimensions": dict(each.dimensions)} for each in change.metrics],
+        "metrics": [each.document for each in change.metrics],
+        "metrics_total": change.metrics_total,
         "severity": change.severity,
         "link": change.link,
         "lifecycle_state": change.lifecycle_state,

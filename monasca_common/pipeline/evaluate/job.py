@@ -12,7 +12,7 @@ from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.monitoring.audit.reporter import audited
 from monasca_common.pipeline.evaluate.batch import Evaluation
-from monasca_common.pipeline.evaluate.metrics import LevelsCollector
+from monasca_common.pipeline.evaluate.metrics import EVALUATE, LevelsCollector
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.jobs import loop
@@ -51,11 +51,11 @@ class EvaluateJob(Job):
             topic.check_topics(settings.alarm_transitions_topic, dead_letter_topic(stream))
             producer = stack.enter_context(open_producer(audited(stream.producer, audit)))
             levels = LevelsCollector(stream.connection, stream.name)
-            told = stack.enter_context(served("evaluate", stream.status, watcher, levels))
+            publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
+            told = stack.enter_context(served(EVALUATE, stream.status, watcher, levels, publisher.lost))
             stack.enter_context(Heartbeat(stream.connection, [(stream.group, stream.topic)]))
             spark = open_session(self._spark, "monasca-evaluate")
             stack.callback(close_session, spark)
             stack.enter_context(loop.spark_told())
-            publisher = TransitionPublisher(offset_store, producer, settings.alarm_transitions_topic)
             evaluation = Evaluation(spark, settings, topic, offset_store, publisher)
             return loop.run(evaluation.step, spark, stream.trigger_seconds, request, told)

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from prometheus_client import Metric
+from prometheus_client import Counter, Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -21,6 +21,7 @@ from monasca_common.storage.sql.bounds import Bounds
 
 LOG = logging.getLogger(__name__)
 
+EVALUATE = "evaluate"
 KNOWN_SECONDS = 15.0
 """Counting reads an index of all alarms: so it is done this often at most, however often somebody asks."""
 _SESSION = Bounds(statement_seconds=5.0, lock_seconds=2.0, idle_seconds=5.0)
@@ -56,6 +57,19 @@ class LevelsCollector(Collector):
             return self._known
 
 
+def lost_transitions() -> Counter:
+    """Return a counter that is served from 0, because an alert needs its first increase."""
+    lost = Counter(
+        "lost_transitions",
+        "Transitions that were removed from the outbox because the topic does not accept their size",
+        ("job",),
+        namespace=PREFIX,
+        registry=None,
+    )
+    lost.labels(EVALUATE)
+    return lost
+
+
 def _metrics(found: EvaluationLevels, now_ms: int) -> Iterable[Metric]:
     for name, text, value in (
         ("evaluation_delay_seconds", "The age of the time up to which alarms are evaluated", found.evaluated_to_ms),
@@ -70,5 +84,5 @@ def _metrics(found: EvaluationLevels, now_ms: int) -> Iterable[Metric]:
 def _gauge(name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], *labels: str) -> Metric:
     family = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["job", *labels])
     for of, value in values:
-        family.add_metric(["evaluate", *of], value)
+        family.add_metric([EVALUATE, *of], value)
     return family

@@ -16,10 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms import outbox
-from monasca_common.alarms.database import Row
+from monasca_common.alarms.database import Row, Select
 from monasca_common.alarms.evaluation import Evaluated, SubAlarm, Transition
 from monasca_common.alarms.partial_text import readings_text
-from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
+from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
 from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate.chunk import LoadedAlarm, among
 from monasca_common.storage.retention import DAY_MS
@@ -143,20 +143,32 @@ def _write_alarms(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAl
 
 def _changes(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> list[AlarmChange]:
     metrics: dict[str, list[AlarmedMetric]] = defaultdict(list)
-    columns = (_METRIC.c.alarm_id, _METRIC.c.name, _METRIC.c.dimensions)
-    of_alarms = among(connection, _METRIC.c.alarm_id, [row.id for _, row in changed])
-    for alarm_id, name, dimensions in connection.execute(
-        sa.select(*columns).where(of_alarms).order_by(_METRIC.c.alarm_id, _METRIC.c.series_id)
-    ):
+    totals: dict[str, int] = defaultdict(int)
+    for alarm_id, name, dimensions, total in connection.execute(_first_metrics(connection, changed)):
         metrics[alarm_id].append(AlarmedMetric(name, dimensions))
+        totals[alarm_id] = total
     return [
-        _change(each.alarm, row, transition, metrics[row.id])
+        _change(each.alarm, row, transition, metrics[row.id], totals[row.id]).bounded()
         for each, row in changed
         for transition in each.evaluated.transitions
     ]
 
 
-def _change(alarm: LoadedAlarm, row: Row, transition: Transition, metrics: Sequence[AlarmedMetric]) -> AlarmChange:
+def _first_metrics(connection: sa.Connection, changed: Sequence[tuple[EvaluatedAlarm, Row]]) -> Select:
+    """As many metrics of each alarm as a message has, and the number of all of them."""
+    alarm_id = _METRIC.c.alarm_id
+    number = sa.func.row_number().over(partition_by=alarm_id, order_by=_METRIC.c.series_id).label("number")
+    total = sa.func.count().over(partition_by=alarm_id).label("total")
+    which = among(connection, alarm_id, [row.id for _, row in changed])
+    numbered = sa.select(_METRIC, number, total).where(which).subquery().c
+    columns = (numbered.alarm_id, numbered.name, numbered.dimensions, numbered.total)
+    few: Select = sa.select(*columns).where(numbered.number <= MOST_METRICS)
+    return few.order_by(numbered.alarm_id, numbered.number)
+
+
+def _change(
+    alarm: LoadedAlarm, row: Row, transition: Transition, metrics: Sequence[AlarmedMetric], metrics_total: int
+) -> AlarmChange:
     definition = alarm.definition.row
     return AlarmChange(
         tenant=row.tenant,
@@ -173,6 +185,7 @@ def _change(alarm: LoadedAlarm, row: Row, transition: Transition, metrics: Seque
         link=row.link,
         lifecycle_state=row.lifecycle_state,
         metrics=metrics,
+        metrics_total=metrics_total,
         sub_alarms=[_on_the_wire(each) for each in transition.sub_alarms],
     )
 
@@ -229,6 +242,6 @@ def _history_row(change: AlarmChange) -> dict[str, Any]:
         "reason": change.reason,
         "link": change.link,
         "lifecycle_state": change.lifecycle_state,
-        "metrics": [{"name": each.name, "dimensions": dict(each.dimensions)} for each in change.metrics],
+        "metrics": [each.document for each in change.metrics],
         "sub_alarms": list(change.sub_alarms),
     }

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.outbox import TRANSITION, Unpublished
+from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES
 from monasca_common.kafka import KafkaProducer, Record
 from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import fail_point
+from monasca_common.pipeline.evaluate.metrics import EVALUATE, lost_transitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ class TransitionPublisher:
         self._offset_store = offset_store
         self._producer = producer
         self._topic = topic
+        self.lost = lost_transitions()
 
     def publish(self) -> int:
         """How many were published. What Kafka does not take stays, with all that come after it."""
@@ -67,7 +70,15 @@ class TransitionPublisher:
         }
         lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]
         for index in lost:
-            LOG.error("A transition of alarm %s is lost: %s", rows[index].key, left[index])
+            self.lost.labels(EVALUATE).inc()
+            LOG.error(
+                "transition of alarm %s is lost and no notification is sent: %s; set max.message.bytes of topic %s to "
+                "%d or more",
+                rows[index].key,
+                left[index],
+                self._topic,
+                MOST_MESSAGE_BYTES,
+            )
         if len(left) > len(lost):
             LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
         return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]

@@ -29,6 +29,7 @@ from monasca_common.monitoring.mirror.status import MirrorStatus
 from monasca_common.notification.status import NotificationMetrics
 from monasca_common.persister.status import Status
 from monasca_common.persister.status_server import metrics as persister_metrics
+from monasca_common.pipeline.evaluate.metrics import lost_transitions
 from monasca_common.storage.base import Kind
 from monasca_common.tests.unit.test_metrics_table import Collected, told_metrics
 
@@ -164,7 +165,15 @@ class StartTest(base.BaseTestCase):
         mirror.begins(["metrics"])
         persister = CollectorRegistry()
         persister.register(Collected(list(persister_metrics([Status("metrics-0", Kind.METRICS)]))))
-        others = (mirror.registry, persister, NotificationMetrics(["EMAIL"]).registry, AuditMetrics().registry)
+        pipeline = CollectorRegistry()
+        pipeline.register(lost_transitions())
+        others = (
+            mirror.registry,
+            persister,
+            pipeline,
+            NotificationMetrics(["EMAIL"]).registry,
+            AuditMetrics().registry,
+        )
         return [api.text(), *map(generate_latest, others)]
 
     def test_what_an_alert_counts_is_served_from_0(self):

@@ -31,7 +31,7 @@ from monasca_common.notification.status import _ANY, _BY_TYPE, NotificationMetri
 from monasca_common.persister.status import MemberState, Status
 from monasca_common.persister.status_server import metrics
 from monasca_common.pipeline.evaluate import progress
-from monasca_common.pipeline.evaluate.metrics import LevelsCollector
+from monasca_common.pipeline.evaluate.metrics import LevelsCollector, lost_transitions
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.jobs.job import JobProgress
 from monasca_common.pipeline.jobs.metrics import _Board
@@ -107,6 +107,7 @@ class MetricsTableTest(base.BaseTestCase):
     def test_job_of_the_pipeline(self):
         board = _Board("evaluate")
         board.registry.register(self.evaluation())
+        board.registry.register(lost_transitions())
         board.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
         self.assert_told("monasca_pipeline_", generate_latest(board.registry).decode())
 

@@ -269,6 +269,7 @@ class AlarmsContract(AlarmsCase):
                 "timestamp": NOW_MS + 10,
                 "subAlarms": [],
                 "metrics": [{"name": "cpu", "dimensions": {"host": "x"}}],
+                "metrics_total": 1,
             },
             told["alarm-transitioned"],
         )
@@ -294,15 +295,23 @@ class AlarmsContract(AlarmsCase):
         told = [told["alarm-transitioned"]["newState"] for _, told in self.published()]
         self.assertEqual(["ALARM", "OK"], told)
 
-    def test_what_kafka_never_takes_neither_keeps_nor_repeats_the_others(self):
-        definition = self.definition()
-        self.alarm("a", definition, *[("cpu", {"host": "x" * 6000})] * 200, state="OK")
-        self.alarm("b", definition, state="OK")
+    def test_a_large_alarm_is_published_with_some_of_its_metrics_and_their_number(self):
+        self.alarm("a", self.definition(), *[("cpu", {"host": "x" * 6000})] * 200, state="OK")
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
-        self.now_ms += 61_000
+        ((_, told),) = self.published()
+        change = told["alarm-transitioned"]
+        self.assertEqual(200, change["metrics_total"])
+        self.assertEqual([{"name": "cpu", "dimensions": {"host": "x" * 6000}}] * 43, change["metrics"])
+
+    def test_a_message_larger_than_the_topic_takes_stays_for_the_evaluator_and_does_not_hold_back_others(self):
+        self.alarm("b", self.definition(), state="OK")
+        too_large = b"x" * 1_100_000
+        self.alarms_database.write(
+            lambda connection: put(connection, "transition", "a", b"id", too_large, NOW_MS - 61_000)
+        )
         for state in ("ALARM", "OK"):
             self.ask("PATCH", f"{PATH}/b", {"state": state})
-        self.assertEqual([], self.rows(tables.alarm_outbox))
+        self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(["ALARM", "OK"], [told["alarm-transitioned"]["newState"] for _, told in self.published()])
 
     def test_of_several_only_what_kafka_did_not_take_stays(self):

@@ -110,6 +110,7 @@ class WebhookTest(NotifierCase):
                 "severity": "HIGH",
                 "link": None,
                 "lifecycle_state": None,
+                "metrics_total": 1,
             },
             body,
         )

@@ -9,12 +9,14 @@ import json
 from collections import namedtuple
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import fixtures
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import AlarmsDatabase, new_id
@@ -24,7 +26,9 @@ from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.alarms.expression import parse
 from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
 from monasca_common.alarms.partials import WindowPartial, runs, window_start_ms
+from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES, MOST_METRICS
 from monasca_common.kafka import failpoints
+from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
@@ -554,8 +558,45 @@ class RoundsContract:
         for alarm_id in alarms.ids:
             alarms.arrive(alarm_id, [(1000, 2.0, 0)])
         self.rounds(alarms).run(look(0, 2000))
-        self.assertEqual(1, TransitionPublisher(self.offset_store, RecordingProducer([1]), "transitions").publish())
+        self.assertEqual(1, self.publish(RecordingProducer([1])))
         self.assertEqual([alarms.ids[1]], [row.key for row in self.rows(tables.alarm_outbox)])
+
+    def test_a_message_larger_than_the_topic_takes_is_counted_and_does_not_hold_back_others(self):
+        alarms = self.alarms(count=2)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        producer = RecordingProducer([0], MessageTooLarge("transitions", 5, 4))
+        publisher = TransitionPublisher(self.offset_store, producer, "transitions")
+        registry = CollectorRegistry()
+        registry.register(publisher.lost)
+        lost = partial(registry.get_sample_value, "monasca_pipeline_lost_transitions_total", {"job": "evaluate"})
+        self.assertEqual(0, lost())
+        self.assertEqual((1, 1), (publisher.publish(), lost()))
+        self.assertEqual([], self.rows(tables.alarm_outbox))
+
+    def test_the_message_of_a_large_alarm_has_some_of_its_metrics_and_their_number(self):
+        self.fill_history()
+        alarms = self.alarms()
+        hosts = [f"host-{number:04}" for number in range(9_000)]
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_metric.delete())
+            series = [
+                AlarmSeries(alarms.ids[0], host.ljust(16).encode(), TENANT, "m", {"hostname": host, "path": "x" * 200})
+                for host in hosts
+            ]
+            add_metrics(connection, series)
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.rounds(alarms).run(look(0, 2000))
+        (row,) = self.rows(tables.alarm_outbox)
+        told = json.loads(row.value)["alarm-transitioned"]
+        self.assertEqual(9_000, told["metrics_total"])
+        self.assertEqual(hosts[:MOST_METRICS], [each["dimensions"]["hostname"] for each in told["metrics"]])
+        self.assertLess(len(row.value), MOST_MESSAGE_BYTES)
+        self.assertEqual(told["metrics"], self.rows(tables.alarm_history)[0].metrics)
+
+    def publish(self, producer):
+        return TransitionPublisher(self.offset_store, producer, "transitions").publish()
 
     def test_no_change_of_an_alarm_is_sent_before_kafka_has_the_one_before_it(self):
         alarms = self.alarms("last(m) > 1", count=2)
@@ -563,11 +604,11 @@ class RoundsContract:
             alarms.arrive(alarm_id, [(1000, 2.0, 0), (2000, 0.0, 0), (3000, 2.0, 0)])
         self.rounds(alarms).run(look(0, 4000))
         producer = RecordingProducer([0])
-        self.assertEqual(1, TransitionPublisher(self.offset_store, producer, "transitions").publish())
+        self.assertEqual(1, self.publish(producer))
         first, second = (alarm_id.encode() for alarm_id in alarms.ids)
         self.assertEqual([[first, second], [second]], [[key for _, key, *_ in bulk] for bulk in producer.bulks])
         producer.failing = ()
-        self.assertEqual(5, TransitionPublisher(self.offset_store, producer, "transitions").publish())
+        self.assertEqual(5, self.publish(producer))
         sent = [json.loads(value)["alarm-transitioned"] for bulk in producer.bulks[2:] for *_, value in bulk]
         times = [each["timestamp"] for each in sent if each["alarmId"] == alarms.ids[0]]
         self.assertEqual([1000, 2000, 3000], times)
@@ -578,10 +619,11 @@ Taken = namedtuple("Taken", "failed unknown")
 
 
 class RecordingProducer:
-    def __init__(self, failing=()):
+    def __init__(self, failing=(), error=None):
         self.bulks = []
         self.failing = failing
+        self.error = error or OSError("away")
 
     def publish(self, topic, records):
         self.bulks.append([(topic, each.key, each.message_id, each.value) for each in records])
-        return Taken([Left(index, OSError("away")) for index in self.failing], [])
+        return Taken([Left(index, self.error) for index in self.failing], [])
