@@ -97,8 +97,7 @@ class HttpSender:
         try:
             named = {"Host": where.authority, "User-Agent": "monasca-common", "Connection": "close", **headers}
             connection.request(method, where.target, body, named, preload_content=False, decode_content=False)
-            if connection.sock is not None:
-                connection.sock.settimeout(deadline.left(self._settings.read_timeout_seconds))
+            connection.timeout = deadline.left(self._settings.read_timeout_seconds)  # `getresponse` sets it
             response = connection.getresponse()
             return ReceiverAnswer(response.status, _beginning(response, most_bytes)), _after_seconds(
                 response.headers.get("Retry-After")

@@ -98,6 +98,13 @@ class HttpReceiver:
         """It takes so long that who asked may be gone, and then closes the connection."""
         return lambda _handler: self.over.wait(seconds)
 
+    def answers_after(self, seconds, status):
+        def answer(handler):
+            self.over.wait(seconds)
+            self.answers(status)(handler)
+
+        return answer
+
     def _handler(receiver):  # noqa: N805 - the handler has a self of its own
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self):

@@ -93,7 +93,19 @@ class BoundsTest(HttpCase):
     def test_a_receiver_that_says_nothing_is_left(self):
         receiver = self.receiver()
         receiver.answer = receiver.hangs
-        self.assertIn("no answer in time", str(self.failure(receiver, read_timeout_seconds=0.1)))
+        failure = self.failure(receiver, connect_timeout_seconds=60.0, read_timeout_seconds=0.1)
+        self.assertIn("no answer in time", str(failure))
+
+    def test_a_receiver_may_be_silent_longer_than_connecting_may_take(self):
+        receiver = self.receiver()
+        receiver.answer = receiver.answers_after(0.5, 200)
+        for read_seconds, taken in ((0.3, False), (5.0, True)):
+            sender = self.sender(connect_timeout_seconds=0.1, read_timeout_seconds=read_seconds)
+            with self.subTest(read_seconds=read_seconds):
+                if taken:
+                    self.assertEqual(200, sender.post(receiver.url(), b"{}", {}, SECONDS).status)
+                else:
+                    self.assertRaises(SendFailed, sender.post, receiver.url(), b"{}", {}, SECONDS)
 
     def test_a_receiver_that_sends_a_byte_now_and_then_is_cut_off(self):
         receiver = self.receiver()
