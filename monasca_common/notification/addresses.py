@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from monasca_common.notification.errors import AddressRefused, SendFailed
+from monasca_common.notification.errors import AddressRefused, SendFailed, SendPostponed
+from monasca_common.notification.shared_slots import SharedSlots
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -27,6 +28,8 @@ _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_SIGNS = re.compile(r"[\s\x00-\x20\x7f\\]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an IPv4 address; an IPv6 address
 _MOST_LOOKUPS = 64
+_LOOKUP_PATIENCE_SECONDS = 1.0
+_LOOKUP_AGAIN_SECONDS = 5.0
 
 # Global by their number, and yet not a receiver of anybody's.
 _NEVER = tuple(
@@ -123,49 +126,57 @@ class AddressRules:
 
 
 class Resolver:
-    """Resolves a host within a bound, and lets no address pass that the rules forbid. Thread-safe.
+    """Resolves hosts within a bound. Thread-safe.
 
-    ``lookup`` has no time-out of its own, so it runs on a thread that may be left behind.
+    ``lookup`` has no time-out of its own, so it runs on a thread that may outlive the call. Tenants share the threads.
     """
 
-    def __init__(self, rules: AddressRules, lookup: Lookup = socket.getaddrinfo) -> None:
-        self._rules = rules
+    def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
         self._lookup = lookup
-        self._places = threading.BoundedSemaphore(_MOST_LOOKUPS)
+        self._slots = SharedSlots(_MOST_LOOKUPS)
 
-    def addresses(self, where: Endpoint, seconds: float) -> list[IpAddress]:
-        """Each address of the host, once, in the resolver's order.
+    def addresses(self, where: Endpoint, rules: AddressRules, seconds: float, tenant: str = "") -> list[IpAddress]:
+        """Return each address of the host, once, in the resolver's order.
 
-        Raises `AddressRefused` if one of them is forbidden, and `SendFailed` if there is none within ``seconds``.
+        Raises `AddressRefused` if ``rules`` forbid one of them, `SendFailed` if there is none within ``seconds``, and
+        `SendPostponed` if the tenant's earlier look-ups have not ended.
         """
-        found = list(dict.fromkeys(_address(entry) for entry in self._entries(where, seconds)))
+        found = _literal(where.host) or list(dict.fromkeys(map(_address, self._entries(where, seconds, tenant))))
         if not found:
             raise SendFailed(f"{where.host} has no address")
         for address in found:
-            if not self._rules.permits(address):
+            if not rules.permits(address):
                 raise refusal(where.host, str(address))
         return found
 
-    def _entries(self, where: Endpoint, seconds: float) -> Sequence[tuple[Any, ...]]:
+    def _entries(self, where: Endpoint, seconds: float, tenant: str) -> Sequence[tuple[Any, ...]]:
         outcome: list[Sequence[tuple[Any, ...]] | OSError | UnicodeError] = []
-        if not self._places.acquire(timeout=seconds):
-            raise SendFailed("every place for resolving hosts is taken: the name servers are slow")
+        if not self._slots.acquire(tenant, min(seconds, _LOOKUP_PATIENCE_SECONDS)):
+            raise SendPostponed("earlier look-ups of hosts have not ended", _LOOKUP_AGAIN_SECONDS)
 
-        def look() -> None:
+        def look_up() -> None:
             try:
                 outcome.append(self._lookup(where.host, where.port, type=socket.SOCK_STREAM))
             except (OSError, UnicodeError) as error:
                 outcome.append(error)
             finally:
-                self._places.release()
+                self._slots.release(tenant)
 
-        looking = threading.Thread(target=look, name="resolve", daemon=True)
-        looking.start()
-        looking.join(seconds)
+        thread = threading.Thread(target=look_up, name="resolve", daemon=True)
+        thread.start()
+        thread.join(seconds)
         found = outcome[0] if outcome else TimeoutError(f"no answer within {seconds:.1f} s")
         if isinstance(found, OSError | UnicodeError):
             raise SendFailed(f"{where.host} cannot be resolved: {found}")
         return found
+
+
+def _literal(host: str) -> list[IpAddress]:
+    """The address that the host is, if it is one."""
+    try:
+        return [ipaddress.ip_address(host)]
+    except ValueError:
+        return []
 
 
 def refusal(what: str, address: str) -> AddressRefused:

@@ -14,7 +14,7 @@ from monasca_common.alarms.outbox import Unpublished
 from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.notification.errors import NotificationError, SendFailed, SendRefused
+from monasca_common.notification.errors import NotificationError, SendFailed, SendPostponed, SendRefused
 from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
@@ -68,9 +68,7 @@ class NoticeDelivery:
             if place.turn_seconds is not None:
                 reason = "others are being sent there"
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
-            following = self._attempt(notice, method, attempt, place, released=released)
-            place.failed = following is not None
-            return following
+            return self._attempt(notice, method, attempt, place, released=released)
 
     def give_up(self, notice: Notice, reason: str) -> None:
         """Record that there will be no further attempt. Raises `StorageError`."""
@@ -101,6 +99,7 @@ class NoticeDelivery:
         try:
             answer = self._send(notice, method)
         except NotificationError as error:
+            place.failed = not isinstance(error, SendPostponed)
             return self._failed(notice, method, attempt, error)
         fail_point("notification.after_send")
         self._places.leave(place)
@@ -136,6 +135,9 @@ class NoticeDelivery:
         self._metrics.took(method.type, (self._clock.time_ms() - notice.change.time_ms) / 1000)
 
     def _failed(self, notice: Notice, method: NotificationMethod, attempt: int, error: NotificationError) -> Retry:
+        if isinstance(error, SendPostponed):
+            self._ledger.restore(notice.id, FAILED)
+            return self._retry(notice, method.id, attempt, error.after_seconds, str(error))
         self._finish(notice, FAILED, str(error))
         self._count("failed attempts", method.type)
         LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error.for_operators)

@@ -5,6 +5,7 @@
 
     NotificationError
     ├── SendFailed            the receiver did not take it: another attempt may succeed
+    ├── SendPostponed         nothing was sent, because this service is too busy: the attempt does not count
     └── SendRefused           no attempt can succeed while the method is as it is
         └── AddressRefused    nothing may be sent to this address
 
@@ -46,6 +47,14 @@ class SendFailed(NotificationError):
         super().__init__(reason, detail=detail)
         self.after_seconds = after_seconds
         self.status = status
+
+
+class SendPostponed(NotificationError):
+    """The receiver is not at fault: nothing was asked of it. ``after_seconds``: when to try again."""
+
+    def __init__(self, reason: str, after_seconds: float) -> None:
+        super().__init__(reason)
+        self.after_seconds = after_seconds
 
 
 class SendRefused(NotificationError):

@@ -36,7 +36,8 @@ class HttpSender:
 
     def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
-        self._resolver = resolver or Resolver(AddressRules(settings.networks()))
+        self._rules = AddressRules(settings.networks())
+        self._resolver = resolver or Resolver()
 
     def post(
         self,
@@ -45,14 +46,16 @@ class HttpSender:
         headers: Mapping[str, str],
         timeout_seconds: float,
         *,
+        tenant: str = "",
         max_answer_bytes: int | None = None,
     ) -> ReceiverAnswer:
         """The answer, which is of success. ``timeout_seconds``: for all of it, resolution included.
-        ``max_answer_bytes``: instead of the setting, where the answer must be read.
+        ``tenant``: who chose the URL; empty for the operator. ``max_answer_bytes``: instead of the setting, where the
+        answer must be read.
 
-        Raises `SendFailed` for another answer and for none; `AddressRefused`.
+        Raises `SendFailed` for another answer and for none; `SendPostponed`, `AddressRefused`.
         """
-        return self._request("POST", url, body, headers, timeout_seconds, max_answer_bytes)
+        return self._request("POST", url, body, headers, timeout_seconds, max_answer_bytes, tenant)
 
     def get(
         self, url: str, headers: Mapping[str, str], timeout_seconds: float, *, max_answer_bytes: int
@@ -68,11 +71,12 @@ class HttpSender:
         headers: Mapping[str, str],
         timeout_seconds: float,
         max_answer_bytes: int | None,
+        tenant: str = "",
     ) -> ReceiverAnswer:
         where = endpoint(url)
         most_bytes = self._settings.max_response_bytes if max_answer_bytes is None else max_answer_bytes
         with SendDeadline(timeout_seconds) as deadline:
-            addresses = self._resolver.addresses(where, deadline.left(timeout_seconds))
+            addresses = self._resolver.addresses(where, self._rules, deadline.left(timeout_seconds), tenant)
             try:
                 answer, after_seconds = self._exchange(method, where, addresses, body, headers, deadline, most_bytes)
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:

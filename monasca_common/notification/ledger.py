@@ -89,7 +89,7 @@ class NoticeLedger:
         return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
 
     def restore(self, notice_id: str, state: str) -> None:
-        """Take an attempt by hand back that failed: its other attempts go on as if there had been none."""
+        """Take an attempt back that does not count: one by hand that failed, or one that was not made."""
         # Retries that wait count on from the attempts that there were.
         values = {"state": state, "attempts": _NOTIFICATION.c.attempts - int(state == FAILED)}
         statement = _NOTIFICATION.update().where(_of(notice_id)).values(values)

@@ -33,7 +33,8 @@ class SlackNotifier(Notifier):
         # Methods of the Web API name a channel as #alarms in their query, and a URL ends there.
         address = address.replace("#", "%23")
         headers = {"Content-Type": "application/json", "Idempotency-Key": notice.id}
-        answer = self._tools.http.post(address, json_text.write({"text": text}), headers, self._settings.timeout)
+        body, tenant = json_text.write({"text": text}), notice.change.tenant
+        answer = self._tools.http.post(address, body, headers, self._settings.timeout, tenant=tenant)
         if refused := _refusal(answer.body):
             raise SendFailed(f"Slack refused the message: {refused[:100]!r}")
         return f"answered {answer.status}"

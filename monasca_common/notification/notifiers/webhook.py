@@ -31,7 +31,7 @@ class WebhookNotifier(Notifier):
         if self._settings.hmac_secret:
             digest = hmac.new(self._settings.hmac_secret.encode(), body, hashlib.sha256).hexdigest()
             headers["X-Monasca-Signature"] = f"sha256={digest}"
-        answer = self._http.post(address, body, headers, self._settings.timeout)
+        answer = self._http.post(address, body, headers, self._settings.timeout, tenant=notice.change.tenant)
         return f"answered {answer.status}"
 
 

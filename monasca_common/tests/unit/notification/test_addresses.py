@@ -8,7 +8,7 @@ import threading
 from oslotest import base
 
 from monasca_common.notification.addresses import AddressRules, Resolver, destination, endpoint
-from monasca_common.notification.errors import AddressRefused, SendFailed
+from monasca_common.notification.errors import AddressRefused, SendFailed, SendPostponed
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.settings import HttpSettings
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
@@ -73,13 +73,13 @@ class HostileTest(base.BaseTestCase):
     def test_none_of_the_corpus_passes_and_nothing_is_connected_to(self):
         receiver = HttpReceiver()
         self.addCleanup(receiver.close)
-        resolver = Resolver(AddressRules(), lookup)
+        resolver = Resolver(lookup)
         sender = HttpSender(HttpSettings(), resolver)
         urls = [url.replace("{p}", str(receiver.port)) for url in HOSTILE] + SPOILT
         passed = []
         for url in urls:
             try:
-                found = resolver.addresses(endpoint(url), 10.0)
+                found = resolver.addresses(endpoint(url), AddressRules(), 10.0)
                 passed.append((url, found))  # and nothing is sent: it may be anybody's
                 continue
             except AddressRefused:
@@ -102,11 +102,10 @@ class HostileTest(base.BaseTestCase):
         self.addCleanup(receiver.close)
         answers = [["127.0.0.1"], ["10.0.0.1"]]
         resolver = Resolver(
-            AddressRules(tuple(map(ipaddress.ip_network, ALLOWED))),
-            lambda host, port, **_: [(None, None, None, "", (address, port)) for address in answers.pop(0)],
+            lambda host, port, **_: [(None, None, None, "", (address, port)) for address in answers.pop(0)]
         )
 
-        HttpSender(HttpSettings(), resolver).post(receiver.url(host="rebind.example"), b"{}", {}, 10.0)
+        HttpSender(HttpSettings(ALLOWED), resolver).post(receiver.url(host="rebind.example"), b"{}", {}, 10.0)
 
         self.assertEqual(1, len(receiver.requests))
         self.assertEqual(1, len(answers))
@@ -126,8 +125,8 @@ class RulesTest(base.BaseTestCase):
         self.assertFalse(self.permitted("::ffff:10.1.2.3", "10.1.0.0/16"))
 
     def test_one_forbidden_address_of_several_refuses_the_host(self):
-        resolver = Resolver(AddressRules(), lookup)
-        refused = self.assertRaises(AddressRefused, resolver.addresses, endpoint("http://both.example/"), 10.0)
+        resolver, where = Resolver(lookup), endpoint("http://both.example/")
+        refused = self.assertRaises(AddressRefused, resolver.addresses, where, AddressRules(), 10.0)
         self.assertIn("both.example leads where notifications may not go", str(refused))
         self.assertNotIn("127.0.0.1", str(refused))  # tenants read it
         self.assertIn("(to 127.0.0.1)", refused.for_operators)
@@ -148,13 +147,13 @@ class EndpointTest(base.BaseTestCase):
         self.assertEqual("[2606:2800:220:1::1]:81", endpoint("http://[2606:2800:220:1::1]:81").authority)
 
 
+SLOW = endpoint("http://slow.example/"), AddressRules()
+PUBLIC = endpoint("http://both.example/"), AddressRules((ipaddress.ip_network("127.0.0.1"),))
+
+
 class ResolverTest(base.BaseTestCase):
     def test_a_name_server_that_says_nothing_is_left(self):
-        over = threading.Event()
-        self.addCleanup(over.set)
-        resolver = Resolver(AddressRules(), lambda *_, **__: over.wait(60) or [])
-
-        failed = self.assertRaises(SendFailed, resolver.addresses, endpoint("http://slow.example/"), 0.05)
+        failed = self.assertRaises(SendFailed, self.hanging().addresses, *SLOW, 0.05)
 
         self.assertIn("slow.example cannot be resolved: no answer within", str(failed))
 
@@ -162,4 +161,24 @@ class ResolverTest(base.BaseTestCase):
         def unknown(*_, **__):
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-        self.assertRaises(SendFailed, Resolver(AddressRules(), unknown).addresses, endpoint("http://x.example/"), 5.0)
+        self.assertRaises(SendFailed, Resolver(unknown).addresses, *SLOW, 5.0)
+
+    def test_a_tenant_whose_names_hang_delays_no_other(self):
+        resolver = self.hanging()
+        for _ in range(100):
+            self.assertRaises((SendFailed, SendPostponed), resolver.addresses, *SLOW, 0.001, "hangs")
+        self.assertRaises(SendPostponed, resolver.addresses, *SLOW, 0.001, "hangs")
+        for tenant in ("t1", "t2"):
+            resolver._lookup = lookup
+            self.assertEqual(NAMES["both.example"], list(map(str, resolver.addresses(*PUBLIC, 10.0, tenant))))
+
+    def test_a_literal_address_needs_no_look_up(self):
+        for host in ("93.184.216.34", "[2606:2800:220:1::1]"):
+            [address] = self.hanging().addresses(endpoint(f"http://{host}/"), AddressRules(), 0.001)
+            self.assertEqual(host.strip("[]"), str(address))
+
+    def hanging(self):
+        """A resolver whose look-ups end with the test."""
+        over = threading.Event()
+        self.addCleanup(over.set)
+        return Resolver(lambda *_, **__: over.wait(60) or [])

@@ -3,7 +3,7 @@
 
 import sqlalchemy as sa
 
-from monasca_common.notification.errors import SendFailed, SendRefused
+from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.calm_contract import CalmCase, _read, _values
@@ -43,6 +43,15 @@ class AttemptTest(CalmCase, SqliteTestCase):
             recorded = self.attempt_that_raises(error)
         self.assertNotIn("10.0.0.7", str(recorded))
         self.assertIn("(to 10.0.0.7)", str(logged.output))
+
+    def test_a_look_up_that_was_not_begun_is_no_attempt(self):
+        _, failures, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))
+        self.assertEqual((None, 1), (failures, retry.attempt))
+        self.people.send = lambda *_: "taken"
+        self.clock.now_ms += 5000
+        self.assertEqual([], list(self.retries(_read("retry-notifications", retry.record().value))))
+        columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
+        self.assertEqual([("sent", 1, 0)], self.alarms_database.rows(sa.select(*columns)))
 
     def test_a_notifier_that_does_not_know_where_it_leads_sends_nevertheless(self):
         def destination(_address):
