@@ -104,7 +104,8 @@ class MemoryKafka(fixtures.Fixture):
 
         Waits after failures are cut short. It does not wait for a partition whose handler repeatedly raises
         `RetryLater`: that is in ``put_off``. Raises the handler's own exception if that ends the run, otherwise what
-        ended it, and `TimeoutError` with what is left after ``timeout`` seconds of real time.
+        ended it. After ``timeout`` seconds of real time it raises `TimeoutError`, which names the offsets left, or the
+        members that own the partitions if its consumer was assigned none.
         """
         observer = _Observer()
         processor.observe(observer)
@@ -115,6 +116,8 @@ class MemoryKafka(fixtures.Fixture):
                 break
             self._let_time_pass(processor)
         left = {} if run.error is not None else self._left(processor.consumer)
+        owned = run.error is not None or processor.consumer.assignment()
+        owners = "" if owned else self._owners(processor.consumer)
         stopper = threading.Thread(target=processor.stop, daemon=True)
         stopper.start()
         while run.alive and time.monotonic() < give_up + _STOP_SECONDS:
@@ -122,6 +125,8 @@ class MemoryKafka(fixtures.Fixture):
         if run.error is not None:
             own = run.error.__cause__ if isinstance(run.error, HandlerError) else None
             raise own or run.error
+        if not owned:
+            raise TimeoutError(f"the consumer was assigned no partition within {timeout} s: {owners}")
         put_off = {partition: times for partition, times in observer.put_off.items() if partition in left}
         if left.keys() - put_off.keys():
             named = ", ".join(f"{tp.topic}/{tp.partition}: {count}" for tp, count in left.items())
@@ -140,6 +145,18 @@ class MemoryKafka(fixtures.Fixture):
             low, high = self.broker.watermarks(partition)
             left[partition] = high - max(low, committed.get(partition, 0))
         return {partition: count for partition, count in left.items() if count > 0}
+
+    def _owners(self, consumer: KafkaConsumer) -> str:
+        """The members that own partitions of the consumer's topics, with the remedy."""
+        group, topics = consumer.settings.group_id, consumer.settings.topics
+        owners = []
+        for member in self.broker.members(group):
+            owned = ", ".join(f"{tp.topic}/{tp.partition}" for tp in member.partitions if tp.topic in topics)
+            if owned:
+                owners.append(f"member {member.member_id} (client id {member.client_id}) owns {owned}")
+        if not owners:
+            return f"no member of group {group} owns partitions of {', '.join(topics)}; give it more time"
+        return f"{'; '.join(owners)}; close the other consumers of group {group}, or use another group"
 
     def _let_time_pass(self, processor: Processor) -> None:
         processor.retry_now()

@@ -107,6 +107,15 @@ class DrainTest(DrainCase):
         error = self.assertRaises(TimeoutError, self.kafka.drain, processor, 0.3)
         self.assertIn("in/", str(error))
 
+    def test_a_member_that_owns_all_partitions_is_named(self):
+        self.fill(b"1")
+        other = self.kafka.consumer("in")
+        other.poll(timeout=0)
+        ((owner,), seen) = self.kafka.broker.members("test-group"), []
+        error = self.assertRaises(TimeoutError, self.drain, seen.append, timeout=0.3)
+        self.assertIn(f"member {owner.member_id} (client id test) owns in/0, in/1; close", str(error))
+        self.assertEqual([], seen)
+
 
 class DrainWithVirtualTimeTest(DrainTest):
     """The same on a clock that stands still unless it is moved."""
