@@ -30,11 +30,13 @@ def status_lines(status: JobStatus, now_ms: int) -> Iterator[str]:
 
 
 def _evaluation(levels: EvaluationLevels, now_ms: int) -> Iterator[str]:
-    for what, until_ms in (
-        ("alarms are evaluated", levels.evaluated_to_ms),
-        ("measurements are known", levels.horizon_ms),
-    ):
-        yield f"  {what} up to {times.shown(until_ms)}, {_seconds(max(0.0, (now_ms - until_ms) / 1000))} ago"
+    def up_to(until_ms: int) -> str:
+        return f"up to {times.shown(until_ms)}, {_seconds(max(0.0, (now_ms - until_ms) / 1000))} ago"
+
+    yield f"  alarms are evaluated {up_to(levels.evaluated_to_ms)}"
+    if levels.horizons_ms:
+        horizon_ms, partition = min((time_ms, partition) for partition, time_ms in levels.horizons_ms.items())
+        yield f"  measurements are known {up_to(horizon_ms)}, by partition {partition}"
     yield f"  alarms: {', '.join(f'{count:,} {state}' for state, count in levels.alarms.items())}"
 
 

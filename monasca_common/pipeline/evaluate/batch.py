@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -158,15 +158,15 @@ class _Attempt:
         self._is_last = is_last
         self._planned = planned
         self._definitions: ActiveDefinitions | None = None
-        self.look = Look(planned.look_ms, planned.range_plan.ended)
+        ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
+        self.look = Look(planned.look_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
 
     def stage(self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int) -> StagedAttempts:
         self._batch = batch
         latest_ms = self._planned.look_ms + FUTURE_MS
         definitions, staged, arrivals = self._folding.stage(records, batch, counts, offsets, latest_ms, self._told)
         self._definitions = definitions
-        ended = self._planned.range_plan.ended
-        self.look = Look(self._planned.look_ms, ended, arrivals.last_ms, arrivals.buckets)
+        self.look = replace(self.look, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
         return staged
 
     def discard(self) -> ActiveDefinitions:

@@ -6,6 +6,7 @@ A producer may choose the timestamps that Kafka stores: so none moves a horizon 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -15,6 +16,8 @@ from monasca_common.alarms.evaluation import Standstill
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.storage.retention import DAY_MS
 
+LOG = logging.getLogger(__name__)
+
 LONGEST_SILENCE_MS = 60_000
 """Longer without a look and without an arrival is a standstill."""
 
@@ -23,12 +26,14 @@ LONGEST_SILENCE_MS = 60_000
 class Look:
     """At the topic at ``look_ms``. ``ended``: partitions that were read to their end of then. ``last_kafka_ms``: the
     Kafka timestamp of the last record that was read, by partition. ``arrivals``: the starts of buckets, of
-    `arrivals.BUCKET_MS`."""
+    `arrivals.BUCKET_MS`. ``partitions``: all that the topic ``topic_id`` has."""
 
     look_ms: int
     ended: Set[int] = frozenset()
     last_kafka_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     arrivals: Set[int] = frozenset()
+    partitions: Set[int] = frozenset()
+    topic_id: str | None = None
 
 
 def begun(look: Look, delay_ms: int) -> StoredProgress:
@@ -40,6 +45,7 @@ def begun(look: Look, delay_ms: int) -> StoredProgress:
 
 def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
     """The same look again changes nothing."""
+    stored = _of_topic(stored, look)
     horizons = dict(stored.horizons_ms)
     for partition, time_ms in look.last_kafka_ms.items():
         horizons[partition] = max(horizons.get(partition, 0), min(time_ms, look.look_ms))
@@ -52,6 +58,22 @@ def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
         seen_ms=max(stored.seen_ms, seen_ms),
         standstills=(*_lasting(stored, look, grace_ms), *_new(stored, look, seen_ms, grace_ms)),
     )
+
+
+def _of_topic(stored: StoredProgress, look: Look) -> StoredProgress:
+    """Restart the horizons if the topic was recreated or has other partitions: a partition that no longer exists would
+    hold evaluation back indefinitely. Each partition holds it back until it is read."""
+    known = (stored.topic_id, stored.horizons_ms.keys())
+    if not look.partitions or known == (look.topic_id, look.partitions):
+        return stored
+    if stored.horizons_ms:
+        LOG.warning(
+            "the topic has %d partitions and id %s, before %d and %s: its watermarks restart at %d",
+            *(len(look.partitions), look.topic_id, len(stored.horizons_ms), stored.topic_id),
+            stored.evaluated_to_ms,
+        )
+    horizons = dict.fromkeys(sorted(look.partitions), stored.evaluated_to_ms)
+    return replace(stored, horizons_ms=horizons, topic_id=look.topic_id)
 
 
 def least_ms(progress: StoredProgress) -> int:

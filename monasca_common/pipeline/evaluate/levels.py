@@ -10,17 +10,17 @@ import sqlalchemy as sa
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.definitions import STATES
-from monasca_common.pipeline.evaluate import horizon, progress
+from monasca_common.pipeline.evaluate import progress
 from monasca_common.storage.sql.tables import alarm
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationLevels:
-    """``evaluated_to_ms``: up to when alarms are evaluated; ``horizon_ms``: up to when their measurements are known.
-    ``alarms``: how many are in each state. ``unpublished``: transitions that wait in the outbox."""
+    """``evaluated_to_ms``: up to when alarms are evaluated; ``horizons_ms``: up to when the measurements of each
+    partition are known. ``alarms``: how many are in each state. ``unpublished``: transitions in the outbox."""
 
     evaluated_to_ms: int
-    horizon_ms: int
+    horizons_ms: Mapping[int, int]
     alarms: Mapping[str, int]
     unpublished: int
 
@@ -33,5 +33,5 @@ def read(connection: sa.Connection, job: str) -> EvaluationLevels | None:
     counted = sa.select(alarm.c.state, sa.func.count()).group_by(alarm.c.state)
     alarms = dict.fromkeys(STATES, 0) | {row.state: row[1] for row in connection.execute(counted).all()}
     return EvaluationLevels(
-        stored.evaluated_to_ms, horizon.least_ms(stored), alarms, outbox.count(connection, outbox.TRANSITION)
+        stored.evaluated_to_ms, stored.horizons_ms, alarms, outbox.count(connection, outbox.TRANSITION)
     )

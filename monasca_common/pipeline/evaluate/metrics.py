@@ -71,11 +71,14 @@ def lost_transitions() -> Counter:
 
 
 def _metrics(found: EvaluationLevels, now_ms: int) -> Iterable[Metric]:
-    for name, text, value in (
-        ("evaluation_delay_seconds", "The age of the time up to which alarms are evaluated", found.evaluated_to_ms),
-        ("horizon_age_seconds", "The age of the time up to which measurements are known", found.horizon_ms),
-    ):
-        yield _gauge(name, text, [((), max(0.0, (now_ms - value) / 1000))])
+    def age(time_ms: int) -> float:
+        return max(0.0, (now_ms - time_ms) / 1000)
+
+    text = "The age of the time up to which alarms are evaluated"
+    yield _gauge("evaluation_delay_seconds", text, [((), age(found.evaluated_to_ms))])
+    text = "The age of the time up to which measurements of the partition are known"
+    ages = [((str(partition),), age(time_ms)) for partition, time_ms in found.horizons_ms.items()]
+    yield _gauge("horizon_age_seconds", text, ages, "partition")
     yield _gauge("unpublished_transitions", "Transitions that wait in the outbox", [((), found.unpublished)])
     states = [((state,), count) for state, count in found.alarms.items()]
     yield _gauge("alarms", "Alarms in each state", states, "state")

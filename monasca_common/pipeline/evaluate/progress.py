@@ -20,7 +20,7 @@ from monasca_common.storage.sql.tables import alarm_evaluator
 class StoredProgress:
     """Times are in ms. ``delay_ms``: windows that ended so long before ``evaluated_to_ms`` are decided.
     ``round_to_ms``: of the round that is under way; ``cursor``: the last alarm of it that is done. ``seen_ms``: the
-    greatest horizon. ``horizons_ms``: by partition."""
+    greatest horizon. ``horizons_ms``: by partition of the topic ``topic_id``."""
 
     evaluated_to_ms: int
     delay_ms: int
@@ -29,6 +29,7 @@ class StoredProgress:
     seen_ms: int = 0
     horizons_ms: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     standstills: tuple[Standstill, ...] = ()
+    topic_id: str | None = None
 
     def delayed(self, delay_ms: int) -> StoredProgress:
         """With another delay: the same windows are decided."""
@@ -74,6 +75,7 @@ def _progress(row: sa.Row[Any]) -> StoredProgress:
         row.seen,
         {int(partition): horizon_ms for partition, horizon_ms in row.horizons.items()},
         tuple(Standstill(*each) for each in row.standstills),
+        row.topic_id,
     )
 
 
@@ -86,4 +88,5 @@ def _row(progress: StoredProgress) -> dict[str, Any]:
         "seen": progress.seen_ms,
         "horizons": {str(partition): horizon_ms for partition, horizon_ms in progress.horizons_ms.items()},
         "standstills": [[each.start_ms, each.end_ms, each.known_from_ms] for each in progress.standstills],
+        "topic_id": progress.topic_id,
     }

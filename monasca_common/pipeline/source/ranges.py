@@ -14,12 +14,13 @@ from monasca_common.storage.positions import first_reads
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The range of every partition that has something new; how many offsets are left ``behind`` these ranges; and the
-    partitions that are read to their end with it."""
+    """The range of every partition that has something new; how many offsets are left ``behind`` these ranges; the
+    partitions that are read to their end with it; and all ``partitions`` of the topic."""
 
     ranges: tuple[OffsetRange, ...]
     behind: int
     ended: frozenset[int]
+    partitions: frozenset[int]
 
 
 def next_ranges(
@@ -43,7 +44,7 @@ def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: in
         for partition, count in sorted(shares.items())
     )
     ended = frozenset(partition for partition, count in backlog.items() if count == shares.get(partition, 0))
-    return RangePlan(ranges, sum(backlog.values()) - sum(shares.values()), ended)
+    return RangePlan(ranges, sum(backlog.values()) - sum(shares.values()), ended, frozenset(extents))
 
 
 def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:

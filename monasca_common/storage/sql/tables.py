@@ -430,6 +430,7 @@ alarm_evaluator = sa.Table(
     sa.Column("horizons", _JSON, nullable=False),
     sa.Column("standstills", _JSON, nullable=False),
     sa.Column("delay", _BIG),
+    sa.Column("topic_id", sa.Text),
 )
 
 # Series that belong to a sub-expression. ``match_key``: a hash of ``match_values``, the series' values of the

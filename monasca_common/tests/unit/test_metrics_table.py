@@ -115,7 +115,7 @@ class MetricsTableTest(base.BaseTestCase):
         url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/alarms.sqlite"
         open_storage(StorageSettings("sqlite", url)).upgrade()
         with OffsetStore(url).writing() as connection:
-            progress.save(connection, "job", StoredProgress(1, 0))
+            progress.save(connection, "job", StoredProgress(1, 0, horizons_ms={0: 1}))
         return LevelsCollector(url, "job")
 
     def test_notification(self):

@@ -125,7 +125,7 @@ class EvaluationTest(JobStatusCase):
         lines = list(status_lines(status, NOON_MS + 10_000))
         self.assertIn("1 transitions to publish", lines[0])
         self.assertIn("  alarms are evaluated up to 2026-01-01T12:00:00.000+00:00, 10 s ago", lines)
-        self.assertIn("  measurements are known up to 2026-01-01T12:00:08.000+00:00, 2 s ago", lines)
+        self.assertIn("  measurements are known up to 2026-01-01T12:00:08.000+00:00, 2 s ago, by partition 1", lines)
         self.assertIn("  alarms: 0 OK, 0 UNDETERMINED, 0 ALARM", lines)
 
     def test_where_nobody_evaluates_nothing_is_said_of_it(self):

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
+import fixtures
 from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
@@ -28,6 +31,29 @@ class HorizonTest(base.BaseTestCase):
     def test_else_up_to_its_last_record_and_the_least_counts(self):
         found = looked(self.stored, Look(130_000, {1}, {0: 105_000}))
         self.assertEqual((105_000, 130_000), (least_ms(found), found.seen_ms))
+
+    def test_a_partition_that_no_longer_exists_does_not_hold_back_and_the_restart_is_logged(self):
+        logged = self.useFixture(fixtures.FakeLogger())
+        stored = replace(self.stored, topic_id="old")
+        look = Look(130_000, {0}, partitions={0}, topic_id="new")
+        found = looked(stored, look, look)
+        self.assertEqual(({0: 130_000}, 130_000, "new"), (found.horizons_ms, least_ms(found), found.topic_id))
+        self.assertEqual(1, logged.output.count("its watermarks restart"))
+
+    def test_a_recreated_topic_with_as_many_partitions_restarts_its_watermarks(self):
+        ahead = {"horizons_ms": {0: 200_000, 1: 200_000}, "seen_ms": 200_000, "topic_id": "old"}
+        found = looked(replace(self.stored, **ahead), Look(210_000, {0}, partitions={0, 1}, topic_id="new"))
+        self.assertEqual({0: 210_000, 1: 100_000}, found.horizons_ms)
+
+    def test_a_new_partition_holds_back_until_it_is_read(self):
+        looks = [Look(110_000, {0, 1}, partitions={0, 1, 2}), Look(120_000, {0, 1, 2}, partitions={0, 1, 2})]
+        self.assertEqual([100_000, 120_000], [least_ms(looked(self.stored, *looks[:count])) for count in (1, 2)])
+
+    def test_the_first_look_restarts_nothing(self):
+        logged = self.useFixture(fixtures.FakeLogger())
+        look = Look(130_000, {0}, partitions={0, 1}, topic_id="new")
+        self.assertEqual({0: 130_000, 1: 130_000}, looked(begun(look, 0), look).horizons_ms)
+        self.assertEqual("", logged.output)
 
     def test_the_first_evaluation_goes_back_to_the_first_arrival_and_a_day_at_most(self):
         now_ms = 10 * DAY_MS

@@ -38,7 +38,8 @@ class LevelsCollectorTest(DatabaseCase):
                 times = dict.fromkeys(("state_updated", "updated", "created", "version"), 0)
                 connection.execute(tables.alarm.insert().values(**texts, **times, match_key=bytes([number] * 16)))
             outbox.put(connection, outbox.TRANSITION, "a", b"id", b"{}", NOON_MS)
-        self.assertEqual((60, 2), (self.value("evaluation_delay_seconds"), self.value("horizon_age_seconds")))
+        ages = [self.value("horizon_age_seconds", partition=partition) for partition in "01"]
+        self.assertEqual((60, [2, 1]), (self.value("evaluation_delay_seconds"), ages))
         states = [self.value("alarms", state=state) for state in ("OK", "UNDETERMINED", "ALARM")]
         self.assertEqual(([2, 0, 1], 1), (states, self.value("unpublished_transitions")))
 
@@ -59,4 +60,4 @@ class LevelsCollectorTest(DatabaseCase):
     def test_without_a_database_there_is_none(self):
         registry = CollectorRegistry()
         registry.register(LevelsCollector("sqlite:////nowhere/at/all.sqlite", "job", self.clock))
-        self.assertIsNone(registry.get_sample_value("monasca_pipeline_horizon_age_seconds", OF_JOB))
+        self.assertIsNone(registry.get_sample_value("monasca_pipeline_evaluation_delay_seconds", OF_JOB))
