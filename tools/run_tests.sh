@@ -8,40 +8,41 @@ cd "$(dirname "$0")/.."
 
 usage() {
     cat <<'EOF'
-Usage: bash tools/run_tests.sh [--unit] [--help]
+Usage: bash tools/run_tests.sh [--all | --unit] [--help]
 
-Creates .venv when it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with
-their pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, reno, sphinx, the unit and
-functional tests and our tempest plugin against the whole stack, and ends with one line:
+Creates .venv if it is missing, installs the tested versions, fetches Kafka's jars once, compares jars with their
+pinned digests, runs ruff, mypy, import-linter, bandit, the linters of deploy/, reno, sphinx, the unit tests, the
+functional tests that are not periodic, and two tests of our tempest plugin. The last line is
 
     N passed, N failed, N skipped
 
-A check counts as one. The exit status is 0 when nothing failed. With CI=true a skip is a failure.
+Each check counts as one. The exit status is 0 if nothing failed. If CI=true, a skipped test is a failure.
 
-The classes that take longest begin first; the times are kept in the user's cache, and the ten slowest are printed.
-A test that failed is run once more by itself. If it then passes, it counts as passed, and stands above the last line as
-flaky, with its first traceback: a bug that is to be found. More than two of them, more than one that failed by what it
-claims, or one that tells of lost or doubled messages, fail the run.
+Each test needs a result. A class in which a test failed runs once more. A test that then passes is flaky: it counts as
+passed, and its first traceback is printed above the last line. More than two flaky tests fail the run; lost or
+duplicated messages always do.
 
+  --all    everything: also the classes marked @periodic, our whole tempest plugin, the environments of the published
+           services and of the oldest versions, and the software bill of materials
   --unit   unit tests only: no checks, no Java, no broker
-  --help   this text
+  --help   print this text
 
 Environment:
-  CONCURRENCY       test processes at once (default 2; functional ones, half of which mostly wait, 4)
-  OS_TEST_TIMEOUT   seconds after which a test is a failure (default 60; functional ones 300)
-  PYTHON            the Python to make .venv with (default python3.11, else python3)
+  OS_TEST_TIMEOUT   seconds after which a test fails (default 60; functional tests 300)
+  PYTHON            the Python that creates .venv (default python3.11, else python3)
+  XDG_CACHE_HOME    the cache (default ~/.cache); monasca-common/stestr holds the times that distribute the tests
 
-Needs Python 3.11 or newer, bash and git; the functional tests Java 17 or newer, influxd, Chromium, and
-prometheus with promtool. As root on Debian it installs these where they are missing.
+Needs Python 3.11 or newer, bash and git; the functional tests need Java 17 or newer, influxd, Chromium, and
+prometheus with promtool. As root on Debian, it installs the missing ones.
 EOF
 }
 
-only_unit=false
+mode=gate
 for argument in "$@"; do
     case "$argument" in
-        --unit) only_unit=true ;;
+        --all | --unit) mode="${argument#--}" ;;
         --help | -h) usage; exit 0 ;;
-        *) echo "run_tests.sh: unknown argument '$argument'; --help names the known ones" >&2; exit 2 ;;
+        *) echo "run_tests.sh: unknown argument '$argument'; --help lists the arguments" >&2; exit 2 ;;
     esac
 done
 
@@ -89,55 +90,41 @@ check() {
     fi
 }
 
-# What a test logs and prints is shown if it fails, and what its process wrote to stderr if any did.
+# A failed test shows what it logged and printed, and a failed suite what its processes wrote to stderr.
 given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
-# Runs the tests in one folder. What failed is run once more, by itself and with a record of its own, when nothing else
-# runs.
 results="$(mktemp -d)"
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$results"' EXIT
 
 run_suite() {
-    local name="$1" processes="$2" seconds="$3" again
-    shift 3
+    local name="$1" seconds="$2"
+    shift 2
     say "$name tests"
     export OS_TEST_TIMEOUT="${given_timeout:-$seconds}"
-    run_processes "$name" "$name" --processes "${CONCURRENCY:-$processes}" "$@"
-    again="$(python tools/count_tests.py "$results" --repeatable "$name")"
-    if [[ -n "$again" ]]; then
-        say "$name tests once more, by themselves"
-        echo "$again" | tee "$results/$name.again"
-        run_processes "$name" "$name-again" --processes 1 --only "$results/$name.again"
-    fi
+    [[ "$mode" != all ]] || set -- "$@" --all
+    python tools/suite.py "monasca_common/tests/$name" "$results" "$name" "$@" || true
 }
 
-run_processes() {
-    local folder="$1" name="$2" status=0
-    shift 2
-    python tools/run_suite.py "monasca_common/tests/$folder" "$results" "$name" "$@" 2> "$results/$name.stderr" || status=$?
-    echo "$status" > "$results/$name.status"
-}
-
-# Keystone, Kafka and our services are started once, and our plugin runs against them; the public one has its own run
-# (tox -e tempest). When nothing else runs: a test claims that an alarm comes in time.
+# Starts Keystone, Kafka and our services, and runs our plugin; `tox -e tempest` runs the public one as well. Nothing
+# else runs at the same time, because a test requires an alarm within a time.
 run_tempest() {
-    local again
+    local again tests=()
+    [[ "$mode" == all ]] || tests=(--test 'TestReadBack.test_a_measurement|TestLifeCycle.test_last')
     say "tempest tests"
-    run_plugin tempest
-    again="$(python tools/count_tests.py "$results" --repeatable tempest)"
+    run_plugin 1 "${tests[@]}"
+    again="$(python tools/verdict.py "$results" tempest --repeated)"
     if [[ -n "$again" ]]; then
-        say "tempest tests once more, by themselves"
-        run_plugin tempest-again --concurrency 1 --test "$(paste -sd '|' <<< "$again")"
+        say "tempest tests: second attempt of the classes in which a test failed"
+        run_plugin 2 --concurrency 1 --test "$(paste -sd '|' <<< "$again")"
     fi
 }
 
 run_plugin() {
-    local name="$1" status=0
+    local attempt="$1"
     shift
-    python tools/tempest_tests own --delay 5 --timeout 300 --stream "$results/$name.1.subunit" "$@" \
-        2> "$results/$name.stderr" || status=$?
-    echo "$status" > "$results/$name.status"
+    python tools/tempest_tests own --delay 5 --timeout 300 --stream "$results/tempest.$attempt.subunit" "$@" \
+        2>> "$results/tempest.stderr" || true
 }
 
 checks() {
@@ -148,29 +135,34 @@ checks() {
     check "bandit" bandit --quiet --recursive --configfile pyproject.toml monasca_common
     check "deployment" python tools/deployment.py
     check "reno" reno lint
-    check "software bill of materials" python tools/sbom.py --no-validate "$results/sbom.json"
     check "sphinx" sphinx-build -W --keep-going -q -b html doc/source doc/build/html
-    check "environments of published services" python -m monasca_common.tests.functional.services.environments
+    if [[ "$mode" == all ]]; then
+        check "software bill of materials" python tools/sbom.py --no-validate "$results/sbom.json"
+        check "environments of published services" python -m monasca_common.tests.functional.services.environments
+    fi
     echo "$passed_checks $failed_checks" > "$results/checks.count"
 }
 
+suites=(unit)
 make_environment api,persister,dashboard,postgresql,services,spark,quickstart,devbroker,test,tempest,lint,docs
-if [[ "$only_unit" == false ]]; then
+if [[ "$mode" == unit ]]; then
+    run_suite unit 60
+else
+    suites+=(functional tempest)
     install_programs
     check "fetch jars and compare their digests" python tools/jar_digests.py check
-    check "fetch what the oldest versions need" python tools/matrix.py --prepare oldest
-    # They take one core: the unit tests run beside them.
+    [[ "$mode" == gate ]] || check "fetch what the oldest versions need" python tools/matrix.py --prepare oldest
+    # They take one core: the unit tests run at the same time.
     checks > "$results/checks.shown" 2>&1 &
-    run_suite unit 2 60
+    run_suite unit 60
     wait $! || true
     cat "$results/checks.shown"
     read -r passed_checks failed_checks < "$results/checks.count"
     archive_classes
-    # Two with Spark on two cores, while the other two mostly wait.
-    run_suite functional 4 300 --busy monasca_common.tests.functional.pipeline.
+    limit=3600
+    [[ "$mode" == gate ]] || limit=14400
+    run_suite functional 300 --limit "$limit" --worker-file tools/workers.yaml
     run_tempest
-else
-    run_suite unit 2 60
 fi
 say "result"
-python tools/count_tests.py "$results" --passed "$passed_checks" --failed "$failed_checks"
+python tools/verdict.py "$results" "${suites[@]}" --passed "$passed_checks" --failed "$failed_checks"

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run the tests in a folder with stestr, then run each class once more in which a test failed.
+
+RESULTS receives ``NAME.1.ids`` and ``NAME.1.subunit``, the tests and results of the first attempt, the same for the
+second attempt, and ``NAME.stderr``. ``verdict.py`` judges them, so the exit status is 0 whatever the results are.
+
+The tests are given by id (``--load-list``), and each needs a result. ``stestr run --failing`` would not repeat the
+tests of a worker that died, or of a class whose set-up failed, and return 0.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import unittest
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import subunit
+from verdict import Result, Suite, read
+
+from monasca_common.tests.periodic import reason_of
+
+_CLASS_SECONDS = Path(__file__).with_name("class_seconds.json")
+_KILL_AFTER_SECONDS = 30
+_SHOWN = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", help="where the tests are, such as monasca_common/tests/unit")
+    parser.add_argument("results", type=Path, help="the folder for the results")
+    parser.add_argument("name", help="the name of the suite")
+    parser.add_argument("--all", action="store_true", help="run the periodic classes too")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which an attempt is ended")
+    parser.add_argument("--worker-file", type=Path, help="distribute the tests over processes as this file says")
+    arguments = parser.parse_args()
+    # A background job of a script ignores Ctrl-C, and so would the tests, which send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with ProcessPoolExecutor(1) as importer:  # the imported tests need memory, which ends with this process
+        ids = importer.submit(listed, arguments.folder, everything=arguments.all).result()
+    with repository(arguments.name) as path:
+        stestr = Stestr(path, arguments)
+        stestr.seed(ids)
+        # Workers of a file are used only if the concurrency is not 1, as it is by default on one core.
+        shared = ["--worker-file", str(arguments.worker_file), "--concurrency", "2"] if arguments.worker_file else []
+        stestr.run(1, ids, *shared)
+        suite = Suite.load(arguments.results, arguments.name)
+        if repeated := suite.repeated():
+            print(f"\n== {arguments.name} tests: second attempt of the classes in which a test failed")
+            stestr.run(2, repeated, "--serial")
+        print_slowest(suite)
+
+
+def listed(folder: str, *, everything: bool) -> list[str]:
+    """Return the ids of the tests in a folder, without the periodic ones unless ``everything``."""
+    loader = unittest.TestLoader()
+    tests = list(_flat(loader.discover(folder, top_level_dir=os.getcwd())))
+    if loader.errors:
+        raise ImportError("\n".join(map(str, loader.errors)))
+    ids = [test.id() for test in tests if everything or reason_of(type(test), test.id()) is None]
+    return list(dict.fromkeys(ids))
+
+
+def _flat(suite: Any) -> Iterator[Any]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
+        else:
+            yield test
+
+
+@contextlib.contextmanager
+def repository(name: str) -> Iterator[Path]:
+    """Yield the folder of a suite's stestr repository in the user's cache; only one run uses it at a time."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "monasca-common" / "stestr" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield folder
+
+
+class Stestr:
+    """stestr on one repository, whose times distribute the classes over the processes."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._command = [sys.executable, "-m", "stestr", "--repo-url", str(folder), "--test-path", arguments.folder]
+
+    def seed(self, ids: Iterable[str]) -> None:
+        """Load the committed times into a new repository; from an old one, remove all results but keep the times."""
+        if (self._folder / ".stestr").exists():
+            words, times = ["history", "remove", "all"], b""
+        else:
+            words, times = ["load", "--force-init"], committed_times(ids)
+        subprocess.run([*self._command, *words], input=times, stdout=subprocess.DEVNULL, check=True)
+
+    def run(self, number: int, ids: Iterable[str], *options: str) -> None:
+        """Run an attempt, and print a line for each test as it ends."""
+        results, name, limit = self._arguments.results, self._arguments.name, self._arguments.limit
+        load_list, stream = results / f"{name}.{number}.ids", results / f"{name}.{number}.subunit"
+        load_list.write_text("".join(f"{test}\n" for test in ids))
+        # `timeout` signals its process group: stestr with its workers and what they started.
+        ended = ["timeout", f"--kill-after={_KILL_AFTER_SECONDS}", str(limit)]
+        command = [*ended, *self._command, "run", "--subunit", "--load-list", str(load_list), *options]
+        with (results / f"{name}.stderr").open("ab") as stderr:
+            run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
+            copy = subprocess.Popen(["tee", str(stream)], stdin=run.stdout, stdout=subprocess.PIPE)
+        try:
+            assert copy.stdout is not None
+            read(copy.stdout, _print)
+        finally:
+            run.terminate()
+            run.wait()
+            copy.wait()
+
+
+def committed_times(ids: Iterable[str]) -> bytes:
+    """Return the times in ``class_seconds.json`` as a subunit stream: each test has its share of the class's time."""
+    seconds: dict[str, float] = json.loads(_CLASS_SECONDS.read_text())
+    classes = defaultdict(list)
+    for test in ids:
+        classes[test.rpartition(".")[0]].append(test)
+    raw = io.BytesIO()
+    stream, began = subunit.StreamResultToBytes(raw), datetime(2026, 1, 1, tzinfo=UTC)
+    for name in classes.keys() & seconds.keys():
+        ended = began + timedelta(seconds=seconds[name] / len(classes[name]))
+        for test in classes[name]:
+            stream.status(test_id=test, test_status="inprogress", timestamp=began)
+            stream.status(test_id=test, test_status="success", timestamp=ended)
+    return raw.getvalue()
+
+
+def _print(result: Result) -> None:
+    word = {"passed": "ok", "skipped": "SKIPPED"}.get(result.outcome, "FAILED")
+    print(f"{result.id} [{result.seconds:.3f}s] ... {word}", flush=True)
+
+
+def print_slowest(suite: Suite) -> None:
+    took: defaultdict[str, float] = defaultdict(float)
+    for result in suite.attempts[0].values():
+        took[result.class_name] += result.seconds
+    print(f"\nThe slowest classes of the {suite.name} tests:")
+    for name, seconds in sorted(took.items(), key=lambda item: -item[1])[:_SHOWN]:
+        print(f"{seconds:8.1f} s  {name}")
+
+
+if __name__ == "__main__":
+    main()
