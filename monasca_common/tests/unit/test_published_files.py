@@ -14,12 +14,9 @@ from oslo_config import cfg
 from oslo_log import log
 
 from monasca_common.alarms.settings import NoAlarmsDatabase
-from monasca_common.api import legacy as api_legacy
 from monasca_common.api.service import storage_of
 from monasca_common.api.settings import api_settings
 from monasca_common.kafka.config import config_file, consumer_settings, producer_settings
-from monasca_common.kafka.config import legacy as kafka_legacy
-from monasca_common.notification import legacy as notification_legacy
 from monasca_common.notification.settings import (
     email_settings,
     jira_settings,
@@ -29,11 +26,9 @@ from monasca_common.notification.settings import (
     webhook_settings,
 )
 from monasca_common.persister.settings import persister_settings
-from monasca_common.storage import legacy as storage_legacy
 from monasca_common.storage.base import Kind
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
-DOCUMENTED = pathlib.Path(__file__).parents[3] / "doc" / "source" / "configuration" / "legacy.rst"
 SAMPLES = pathlib.Path(__file__).parent / "kafka" / "config" / "samples"
 # Registered by keystonemiddleware and oslo.policy when the API serves.
 _OTHERS = ("keystone_authtoken", "oslo_policy")
@@ -253,16 +248,6 @@ class NotificationServiceTest(PublishedFilesTestCase):
 
 
 class OldGroupsTest(ConfigurationTestCase):
-    def test_the_documentation_has_every_group_and_option(self):
-        text = DOCUMENTED.read_text()
-        services = (*api_legacy.OLD_GROUPS, *notification_legacy.OLD_GROUPS)
-        for group in (*kafka_legacy.OLD_GROUPS, *storage_legacy.OLD_GROUPS, *services):
-            self.assertIn(f"``[{group.name}]``", text)
-            self.assertIn(group.note or "", text)
-            for old in group.options:
-                self.assertIn(f"   * - ``{old.name}``\n     - ``[{group.name}]``", text)
-                self.assertIn(old.note, text)
-
     def test_a_group_that_a_service_registers_itself_is_left_to_it(self):
         conf = self.with_kafka(zookeeper="uri = zookeeper:2181")
         conf.register_opt(cfg.StrOpt("uri"), group="zookeeper")
