@@ -45,8 +45,9 @@ from monasca_common.kafka.transport.error_translation import translate
 
 T = TypeVar("T")
 
-# Connection failures belong in the error of the call that they break, not on standard error.
-_QUIET = {"log_level": 2}
+# Connection failures belong in the error of the call that they break, not on standard error. A request about one topic
+# does not create it.
+_OPTIONS = {"log_level": 2, "allow.auto.create.topics": False}
 
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
@@ -117,7 +118,7 @@ class Admin:
         self._login = _Login()  # not `self`: in a circle with its client it would outlive its last user
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
-        everything: dict[str, Any] = {**_QUIET, **options, "error_cb": self._login.heard}
+        everything: dict[str, Any] = {**_OPTIONS, **options, "error_cb": self._login.heard}
         self._client = AdminClient(everything)
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
@@ -514,10 +515,10 @@ class Admin:
         self._let_in()
         return answer
 
-    def _fault(self, error: KafkaException) -> TransportError:
+    def _fault(self, error: KafkaException | KafkaError) -> TransportError:
         """A refused login shows only in the error callback; the call itself merely times out."""
         self._client.poll(0)
-        fault = translate(self._login.refusal or error.args[0])
+        fault = translate(self._login.refusal or error)
         if fault.name not in _UNANSWERED:
             return fault
         return type(fault)(

@@ -182,6 +182,17 @@ class ManyGroupsTest(base.BaseTestCase):
         self.assertEqual({group: {TopicPartition("t", 0)} for group in self.groups}, found)
 
 
+class GroupsTest(base.BaseTestCase):
+    def test_a_broker_that_does_not_answer_is_a_retriable_error_although_others_list_their_groups(self):
+        admin = Admin({"bootstrap.servers": "kafka1:9092"})
+        admin._client = mock.Mock()
+        partly = SimpleNamespace(valid=[SimpleNamespace(group_id="g")], errors=[KafkaError(KafkaError._TIMED_OUT)])
+        admin._client.list_consumer_groups.return_value = answered(partly)
+        error = self.assertRaises(RetriableError, admin.groups)
+        self.assertEqual("_TIMED_OUT", error.name)
+        self.assertIn("no answer from kafka1:9092", str(error))
+
+
 class OffsetsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
