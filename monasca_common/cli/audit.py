@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from cliff.lister import Lister
@@ -61,8 +62,6 @@ class _LeftOut(Protocol):
 
 class _AuditCommand(ClusterCommand):
     """What the commands have in common: which topics, and how far back."""
-
-    _status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -118,9 +117,6 @@ class AuditShow(_AuditCommand, Lister):
             help="read and balance on Spark, as [spark] says: for more reports than one process reads in a minute",
         )
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         settings, all_found, left_out = self._on_spark(parsed_args) if parsed_args.spark else self._here(parsed_args)
@@ -193,29 +189,67 @@ class AuditWatch(_AuditCommand):
         return self._status
 
     def _watch(self, parsed_args: argparse.Namespace) -> None:
-        settings, log = self.opened(parsed_args)
-        book = AuditBook(settings.rules)
+        settings = audit_settings(self.read(parsed_args))
         incomplete: set[tuple[Any, ...]] = set()
-        looks = 0
-        with log:
-            add_reports(log, book, lines=parsed_args.progress)
-            while True:
-                since_ms = _since_ms(settings, parsed_args.last_seconds)
-                book.forget(since_ms)
-                found = _chosen(book.balances(_now_ms()), parsed_args.topic, since_ms)
-                now = {_key(each) for each in found if each.verdict.is_final}
-                for each in found:
-                    if (_key(each) in now) != (_key(each) in incomplete):
-                        self.print(_line(each, as_json=parsed_args.json))
-                incomplete = now
-                self.judge(found, parsed_args)
-                looks += 1
-                if looks == parsed_args.looks:
-                    return
-                due = time.monotonic() + parsed_args.interval
-                while time.monotonic() < due:
-                    for report in log.poll():
-                        book.add(report)
+
+        def look(book: AuditBook) -> None:
+            since_ms = _since_ms(settings, parsed_args.last_seconds)
+            book.forget(since_ms)
+            found = _chosen(book.balances(_now_ms()), parsed_args.topic, since_ms)
+            now = {_key(each) for each in found if each.verdict.is_final}
+            for each in found:
+                if (_key(each) in now) != (_key(each) in incomplete):
+                    self.print(_line(each, as_json=parsed_args.json))
+            incomplete.clear()
+            incomplete.update(now)
+            self.judge(found, parsed_args)
+
+        with _CurrentBook(lambda: self.opened(parsed_args), lines=parsed_args.progress) as current:
+            self.watch(parsed_args, lambda: look(current.book()), current.wait)
+
+
+class _CurrentBook(contextlib.ExitStack):
+    """The reports of a log that is read on and on, and again from its start after an error: some may be missing then.
+
+    ``lines``: see `progress.Shown`."""
+
+    def __init__(self, open_log: Callable[[], tuple[AuditSettings, ReportLog]], *, lines: bool) -> None:
+        super().__init__()
+        self._open_log = open_log
+        self._lines = lines
+        self._read: tuple[ReportLog, AuditBook] | None = None
+
+    def book(self) -> AuditBook:
+        """Raises `MessagingError`; so does `wait`."""
+        if self._read is None:
+            settings, log = self._open_log()
+            book = AuditBook(settings.rules)
+            self.enter_context(log)
+            with self._closed_at_error():
+                add_reports(log, book, lines=self._lines)
+            self._read = log, book
+        return self._read[1]
+
+    def wait(self, seconds: float) -> None:
+        """Read what comes in this time."""
+        if self._read is None:
+            time.sleep(seconds)
+            return
+        log, book = self._read
+        due = time.monotonic() + seconds
+        with self._closed_at_error():
+            while time.monotonic() < due:
+                for report in log.poll():
+                    book.add(report)
+
+    @contextlib.contextmanager
+    def _closed_at_error(self) -> Iterator[None]:
+        try:
+            yield
+        except MessagingError:
+            self._read = None
+            self.close()
+            raise
 
 
 def add_reports(log: ReportLog, book: AuditBook, *, lines: bool) -> None:

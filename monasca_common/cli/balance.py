@@ -76,8 +76,6 @@ class BrokerBalance(ClusterCommand, Lister):
     monasca-common balance --elect
     """
 
-    _status = 0
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -98,9 +96,6 @@ class BrokerBalance(ClusterCommand, Lister):
             "notice nothing but a short pause (default: only show)",
         )
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[int, ...]]]:
         admin, _ = self.cluster(parsed_args)

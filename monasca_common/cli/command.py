@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import ClassVar
@@ -20,11 +21,12 @@ from oslo_config import cfg
 from monasca_common.cli import configuration
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import KAFKA_GROUP, connection_settings
-from monasca_common.kafka.errors import MessagingError
+from monasca_common.kafka.errors import MessagingError, RetriableError
 from monasca_common.kafka.extras import remedy
 from monasca_common.kafka.settings import ConnectionSettings
 
 # Exit statuses beside 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted by Ctrl-C).
+NOT_ANSWERED = 2  # by the brokers
 NOTHING_FOUND = 3
 PARTLY_DONE = 4
 TERMINATED = 143
@@ -89,7 +91,9 @@ class OperatorCommand(MonascaCommand):
 
 
 class ClusterCommand(OperatorCommand):
-    """A command that asks the brokers of a configuration."""
+    """A command that asks the brokers of a configuration. ``_status``: its exit status unless something raises."""
+
+    _status = 0
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -105,10 +109,32 @@ class ClusterCommand(OperatorCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """2, and the reason on standard error, where the cluster cannot be asked."""
         try:
-            return super().run(parsed_args)
+            return super().run(parsed_args) or self._status
         except MessagingError as error:
             self.complain(str(error))
-            return 2
+            return NOT_ANSWERED
+
+    def watch(
+        self,
+        parsed_args: argparse.Namespace,
+        look: Callable[[], object],
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        """Look until --looks. A look that the brokers do not answer has the status 2 and is repeated after the
+        interval; an outage is reported once."""
+        looks, outage = 0, False
+        while looks != parsed_args.looks:
+            try:
+                if looks:
+                    (wait or time.sleep)(parsed_args.interval)
+                look()
+                outage = False
+            except RetriableError as error:
+                self._status = NOT_ANSWERED
+                if not outage:
+                    self.complain(f"no result, and repeated every {parsed_args.interval} s: {error}")
+                outage = True
+            looks += 1
 
     def cluster(self, parsed_args: argparse.Namespace) -> tuple[Admin, ConnectionSettings]:
         """Raises `ConfigurationError`."""

@@ -45,8 +45,6 @@ class DurabilityCheck(ClusterCommand, Lister):
     monasca-common durability check --topic metrics --strict -f json
     """
 
-    _is_error = False
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -59,9 +57,6 @@ class DurabilityCheck(ClusterCommand, Lister):
         progress.add_argument(parser)
         return parser
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or int(self._is_error)
-
     def take_action(
         self, parsed_args: argparse.Namespace
     ) -> tuple[tuple[str, ...], Iterator[tuple[str, str, str, str, str]]]:
@@ -72,7 +67,7 @@ class DurabilityCheck(ClusterCommand, Lister):
                 findings += found
                 shown.tell(done, _STEPS - done)
         findings.sort(key=lambda each: each.severity is not Severity.ERROR)
-        self._is_error |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
+        self._status |= any(parsed_args.strict or each.severity is Severity.ERROR for each in findings)
         return ("severity", "topic", "partitions", "rule", "finding"), map(_row, findings)
 
     def _steps(self, parsed_args: argparse.Namespace) -> Iterator[Iterable[Finding]]:
@@ -122,7 +117,7 @@ class DurabilityCheck(ClusterCommand, Lister):
             yield
         except TransportError as error:
             self.complain(f"{what} is not known: {error}")
-            self._is_error = True
+            self._status = 1
 
 
 def _chosen(wanted: Sequence[str] | None, there: Collection[str], to_come: Iterable[InternalTopic]) -> list[str]:

@@ -8,7 +8,7 @@ import datetime
 import fnmatch
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from cliff.lister import Lister
 from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_watch_options, positive, until_interrupted
 from monasca_common.cli.kept_offsets import position_reader
 from monasca_common.kafka import Admin
-from monasca_common.kafka.errors import ConfigurationError, TransportError
+from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
@@ -50,8 +50,6 @@ _Judged = Mapping[str, Mapping[TopicPartition, PartitionHistory]]
 class _LagCommand(ClusterCommand):
     """What the commands have in common: when a consumer is judged, and the exit status that comes of it."""
 
-    _status = 0
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -67,9 +65,6 @@ class _LagCommand(ClusterCommand):
             help="where `monasca-common lag serve` keeps what earlier looks found (default: [lag] topic)",
         )
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or self._status
 
     def judge(self, parsed_args: argparse.Namespace, groups: Mapping[str, LagVerdict]) -> None:
         """Note the exit status: 1 where a group is in error, 3 where none was found, which it says once."""
@@ -93,13 +88,13 @@ class _LagCommand(ClusterCommand):
         history = parsed_args.history_topic or history_topic(conf)
         admin, connection = self.cluster(parsed_args)
         survey = LagSurvey(admin, connection, window, timeout_seconds=_READ_SECONDS)
-        return Survey(survey, window, self._history(admin, connection, history))
+        return Survey(survey, window, lambda: self._history(admin, connection, history))
 
     def _history(self, admin: Admin, connection: ConnectionSettings, topic: str) -> LagHistory:
         """An empty one, and a line on standard error that says so, where there is none."""
         try:
             found = read_history(admin, connection, topic, timeout_seconds=_READ_SECONDS)
-        except TransportError as error:
+        except AuthorizationError as error:
             found = None
             self.complain(f"topic {topic} cannot be read: {error}")
         if found is None or found.surveyed_ms is None:
@@ -120,17 +115,21 @@ class _LagCommand(ClusterCommand):
 
 
 class Survey:
-    """The verdicts of one look after the other, each of which knows those before it."""
+    """The verdicts of one look after the other, each of which knows those before it. ``read_history``: is called by
+    the first look."""
 
-    def __init__(self, cluster: LagSurvey, window: LagWindow, history: LagHistory) -> None:
+    def __init__(self, cluster: LagSurvey, window: LagWindow, read_history: Callable[[], LagHistory]) -> None:
         self._cluster = cluster
         self._window = window
-        self._history = history
+        self._read_history = read_history
+        self._history: LagHistory | None = None
 
     def groups(self, pattern: str) -> list[str]:
         return fnmatch.filter(self._cluster.groups(), pattern)
 
     def look(self, groups: list[str]) -> _Judged:
+        if self._history is None:
+            self._history = self._read_history()
         now_ms = round(time.time() * _MS)
         states = self._cluster.look(groups, now_ms, history=self._history)
         self._history = following(states, now_ms, self._window)
@@ -235,8 +234,8 @@ class LagWatch(_LagCommand):
     def _watch(self, parsed_args: argparse.Namespace) -> None:
         survey, read_positions = self.survey(parsed_args), self.positions(parsed_args)
         known: dict[str, LagVerdict] = {}
-        looks = 0
-        while True:
+
+        def look() -> None:
             judged = survey.look(survey.groups(parsed_args.group))
             groups = _group_lags(judged)
             news = {group: judged[group] for group, lag in groups.items() if _is_news(known.get(group), lag)}
@@ -245,12 +244,11 @@ class LagWatch(_LagCommand):
                 counting = dict(zip(_COUNTING, _counting(group, partitions, stored), strict=True))
                 self.print(_line(group, known.get(group), groups[group], counting if parsed_args.json else None))
             self.tell_which_counts(news, stored)
-            known = groups
+            known.clear()
+            known.update(groups)
             self.judge(parsed_args, groups)
-            looks += 1
-            if looks == parsed_args.looks:
-                return
-            time.sleep(parsed_args.interval)
+
+        self.watch(parsed_args, look)
 
 
 def _group_lags(judged: _Judged) -> dict[str, LagVerdict]:

@@ -28,8 +28,6 @@ class TopicList(ClusterCommand, Lister):
     monasca-common topic list --name "metrics*" --sort-column messages -f csv
     """
 
-    _status = 0
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -37,9 +35,6 @@ class TopicList(ClusterCommand, Lister):
         )
         parser.add_argument("--internal", action="store_true", help="those of Kafka itself too, which begin with __")
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         admin, _ = self.cluster(parsed_args)
@@ -60,16 +55,11 @@ class TopicShow(ClusterCommand, Lister):
     monasca-common topic show metrics --settings
     """
 
-    _status = 0
-
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="TOPIC", help="a topic of the cluster")
         parser.add_argument("--settings", action="store_true", help="show its settings in place of its partitions")
         return parser
-
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        return super().run(parsed_args) or self._status
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterable[tuple[Any, ...]]]:
         admin, _ = self.cluster(parsed_args)

@@ -1,17 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every command on a cluster without topics, and a service that refuses to start."""
+"""Every command and service on a cluster without topics that creates a topic at the first request for it."""
 
+import signal
 import types
 
 import fixtures
 
+from monasca_common.kafka import dead_letters
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
 
 _LETTERS = "metrics.dlq"
+_MISSING_TOPICS = (
+    ("persister", "dead-letter topic 'alarm-state-transitions.dlq' cannot be used"),
+    ("notification", "dead-letter topic"),
+    ("lag serve", "there is no topic monasca-lag"),
+    ("audit serve", "'monasca-audit', which does not exist"),
+    ("mirror run", "lead to the same cluster"),
+)
 
 
 class TestEveryCommand(ClusterCommandCase):
-    broker_settings = types.MappingProxyType({"log.cleaner.threads": "3"})  # a cluster without topics of other tests
+    broker_settings = types.MappingProxyType({"auto.create.topics.enable": "true"})  # Kafka's default
 
     def configure(self, text):
         servers = self.cluster.direct_options()["bootstrap.servers"]
@@ -25,7 +34,7 @@ class TestEveryCommand(ClusterCommandCase):
     def test_without_topics_each_says_what_is_missing(self):
         other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"  # by name another cluster
         self.configure_with_database(f"[mirror]\ntopics = metrics\n[mirror_target]\nbootstrap_servers = {other}\n")
-        self.wait_until(lambda: not [name for name in self.admin.partition_counts() if name[:2] != "__"], "no topics")
+        self.wait_until(lambda: not self.topics(), "no topics")
         counting = self.start("audit", "count")
         for line, status, said in (
             ("durability check --topic x", 2, "x: there is no such topic"),
@@ -43,8 +52,11 @@ class TestEveryCommand(ClusterCommandCase):
             ("dlq list", 0, f"{_LETTERS}: there is no such topic"),
             ("dlq list --reason x", 3, "no letter that waits is selected"),
             ("dlq show metrics.dlq/0/0", 3, f"there is no letter {_LETTERS}/0/0"),
+            ("dlq replay", 0, f"{_LETTERS}: there is no such topic"),
             ("dlq replay --execute", 0, f"{_LETTERS}: there is no such topic"),
+            ("dlq purge --all", 3, "no letter is selected"),
             ("dlq purge --all --yes", 3, "no letter is selected"),
+            ("init --service api", 0, "metrics"),
             ("audit show", 2, "'monasca-audit', which does not exist"),
             ("audit watch --looks 1", 2, "'monasca-audit', which does not exist"),
             ("mirror verify", 2, "has copied nothing"),
@@ -54,6 +66,37 @@ class TestEveryCommand(ClusterCommandCase):
             self.assertEqual((status, True), (found, said in out + err), (line, out, err))
         _, err = counting.communicate(timeout=SECONDS)
         self.assertEqual((1, True), (counting.returncode, "there are no topics to count" in err), err)
+        self.assertEqual(set(), self.topics())
+
+    def topics(self):
+        return {name for name in self.admin.partition_counts() if not name.startswith("__")}
+
+    def test_a_dead_letter_of_a_missing_topic_waits(self):
+        letters = self.fixture.topic()
+        self.addCleanup(self.admin.delete_topic, letters)
+        self.put(letters, (None, b"1", [(dead_letters.ORIGIN_TOPIC, b"gone"), (dead_letters.ORIGIN_PARTITION, b"0")]))
+        for more in ((), ("--execute",)):
+            status, out, err = self.run_command("dlq", "replay", "--topic", letters, "--group", self.own, *more)
+            self.assertEqual((1, True), (status, "1 letter waits for another run: there is no topic gone" in out), err)
+        self.assertEqual({letters}, self.topics())
+
+    def test_a_service_creates_no_topic(self):
+        other = f"{self.cluster.direct_options()['bootstrap.servers']},127.0.0.1:1"
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.configure_with_database(
+            f"[mirror]\ntopics = metrics\n[mirror_target]\nbootstrap_servers = {other}\n"
+            f"[audit]\nenabled = true\nfolder = {folder}\n"
+        )
+        self.assertEqual(0, self.run_command("db", "upgrade")[0])
+        for service, said in _MISSING_TOPICS:
+            process = self.start(*service.split())
+            lines = []
+            while (line := process.stderr.readline()) and said not in line:
+                lines.append(line)
+            self.assertIn(said, line, (service, lines))
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=SECONDS)
+        self.assertEqual(set(), self.topics())
 
     def test_a_service_refuses_to_start_where_a_topic_has_one_copy(self):
         self.cluster.create_topic("metrics", 1)

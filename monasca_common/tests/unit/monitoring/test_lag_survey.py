@@ -435,6 +435,35 @@ class TestUnknownGroup(base.BaseTestCase):
                 self.assertNotEqual(0, main.main([*command, "--group", "monasca-persiter"]))
 
 
+class TestOutage(base.BaseTestCase):
+    def run_command(self, *arguments, answers):
+        """The exit status and standard error. ``answers``: of the brokers, to each request for the groups."""
+        admin = SurveyedAdmin(FakeLog([]), {}, [])
+        admin.groups = mock.Mock(side_effect=answers)
+        errors = io.StringIO()
+        with (
+            mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None)),
+            mock.patch("monasca_common.cli.command.time.sleep"),
+            mock.patch("sys.stdout", io.StringIO()),
+            mock.patch("sys.stderr", errors),
+        ):
+            status = main.main(["lag", *arguments])
+        return status, errors.getvalue()
+
+    def test_a_watch_outlives_an_outage_and_reports_it_once(self):
+        silent = RetriableError("no answer from kafka1:9092")
+        for answers, status in (([set(), silent, silent, set()], 0), ([set(), set(), silent, silent], 2)):
+            found, errors = self.run_command("watch", "--looks", "4", answers=answers)
+            self.assertEqual((status, 1), (found, errors.count("no answer from kafka1:9092")), errors)
+
+    def test_a_refused_permission_ends_a_watch(self):
+        status, _ = self.run_command("watch", "--looks", "4", answers=[AuthorizationError("not allowed")])
+        self.assertEqual(2, status)
+
+    def test_brokers_that_do_not_answer_are_status_2_of_a_list(self):
+        self.assertEqual(2, self.run_command("list", answers=[RetriableError("no answer from kafka1:9092")])[0])
+
+
 class TestOffsetsTopicHidden(base.BaseTestCase):
     def test_who_may_not_see_the_topic_of_commits_is_told_and_gets_no_verdict(self):
         """Metadata leave out topics that the user may not describe. The group keeps 90 s behind; it never stopped."""
