@@ -14,6 +14,7 @@ from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.fixtures import SharedKafkaCluster
 from monasca_common.tests.example_case import EXAMPLES, SECONDS, ExampleCase
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.periodic import periodic
 
 GIVES_UP_SECONDS, SLOW_ANSWER_SECONDS = 5, 12.0
 
@@ -39,6 +40,7 @@ class ExamplesTest(Waiting, ExampleCase):
         offsets = self.kafka.cluster.admin.group_offsets(f"{self.group}-readers")
         self.assertEqual(7, sum(offsets.values()))
 
+    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_what_has_no_answer_yet_is_unknown_and_its_retry_waits_for_it(self):
         topic = self.kafka.topic()
         config = self.on_kafka(topic, f"publish_timeout_seconds = {GIVES_UP_SECONDS}")
@@ -50,6 +52,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn("delivered 5, failed 0, unknown 0", said)
         self.assertIn(f"number 4 is at {topic}/0/4", said)  # and so the log holds nothing twice
 
+    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_producing_to_nobody_fails_within_its_patience(self):
         config = self.configure(
             "readings", self.group, "bootstrap_servers = 127.0.0.1:9", "publish_timeout_seconds = 1"
@@ -59,6 +62,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
         self.assertIn("delivered 0", done.stdout)
 
+    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_bad_readings_become_dead_letters_that_tell_where_they_came_from(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
 
@@ -75,6 +79,7 @@ class ExamplesTest(Waiting, ExampleCase):
         self.assertIn("after 3 attempts", said)
         self.assertIn(f"came from {topic}/0/", said)
 
+    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_dead_letters_are_sent_back_under_the_ids_that_they_had(self):
         topic = f"example-{uuid.uuid4().hex[:8]}"
         config = self.on_kafka(topic)
@@ -95,6 +100,7 @@ class ExamplesTest(Waiting, ExampleCase):
         reader.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         return reader.consume(count, timeout=SECONDS)
 
+    @periodic("a walk-through; test_what_is_produced is the smoke test")
     def test_a_serializer_of_another_package_is_found_by_its_name(self):
         config = self.on_kafka(self.kafka.topic())
 
@@ -102,6 +108,7 @@ class ExamplesTest(Waiting, ExampleCase):
 
         self.assertIn("read [['hall', '21.5', 'said, and quoted']]", said)
 
+    @periodic("a walk-through; the unit tests run the examples in memory, and test_what_is_produced is the smoke test")
     def test_a_service_whose_client_is_finished_starts_again_and_copies_everything_once(self):
         topic, copies = self.kafka.topic(), self.kafka.topic()
         config = self.on_kafka(topic, f"transactional_id = {self.group}", "transaction_timeout_seconds = 5")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from oslotest import base
 
+from monasca_common.tests.periodic import periodic
+
 # oslotest gives every test an empty HOME; what was fetched is in the one from before.
 _HOME = os.environ.get("HOME", "")
 _MATRIX = Path(__file__).parents[3] / "tools" / "matrix.py"
@@ -16,6 +18,7 @@ _CONTRACTS = ("KafkaTransactionTest", "ClassicPositionTest", "ConsumerProtocolTe
 _STEP_SECONDS, _SECONDS = "200", 290
 
 
+@periodic("other versions; the unit tests cover the tool")
 class OldestVersionsTest(base.BaseTestCase):
     def test_the_contracts_and_the_main_job_pass_with_the_oldest_versions(self):
         command = [sys.executable, str(_MATRIX), "oldest", "--json", "--timeout", _STEP_SECONDS]

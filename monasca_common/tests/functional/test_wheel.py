@@ -14,6 +14,8 @@ import fixtures
 from oslotest import base
 from packaging.version import Version
 
+from monasca_common.tests.periodic import periodic
+
 CHECKOUT = Path(__file__).parents[3]
 [NEXT] = re.findall(r"(?m)^version = (.+)$", (CHECKOUT / "setup.cfg").read_text())
 UPSTREAM = Version("3.8.0")  # its last release, of 2025
@@ -73,6 +75,7 @@ class WheelTest(base.BaseTestCase):
         self.run_program(*git, "tag", "--annotate", "--message", "a release", version)
         return git
 
+    @periodic("packaging; test_a_tag_is_the_version is the smoke test")
     def test_the_migrations_of_a_wheel_make_the_schema(self):
         installed, version = self.install(self.clone)
 
@@ -82,6 +85,7 @@ class WheelTest(base.BaseTestCase):
         shown = self.run_program(*run, _VERSION, cwd=installed, PYTHONPATH=installed)
         self.assertEqual(version, Version(shown.split()[-1]))
 
+    @periodic("packaging; test_a_tag_is_the_version is the smoke test")
     def test_a_clone_and_an_archive_make_the_same_package_of_a_version_after_upstreams(self):
         of_clone, clone_version = self.install(self.clone)
         of_archive, archive_version = self.install(self.archive())
@@ -96,6 +100,7 @@ class WheelTest(base.BaseTestCase):
 
         self.assertEqual(Version(NEXT), self.told_version(self.clone))
 
+    @periodic("packaging; test_a_tag_is_the_version is the smoke test")
     def test_after_a_release_of_upstream_the_next_one_is_still_ours(self):
         git = self.tag("3.8.0")
         self.run_program(*git, "commit", "--quiet", "--allow-empty", "--message", "more")

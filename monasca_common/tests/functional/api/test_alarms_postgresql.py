@@ -8,6 +8,7 @@ from monasca_common.alarms.alarm_queries import GROUPS, SORTS, WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
 from monasca_common.storage.sql import schema
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.api.alarm_definitions_contract import AlarmDefinitionsContract
 from monasca_common.tests.unit.api.alarms_contract import AlarmsContract
 from monasca_common.tests.unit.api.notification_methods_contract import NotificationMethodsContract
@@ -15,10 +16,12 @@ from monasca_common.tests.unit.api.notifications_contract import NotificationsCo
 from monasca_common.tests.unit.api.silences_contract import SilencesContract
 
 
+@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
 class TestNotificationMethodsInPostgresql(NotificationMethodsContract, PostgresqlTestCase):
     pass
 
 
+@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
 class TestAlarmDefinitionsInPostgresql(AlarmDefinitionsContract, PostgresqlTestCase):
     pass
 
@@ -27,10 +30,12 @@ class TestAlarmsInPostgresql(AlarmsContract, PostgresqlTestCase):
     pass
 
 
+@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
 class TestSilencesInPostgresql(SilencesContract, PostgresqlTestCase):
     pass
 
 
+@periodic("second dialect; TestAlarmsInPostgresql is the smoke test")
 class TestNotificationsInPostgresql(NotificationsContract, PostgresqlTestCase):
     pass
 

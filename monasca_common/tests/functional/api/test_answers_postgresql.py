@@ -9,6 +9,7 @@ import psycopg
 
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.api.answers_contract import AnswersContract
 
 _MIB = 1024 * 1024
@@ -50,10 +51,12 @@ kafka.cleanUp()
 """
 
 
+@periodic("second dialect; the unit tests compare the answers from SQLite")
 class TestAnswersFromPostgresql(AnswersContract, PostgresqlTestCase):
     pass
 
 
+@periodic("a measurement of memory")
 class TestMemory(PostgresqlTestCase):
     def test_a_page_takes_the_memory_of_some_rows_and_of_its_answer_and_not_of_all_that_is_stored(self):
         url = self.database.settings.connection

@@ -16,6 +16,7 @@ from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 # Small batches, each a request that may lose its answer; one that is dropped is missed after a second.
 LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.num.messages=5"]
@@ -98,6 +99,7 @@ class TestStart(ApiProcessCase):
         self.assertIn("nobody is authenticated", self.api().text())
 
 
+@periodic("a variant of the same configuration")
 class TestOtherServers(ApiProcessCase):
     def test_an_application_imported_before_the_fork_serves_after_it(self):
         command = [sys.executable, "-m", "gunicorn", "--preload", "--workers", "2", "--no-control-socket"]
@@ -117,6 +119,7 @@ def samples(api):
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
 
 
+@periodic("waits for the interval of the watch")
 class TestWatching(ApiProcessCase):
     def posted(self, api):
         labels = {"kind": "metrics", "outcome": "delivered"}
@@ -263,6 +266,7 @@ class TestIdempotencyKey(ApiProcessCase):
             self.refused += 1
 
 
+@periodic("long outage; TestFrozen is the smoke test")
 class TestBrokerAway(ApiProcessCase):
     def test_a_broker_that_is_down_is_told_and_what_was_unknown_arrives_when_it_is_back(self):
         api = self.api(api=["publish_timeout_seconds = 0.5", "stalled_after_seconds = 0.2"])

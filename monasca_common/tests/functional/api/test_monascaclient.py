@@ -22,6 +22,7 @@ from monasca_common.devbroker import ports
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.api.api_case import ApiProcessCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 _HOSTS = [f"host-{number}" for number in range(5)]
 _ROWS = 7  # of each host
@@ -53,6 +54,7 @@ def _answers(url):
     return True
 
 
+@periodic("published client; tempest's smoke test calls the same API")
 class TestMonascaclient(ApiProcessCase):
     def setUp(self):
         super().setUp()

@@ -8,6 +8,7 @@ from monasca_common.kafka import TopicPartition, dead_letters
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+from monasca_common.tests.periodic import periodic
 
 LETTERS = 100_000
 
@@ -81,6 +82,7 @@ class TestReplay(DlqCase):
         _, err = process.communicate(timeout=SECONDS)
         self.assertEqual(-signal.SIGKILL, process.returncode, err)
 
+    @periodic("the test that it would break is in the gate")
     def test_a_mutant_without_transactions_sends_letters_twice(self):
         self.bury(600)
         mutant = "from monasca_common.cli import dead_letter_topics as topics; topics._WITH_TRANSACTIONS = ''"
@@ -89,6 +91,7 @@ class TestReplay(DlqCase):
         ids = self.ids()
         self.assertEqual((600, 2), (len(ids), max(ids.values())))
 
+    @periodic("a variant of a replay")
     def test_of_two_at_once_the_later_goes_on_alone(self):
         self.bury(4000)
         first = self.start("replay", *self.options, "--execute", "--rate", "200")
@@ -135,6 +138,7 @@ class TestReplay(DlqCase):
         self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 2, 6, 7, 8, 9)}), self.ids())
         self.assertEqual((2, 1), (len(self.read_all(gone)), len(self.read_all(narrow))))
 
+    @periodic("a variant of a replay")
     def test_what_a_topic_refuses_only_as_it_is_written_holds_up_no_others(self):
         compacted = self.fixture.topic(config={"cleanup.policy": "compact"})  # takes no message without a key
         self.bury(2)
@@ -145,6 +149,7 @@ class TestReplay(DlqCase):
         self.assertIn("2 letters wait for another run: not taken by its topic", out)
         self.assertEqual(Counter({b"id-%d" % number: 1 for number in (0, 1, 4, 5)}), self.ids())
 
+    @periodic("a variant of a replay")
     def test_the_dashboard_counts_those_that_wait_and_no_notes_nor_ends_of_transactions(self):
         connection = ConnectionSettings(self.cluster.direct_options()["bootstrap.servers"])
         gather = DeadLetterGatherer(self.admin, connection, [self.letters], timeout_seconds=SECONDS)
@@ -189,6 +194,7 @@ class TestPurge(DlqCase):
         self.assertEqual(3, self.first())
         self.assertIn("6 letters sent back", self.replay())
 
+    @periodic("a variant of a purge")
     def test_what_was_dealt_with_is_deleted_with_its_notes(self):
         self.bury(2, error="ValueError")
         self.bury(2, first=2, error="KeyError")
@@ -199,6 +205,7 @@ class TestPurge(DlqCase):
         self.assertLess(3, self.first())
         self.assertEqual([], self.run_json("list", *self.options)["topics"][0]["letters"])
 
+    @periodic("a variant of a purge")
     def test_all_is_what_is_there_now(self):
         self.bury(5)
         self.assertEqual(3, self.run_command("purge", *self.options, "--letter", "nothing/0/1", "--yes")[0])

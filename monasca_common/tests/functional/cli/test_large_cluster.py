@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
+from monasca_common.tests.periodic import periodic
 
 TOPICS = 1000
 NAMES = [f"many-{number:04}" for number in range(TOPICS)]
@@ -62,6 +63,7 @@ folder = {folder}
         self.config = self.create_tempfiles([("every", given)], ".conf")[0]
 
 
+@periodic("a cluster of a thousand topics")
 class TestAThousandTopics(LargeCase):
     """How much is asked does not grow with the topics, and nothing of them is left out."""
 

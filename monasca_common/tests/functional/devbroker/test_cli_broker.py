@@ -12,6 +12,8 @@ import confluent_kafka
 import psutil
 from oslotest import base
 
+from monasca_common.tests.periodic import periodic
+
 COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "broker", "start", "--port", "0"]
 SECONDS = 120
 
@@ -42,6 +44,7 @@ class TestBrokerStart(base.BaseTestCase):
             self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
             self.assertFalse(any(psutil.pid_exists(pid) for pid in told["pids"]))
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_what_a_broker_unpacks_is_gone_with_it(self):
         process = self.start("--json")
         told = json.loads(process.stdout.readline())
@@ -55,6 +58,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertEqual(0, process.wait(SECONDS), process.stderr.read())
         self.assertEqual([], [path for path in unpacked if path.exists()])
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_with_tls_and_passwords_it_prints_what_a_client_needs(self):
         process = self.start("--json", "--tls", "--sasl")
         told = json.loads(process.stdout.readline())
@@ -62,6 +66,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertTrue(Path(told["service"]["tls_ca_file"]).is_file())
         self.assert_served(told["client"])
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_a_person_gets_what_to_paste(self):
         process = self.start()
         shown = [process.stdout.readline() for _ in range(6)]
@@ -69,6 +74,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn("  [kafka]\n", shown)
         self.assertTrue(any(line.startswith("  bootstrap_servers = 127.0.0.1:") for line in shown))
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_a_broker_that_ends_by_itself_ends_the_command_with_status_1(self):
         process = self.start("--json")
         (pid,) = json.loads(process.stdout.readline())["pids"]
@@ -76,6 +82,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertEqual(1, process.wait(SECONDS))
         self.assertIn("ended by itself", process.stderr.read())
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_a_start_that_takes_too_long_names_the_option_that_gives_it_longer(self):
         process = self.start("--timeout", "0.2")
         _, complaint = process.communicate(timeout=SECONDS)
@@ -83,6 +90,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn("give a slow machine longer (broker start --timeout", complaint)
         self.assertNotIn("Traceback", complaint)
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_a_port_that_is_taken_is_named_with_its_option(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
@@ -92,6 +100,7 @@ class TestBrokerStart(base.BaseTestCase):
         self.assertIn(f"somebody listens on 127.0.0.1:{port} already", complaint)
         self.assertIn("broker start --port", complaint)
 
+    @periodic("the development broker's own test; test_it_serves_any_client is the smoke test")
     def test_a_signal_during_the_start_leaves_nothing(self):
         process = self.start()
         child = psutil.Process(process.pid)

@@ -13,6 +13,7 @@ from monasca_common.kafka.errors import DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.tests.functional.kafka import mutants
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
+from monasca_common.tests.periodic import periodic
 
 PARTITIONS = 3
 RECOVERY_SECONDS = 120
@@ -126,14 +127,17 @@ class TestThreeNodes(FaultCase):
     def test_the_leader_killed_under_load(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=False))
 
+    @periodic("long outage; the leader is killed under load in the gate")
     def test_the_leader_killed_while_its_followers_were_behind(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=True))
 
+    @periodic("the test that it would break is in the gate")
     def test_mutant_with_the_leaders_word_alone_loses_what_it_acknowledged(self):
         with mutants.producer_options(acks=1, enable_idempotence=False):
             acknowledged, log = self.kill_the_leader(freeze_followers=True, alone=True)
         self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
 
+    @periodic("long outage; the leader is killed under load in the gate")
     def test_two_of_three_brokers_down_for_a_while(self):
         producer = self.producer()
         load = Load(producer, self.topic)
@@ -154,6 +158,7 @@ class TestThreeNodes(FaultCase):
         self.wait_until(lambda: len(load.deliveries) == load.sent)
         self.check_the_log(load.acknowledged, self.log(self.topic, PARTITIONS))
 
+    @periodic("long outage; the leader is killed under load in the gate")
     def test_all_brokers_frozen_callers_learn_at_their_deadline_and_everything_arrives_once(self):
         producer = self.producer()
         producer.publish(self.topic, [b"0"], timeout=SECONDS).raise_for_undelivered()
@@ -181,6 +186,7 @@ class TestThreeNodes(FaultCase):
 
 
 class TestOneNode(FaultCase):
+    @periodic("long outage; the leader is killed under load in the gate")
     def test_a_broker_that_is_down_at_first_gets_everything_when_it_comes(self):
         topic = self.fixture.topic()
         self.cluster.node(1).kill()

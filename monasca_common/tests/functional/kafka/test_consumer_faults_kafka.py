@@ -36,6 +36,7 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     Recorder,
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 # A program of its own: what is tested is how a process ends.
 FORKING = """
@@ -315,6 +316,7 @@ class TestPermissions(ConsumerCase):
         self.admin.allow(*permissions)
         self.addCleanup(self.admin.revoke, *permissions)
 
+    @periodic("a variant of a denied topic")
     def test_a_denied_group_is_told_and_does_not_spin(self):
         self.allow(("read", "topic", self.topic), ("describe", "topic", self.topic))
         first, errors, polls = self.errors_of(self.consumer(self.topic, user="monasca"), AuthorizationError)
@@ -328,6 +330,7 @@ class TestPermissions(ConsumerCase):
         self.assertLess(polls, 40)
         self.assertLessEqual(len(errors), 5)
 
+    @periodic("a variant of a denied topic")
     def test_a_topic_denied_while_reading_is_told(self):
         self.allow(("read", "group", self.group))
         read = Permission("User:monasca", "read", "topic", self.topic)
@@ -339,6 +342,7 @@ class TestPermissions(ConsumerCase):
         _, _, polls = self.errors_of(consumer, AuthorizationError)
         self.assertLess(polls, 40)
 
+    @periodic("a variant of a denied topic")
     def test_a_commit_of_a_denied_group_does_not_hold_close(self):
         self.allow(("read", "topic", self.topic), ("describe", "topic", self.topic))
         partition = TopicPartition(self.topic, 0)

@@ -21,16 +21,19 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     all_of,
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 
-class Protocol(ConsumerCase):
-    """What every protocol must do; the classes below name it."""
-
+class ProtocolCase(ConsumerCase):
     protocol: ClassVar[dict[str, Any]] = {}
 
     def setUp(self):
         super().setUp()
         self.topic = self.fixture.topic(partitions=4)
+
+
+class Protocol(ProtocolCase):
+    """What every protocol must do; the classes below name it."""
 
     def given_away(self):
         """Whether the broker has given the topic's partitions to members of the group."""
@@ -121,6 +124,7 @@ class Protocol(ConsumerCase):
         consumer.resume(set(all_of(self.topic, 4)) - back)
         self.assertEqual(40, len(self.read(consumer, 40)))
 
+    @periodic("waits for max.poll.interval; the unit tests cover the loss")
     def test_a_process_that_polls_too_rarely_is_told_that_it_lost_everything(self):
         self.put(self.topic, 40, partitions=4)
         listener = Recorder()
@@ -178,7 +182,12 @@ class TestClassicCooperative(Protocol):
         self.assertEqual(consumer.assignment(), set(all_of(self.topic, 4)) - set(listener.heard("revoked")[0]))
 
 
+@periodic("second protocol; TestEagerRebalance is its smoke test")
 class TestClassicEager(Protocol):
+    protocol: ClassVar[dict[str, Any]] = EAGER
+
+
+class TestEagerRebalance(ProtocolCase):
     protocol: ClassVar[dict[str, Any]] = EAGER
 
     def test_everything_is_revoked_and_given_anew(self):
@@ -200,10 +209,12 @@ class TestClassicEager(Protocol):
         self.assertEqual(set(range(40)), {int(message.value) for message in messages})
 
 
+@periodic("second protocol; Kip848ProcessorTest is its smoke test")
 class TestKip848(Protocol):
     protocol: ClassVar[dict[str, Any]] = KIP_848
 
 
+@periodic("a variant of the same group protocol")
 class TestStaticMembership(ConsumerCase):
     def test_a_member_that_comes_back_in_time_gets_its_own_without_a_rebalance(self):
         topic = self.fixture.topic(partitions=4)

@@ -12,6 +12,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.tests.functional.kafka.consumer_case import BUSY_SECONDS, SECONDS, ConsumerCase, Recorder, all_of
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 
 class TestReading(ConsumerCase):
@@ -186,6 +187,7 @@ class TestStarting(ConsumerCase):
         again = self.read(self.consumer(topic, partitions=[partition]), 2)
         self.assertEqual([3, 4], [message.offset for message in again])
 
+    @periodic("long outage; test_broker_faults is in the gate")
     def test_a_broker_that_is_away_at_the_start_only_delays_it(self):
         topic = self.fixture.topic()
         self.put(topic, 3)

@@ -17,6 +17,7 @@ from monasca_common.kafka.testing import contracts
 from monasca_common.kafka.testing.contracts import PARTITIONS, Capability, needs
 from monasca_common.kafka.testing.contracts.member import MemberProcess
 from monasca_common.kafka.testing.contracts.scenario import Scenario
+from monasca_common.tests.periodic import periodic
 
 
 class KafkaContractCluster(contracts.Cluster):
@@ -99,18 +100,22 @@ class ClassicConsumerTest(contracts.ConsumerContract, KafkaCase):
     pass
 
 
+@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
 class ClassicPositionTest(contracts.PositionContract, KafkaCase):
     pass
 
 
+@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
 class CooperativeGroupTest(contracts.GroupContract, KafkaCase):
     pass
 
 
+@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
 class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
     pass
 
 
+@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
 class EagerGroupTest(contracts.GroupContract, KafkaCase):
     consumer_changes: ClassVar = {"session_timeout_seconds": 5.0, "assignment_strategy": "range"}
 
@@ -137,14 +142,17 @@ class Kip848Case(KafkaCase):
             self.skipTest(f"Kafka {kafka_version()} is not one that {Capability.CONSUMER_PROTOCOL.value}")
 
 
+@periodic("second protocol; Kip848ProcessorTest is its smoke test")
 class Kip848ConsumerTest(contracts.ConsumerContract, Kip848Case):
     pass
 
 
+@periodic("second protocol; Kip848ProcessorTest is its smoke test")
 class Kip848PositionTest(contracts.PositionContract, Kip848Case):
     pass
 
 
+@periodic("second protocol; Kip848ProcessorTest is its smoke test")
 class Kip848GroupTest(contracts.GroupContract, Kip848Case):
     pass
 

@@ -13,6 +13,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import contracts
 from monasca_common.kafka.testing.contracts.member import MemberProcess
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
+from monasca_common.tests.periodic import periodic
 
 
 class MockProducerTransport(ConfluentProducer):
@@ -73,18 +74,22 @@ class MockCase(base.BaseTestCase):
         super().setUp()
 
 
+@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
 class MockProducerTest(contracts.ProducerContract, MockCase):
     pass
 
 
+@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
 class MockConsumerTest(contracts.ConsumerContract, MockCase):
     pass
 
 
+@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
 class MockPositionTest(contracts.PositionContract, MockCase):
     pass
 
 
+@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
 class MockGroupTest(contracts.GroupContract, MockCase):
     def setUp(self):
         super().setUp()
@@ -93,6 +98,7 @@ class MockGroupTest(contracts.GroupContract, MockCase):
         self.cluster.consumer_changes = {**self.cluster.consumer_changes, "assignment_strategy": "range"}
 
 
+@periodic("the real broker passes the same contract; MockTransactionTest is the smoke test")
 class MockProcessorTest(contracts.ProcessorContract, MockCase):
     pass
 

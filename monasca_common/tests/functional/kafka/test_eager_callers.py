@@ -6,6 +6,7 @@ import time
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+from monasca_common.tests.periodic import periodic
 
 CALLERS = 12
 LINGER_MS = 1000  # the longest that there is
@@ -34,9 +35,11 @@ class TestEagerCallers(ProducerCase):
         self.assertEqual(callers + 1, len(self.log(topic)))
         return counted.taken
 
+    @periodic("a measurement of batching; the default is in the gate")
     def test_more_than_so_many_share_requests(self):
         self.assertLess(self.published(linger_ms=LINGER_MS, eager_callers=0), CALLERS)
 
+    @periodic("a measurement of batching; the default is in the gate")
     def test_so_many_do_not_wait_for_others(self):
         self.published(callers=2, eager_callers=2)
 

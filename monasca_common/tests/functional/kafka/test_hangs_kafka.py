@@ -17,6 +17,7 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor import Processor
 from monasca_common.tests.functional.kafka import hanging_program
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
+from monasca_common.tests.periodic import periodic
 
 TIMEOUT = 3.0
 MESSAGES = 300
@@ -127,6 +128,7 @@ class TestTransactionsThatHang(HangCase):
         self.wait_until(lambda: bounded._thread._thread not in threading.enumerate())
         self.assertEqual(0, self.committed())
 
+    @periodic("repeats faults that test_lost_answers injects singly")
     def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(self):
         flaps = threading.Event()
 
@@ -162,6 +164,7 @@ class TestCommitsThatHang(HangCase):
         self.close(consumer)
 
 
+@periodic("waits for the time-outs of a whole process; TestCommitsThatHang is the smoke test")
 class TestExit(HangCase):
     def test_a_process_whose_call_hangs_ends_in_time_with_its_own_status(self):
         self.cut_off_the_coordinator()

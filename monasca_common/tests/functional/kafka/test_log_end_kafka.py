@@ -13,6 +13,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.functional.kafka.test_processor_kafka import SECONDS, ProcessorCase
+from monasca_common.tests.periodic import periodic
 
 
 class TestEndOfTheLog(ProcessorCase):
@@ -76,6 +77,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.end()
         self.assertEqual(([b"1", b"2", b"3"], []), (self.handled, self.failures))
 
+    @periodic("the test that it would break is in the gate")
     def test_mutant_that_stays_behind_the_last_message_cannot_go_on(self):
         self.useFixture(fixtures.MockPatchObject(KafkaConsumer, "take_ends", lambda consumer: {}))
         self.put_in_a_transaction(b"1", b"2")
@@ -104,6 +106,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.end()
         self.assertEqual(([b"1"], []), (self.handled, self.failures))
 
+    @periodic("a variant with the same mechanism")
     def test_a_processor_in_transactions_moves_there_in_one(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin(producer=self.transactional_producer(), transactional=True)
@@ -111,6 +114,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.end()
         self.assertEqual([], self.failures)
 
+    @periodic("a variant with the same mechanism")
     def test_the_position_of_a_database_moves_there_before_kafkas_commit(self):
         claims = []
 

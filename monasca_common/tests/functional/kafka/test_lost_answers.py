@@ -13,6 +13,7 @@ from monasca_common.tests.functional.kafka.lost_answers_case import (
     LostAnswersCase,
 )
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
+from monasca_common.tests.periodic import periodic
 
 TRIES = 5  # of a mutant to do harm
 
@@ -29,12 +30,14 @@ class TestLostAnswers(LostAnswersCase):
             aftermath = self.lose_answers()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
 
+    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_retry_that_produces_what_is_queued_doubles_the_log_but_not_what_is_read(self):
         # No dropped answers: while the client misses one, this mutant writes more than the five batches by which a
         # broker knows a repetition, and the sequence that is out of order then is the end of the client.
         with mutants.produces_again_while_queued():
             self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
 
+    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_client_that_gives_messages_up_by_itself_doubles_the_log_but_not_what_is_read(self):
         with mutants.short_message_timeout():
             self.check_that_the_log_is_doubled_but_not_what_is_read()
@@ -55,6 +58,7 @@ class TestLargeNeighbours(LargeNeighboursCase):
         self.assertEqual([MessageTooLarge] * self.rounds, [type(delivery.error) for delivery in outcomes])
         self.check_that_the_log_holds_each_once(log)
 
+    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_record_too_large_that_is_sent_doubles_its_neighbours(self):
         with mutants.no_size_check():
             for _ in range(TRIES):
@@ -89,6 +93,7 @@ class TestAnotherProducer(ProducerCase):
         self.check_that_a_reader_sees_each_once(read)
         self.assertEqual(2, doubled(log))
 
+    @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_under_a_new_id_a_reader_sees_it_twice(self):
         with mutants.a_new_id_on_retry():
             read, _ = self.close_and_send_again()

@@ -28,6 +28,7 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     Recorder,
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 SECONDS = 90
 POLL_SECONDS = 5.0
@@ -92,6 +93,7 @@ class TestMembership(ProcessorCase):
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_classic_group(self):
         self.handle_slowly(**CLASSIC)
 
+    @periodic("second protocol; the classic one is in the gate")
     def test_a_handler_slower_than_max_poll_interval_stays_in_a_kip_848_group(self):
         self.handle_slowly(**KIP_848)
 
@@ -271,6 +273,7 @@ class TestCrash(CrashCase):
         self.crash("processor.after_handle=kill@3")
         self.assertEqual([], self.found())
 
+    @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_after_the_handler_mutant_commits_first(self):
         self.crash("processor.after_handle=kill@3", mutant="commits_before_outputs_are_acknowledged")
         self.assertNotEqual([], self.found())
@@ -279,6 +282,7 @@ class TestCrash(CrashCase):
         self.crash("processor.after_dead_letter=kill@3")
         self.assertEqual([], self.found())
 
+    @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_after_a_dead_letter_mutant_gives_it_a_new_id(self):
         self.crash("processor.after_dead_letter=kill@3", mutant="gives_dead_letters_new_ids")
         self.assertNotEqual([], self.found())
@@ -287,6 +291,7 @@ class TestCrash(CrashCase):
         self.crash("processor.before_commit=kill@1")
         self.assertEqual([], self.found())
 
+    @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_before_a_commit_mutant_gives_outputs_new_ids(self):
         self.crash("processor.before_commit=kill@1", mutant="gives_outputs_new_ids")
         self.assertNotEqual([], self.found())
@@ -295,6 +300,7 @@ class TestCrash(CrashCase):
         self.crash("processor.during_revoke=kill", pace_seconds=0.5, meanwhile=self.take_partition_away)
         self.assertEqual([], self.found())
 
+    @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_during_a_revoke_mutant_commits_what_it_has_not_done(self):
         self.crash(
             "processor.during_revoke=kill",

@@ -7,6 +7,7 @@ from monasca_common.kafka.errors import FatalError, TransactionError
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, doubled
 from monasca_common.tests.functional.kafka.test_hangs_kafka import MESSAGES, HangCase
 from monasca_common.tests.functional.kafka.test_security import SecurityCase
+from monasca_common.tests.periodic import periodic
 
 
 class TestReopenedAfterAFatalError(SecurityCase):
@@ -42,6 +43,7 @@ class TestReopenedAfterAFatalError(SecurityCase):
         self.assertEqual((len(reports), 0), (len(log), doubled(log)))
 
 
+@periodic("waits for calls that hang; TestReopenedAfterAFatalError is the smoke test")
 class TestReopenedTransactions(HangCase):
     def setUp(self):
         super().setUp()

@@ -7,6 +7,7 @@ import threading
 import time
 
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
+from monasca_common.tests.periodic import periodic
 
 TOPICS = 60
 MOST_THREADS = 25  # two clients of three or four threads, four requests, and ours
@@ -49,6 +50,7 @@ class TestRecreatedTopic(ProducerCase):
             self.cluster.create_topic(topic)
 
 
+@periodic("the cost of many topics; the unit tests cover the mechanism")
 class TestManyTopics(ProducerCase):
     cluster_settings = {}  # noqa: RUF012
 

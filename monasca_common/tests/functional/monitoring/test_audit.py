@@ -28,6 +28,7 @@ from monasca_common.monitoring.audit.reporter import AuditReporter
 from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
 
 _PROGRAM = "monasca_common.tests.functional.monitoring.audit_program"
 _COUNT = "import sys; from monasca_common.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -348,6 +349,7 @@ class TestAuditCrash(AuditCase):
         self.assertEqual((0, 20), (self.total("broker", "duplicates"), self.total("broker", "surplus")))
         self.assertEqual({self.in_log()}, {self.total(tier, "messages") for tier in ("database", "spark")})
 
+    @periodic("the test that it would break is in the gate")
     def test_a_reader_that_reports_after_its_commit_is_found_out(self):
         mutant = "reports_after_the_commit"
         readers = ("reader", "transactional")
@@ -363,6 +365,7 @@ class TestAuditCrash(AuditCase):
             for tier in ("database", "spark"):
                 self.wait_until(lambda tier=tier: self.total(tier, "lost"), lambda: str(self.show()))
 
+    @periodic("the test that it would break is in the gate")
     def test_a_report_that_is_sent_again_with_another_id_is_found_out(self):
         with self.counting():
             self.run_program("source", 100, "audit.after_publish=kill@2", "new_ids")
@@ -380,6 +383,7 @@ class TestAuditCrash(AuditCase):
         return sum(self.total(tier, what) for tier in ("broker", "database", "spark") for what in ("lost", "late"))
 
 
+@periodic("repeats clean runs")
 class TestCleanRuns(AuditCase):
     """Nothing is wrong, so nothing may be called incomplete: 8 groups read 5 topics, which are 40 runs, and all the
     while their members come and go by chance."""

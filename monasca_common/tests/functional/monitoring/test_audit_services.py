@@ -32,6 +32,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.testing.database import SqlDatabase
 from monasca_common.tests.functional.monitoring.test_audit import _PARTITIONS, AuditCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 _PROGRAM = "monasca_common.tests.functional.monitoring.audit_services_program"
 _TENANT = "t1"
@@ -148,6 +149,7 @@ class CounterTest(ServicesCase):
 
         self.assertEqual((0, {"RECREATED"}), (status, {row["verdict"] for row in rows}))
 
+    @periodic("the test that it would break is in the gate")
     def test_a_counter_that_commits_before_it_reports_is_found_out(self):
         self.grace_seconds = 0  # what it reads again for the ids is later
         self.send_with(b"one")
@@ -156,6 +158,7 @@ class CounterTest(ServicesCase):
 
         self.assertGreater(20, self.books()[1])
 
+    @periodic("the test that it would break is in the gate")
     def test_a_counter_that_forgets_the_ids_is_found_out(self):
         self.send_with(b"one")
         self.count_all()
@@ -209,6 +212,7 @@ class ServeTest(ServicesCase):
         self.assertEqual([0.0, 3.0, 0.0], [value for value, _ in itertools.groupby(self.values["database"])])
         self.assertEqual({0.0}, {*self.values["producer"], *self.values["broker"]})
 
+    @periodic("the test that it would break is in the gate")
     def test_one_that_balances_too_early_or_forgets_what_came_before_is_found_out(self):
         *handled, _ = self.cut(self.arrived(20), 3)
         self.handle(handled)

@@ -31,6 +31,7 @@ from monasca_common.monitoring.durability import Finding, Severity
 from monasca_common.monitoring.lag import LagStatus, LagVerdict
 from monasca_common.tests.functional.monitoring.browser import CONTRAST, BrowserFixture, ServedApp, keep_picture
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.periodic import periodic
 
 SECONDS = 60.0
 _NOTE_LONGEST_TASK = """() => {
@@ -48,6 +49,7 @@ def table(page, panel):
     return page.eval_on_selector_all(f"section[aria-labelledby='{panel}-title'] tbody tr", ROWS)
 
 
+@periodic("the unit tests cover the figures; TestDashboardServer runs the program")
 class TestDashboardOfKafka(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -218,6 +220,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         app = make_app(settings or DashboardSettings(login="none"), self.panels, login)
         return self.useFixture(ServedApp(app)).url
 
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
     def test_a_thousand_topics_are_shown_at_once_the_worst_first_and_found_by_name(self):
         figures = MadeUpFigures(1000)
         url = self.serve(figures)
@@ -252,6 +255,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         self.assertLess(page.evaluate("document.querySelectorAll('*').length"), 1000)
         self.assertLess(page.evaluate("longestTaskMs"), 2000)
 
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
     def test_everything_is_reached_by_keys_and_the_focus_stays_while_figures_change(self):
         figures = MadeUpFigures()
         page = self.browser.page()
@@ -277,6 +281,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         page.keyboard.press("Enter")
         page.get_by_role("heading", name="Consumer group the-only-reader").wait_for()
 
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
     def test_a_screen_reader_finds_headings_tables_and_the_verdict(self):
         page = self.browser.page()
         page.goto(self.serve())
@@ -290,6 +295,7 @@ class TestDashboardInBrowser(Waiting, base.BaseTestCase):
         unnamed += "!(each.innerText || each.ariaLabel || each.labels?.length || each.type === 'hidden')).length"
         self.assertEqual(0, page.evaluate(unnamed))
 
+    @periodic("the browser; test_a_user_logs_in_and_out is the smoke test")
     def test_light_and_dark_differ_and_every_text_can_be_read_in_both(self):
         url = self.serve()
         grounds = set()

@@ -15,6 +15,7 @@ from monasca_common.storage.sql import tables
 from monasca_common.storage.testing.scenario import make_series, measurement
 from monasca_common.tests.functional.monitoring.browser import CONTRAST, BrowserFixture, ServedApp, keep_picture
 from monasca_common.tests.functional.monitoring.test_dashboard import ROWS, MadeUpFigures
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.api.reads_case import BASE_MS, Reads
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
@@ -69,6 +70,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
         self.assertEqual(self.values["web"][::-1], measured)
         self.assertEqual(["33.25"], [value for _, name, value in shown if name.startswith("cpu.percent_agg")])
 
+    @periodic("the browser; test_a_metric_is_chosen is the smoke test")
     def test_averages_are_those_of_the_api_in_dark_as_well(self):
         page = self.browser.page("dark")
         page.goto(f"{self.url}/charts?name=cpu.percent&d.hostname=db&function=avg&period=900&minutes=60&beside=")
@@ -88,6 +90,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
         self.assertEqual([], page.evaluate(CONTRAST))
         keep_picture(page, "chart-averages-dark")
 
+    @periodic("the browser; test_a_metric_is_chosen is the smoke test")
     def test_the_states_of_stored_alarms_are_bands_behind_the_lines(self):
         definition = {"name": "cpu high", "expression": "max(cpu.percent) > 90", "match_by": ["hostname"]}
         answer = self.client.simulate_post("/v2.0/alarm-definitions", json=definition)
@@ -140,6 +143,7 @@ class TestChartsInBrowser(Reads, SqliteTestCase):
         if history:
             self.store(*history, kind=Kind.ALARM_HISTORY)
 
+    @periodic("the browser; test_a_metric_is_chosen is the smoke test")
     def test_an_api_that_does_not_answer_is_told_and_the_panels_go_on(self):
         settings = DashboardSettings(login="none", api_url="http://127.0.0.1:1")
         url = self.useFixture(ServedApp(make_app(settings, MadeUpFigures().panels(), None))).url

@@ -18,6 +18,7 @@ from monasca_common.devbroker.ports import HOST
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
 
 _MESSAGES = 50
 _SETTINGS = types.MappingProxyType({"replica.lag.time.max.ms": "1500"})  # after which a replica counts as behind
@@ -55,6 +56,7 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.lose_messages_of(unsafe)
         self.wait_for(1, unsafely | {(unsafe, "under_replicated"), (unsafe, "truncated")}, unsafe)
 
+    @periodic("the unit tests cover each rule; the cluster that would lose messages is in the gate")
     def test_each_fault_is_named_by_its_rule(self):
         sound = self.fixture.topic(replication_factor=3)
         single = self.fixture.topic(3, replication_factor=1)

@@ -13,8 +13,10 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.tests.functional.monitoring.test_lag import SECONDS, LagCase
+from monasca_common.tests.periodic import periodic
 
 
+@periodic("another client; TestLagSurvey is in the gate")
 class TestJavaClient(LagCase):
     """The groups of Java's client, as Kafka Connect's sinks have them, by both protocols of groups."""
 

@@ -24,6 +24,7 @@ from monasca_common.monitoring.lag_service import LagService
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import JudgingSettings, LagSettings
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
 
 SECONDS = 60.0
 _SEGMENT_BYTES = 1024 * 1024  # the least that a broker takes
@@ -93,6 +94,7 @@ class LagServiceCase(Waiting, base.BaseTestCase):
         return partition_lag(survey.look([self.group], now_ms)[self.group][self.partition], now_ms, window)
 
 
+@periodic("starts the service twice; TestProcess is the smoke test")
 class TestRestart(LagServiceCase):
     window_seconds = 10.0  # longer than two looks take on a busy machine
 
@@ -147,6 +149,7 @@ class TestNeverCommitted(LagServiceCase):
         self.assertEqual(4, self.survey(service).messages)
 
 
+@periodic("waits for retention; the unit tests cover the figures")
 class TestExpiry(LagServiceCase):
     """Headroom is compared with the moment at which messages were deleted unread."""
 

@@ -28,6 +28,7 @@ from monasca_common.monitoring.mirror import mirror
 from monasca_common.monitoring.mirror.positions import POSITIONS_TOPIC, read_positions
 from monasca_common.tests.functional.monitoring.mirror_case import SECONDS, MirrorCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 _COUNT = 100
 
@@ -70,6 +71,7 @@ class TestCopies(MirrorCase):
             self.wait_until_copied(16)
         self.assert_the_same()
 
+    @periodic("a variant of a resumed copy")
     def test_it_waits_for_the_transactions_of_others_behind_which_its_position_may_be(self):
         self.put(4)
         with self.mirror():
@@ -102,13 +104,16 @@ class TestRefusals(MirrorCase):
         self.target.create_topic(self.topic, 1)
         self.assert_refused("2 partitions in the source and 1 in the target")
 
+    @periodic("a variant of a refused topic")
     def test_a_topic_that_is_not_there(self):
         self.assert_refused("topic nobody: the source has no such topic", "nobody")
 
+    @periodic("a variant of a refused topic")
     def test_one_cluster_for_both(self):
         self.target = self.source
         self.assert_refused("the same cluster")
 
+    @periodic("a variant of a refused topic")
     def test_a_topic_that_another_mirror_copies_that_has_a_gap_or_that_was_recreated_in_the_source(self):
         """What retention took before it was copied may be skipped, on request."""
         self.put(4)
@@ -153,6 +158,7 @@ class TestCrashes(MirrorCase):
         (mirrored,) = (each for each in balances([*reports, whole], 0, audit.rules) if each.tier == MIRRORED)
         self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
 
+    @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
     def test_positions_that_are_noted_after_the_copies_are_caught(self):
         self.put(_COUNT)
         self.run_and_kill("mirror.after_commit", 1, "notes_positions_after_the_copies")
@@ -171,6 +177,7 @@ class TestCrashes(MirrorCase):
         positions = read_positions(self.target.admin, self.connection(self.target))
         return sum(at.next_offset for (name, _), at in positions.items() if name == self.name) == _COUNT
 
+    @periodic("waits for two processes; test_killed_before_or_after_a_commit is in the gate")
     def test_of_two_with_one_name_the_later_goes_on_and_the_earlier_ends_with_the_reason(self):
         self.put(_COUNT)
         status, errors = self.run_two("freezes_in_its_transaction")
@@ -178,6 +185,7 @@ class TestCrashes(MirrorCase):
         self.assertIn("another process copies as mirror", errors)
         self.assert_the_same()
 
+    @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
     def test_two_that_fence_nobody_are_caught(self):
         self.put(_COUNT)
         self.run_two("fences_nobody")
@@ -261,6 +269,7 @@ class TestVerify(VerifyCase):
         with self.broken(**broken), self.mirror():
             self.wait_until_copied(count)
 
+    @periodic("the unit tests cover the comparison")
     def test_copies_are_the_same_and_what_is_not_copied_yet_is_no_difference(self):
         """Nor is what one cluster has deleted since; what is older than asked for is left out on both sides."""
         self.assertEqual(2, self.verify()[0])  # nothing was copied yet
@@ -308,6 +317,7 @@ class TestVerify(VerifyCase):
     def named(self, *arguments):
         return {(row["kind"], row["message_id"], row["fields"]) for row in self.verify(*arguments)[1]}
 
+    @periodic("the unit tests cover the comparison")
     def test_of_a_compacted_topic_the_last_message_of_each_key_is_compared(self):
         self.source.admin.set_topic_config(self.topic, {"cleanup.policy": "compact"})
         self.put(30)  # three keys in each partition
@@ -323,6 +333,7 @@ class TestVerify(VerifyCase):
         self.assertEqual((1, 1, 1), tuple(rows[0][kind] for kind in ("missing", "extra", "altered")))
 
 
+@periodic("the unit tests cover the comparison")
 class TestCounts(VerifyCase):
     """Audits count both clusters, and the mirror says what it has copied."""
 

@@ -21,6 +21,7 @@ from oslotest import base
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.functional.monitoring.real_services import RealServices
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.test_alert_rules import DEPLOY, absent, alerts, queries
 from monasca_common.tests.unit.test_metrics_table import served, told_metrics
 
@@ -78,6 +79,7 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
             self.assertEqual(set(alerts()), alerts().keys() & set(re.findall(r"\w+", done.stdout + done.stderr)))
 
 
+@periodic("starts every service; TestAlertRules is the smoke test")
 class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
     def test_every_query_is_answered_and_every_service_is_asked_which_serves_what_is_documented(self):
         self.start_services()

@@ -7,6 +7,7 @@ from monasca_common.notification.notice import notice_of
 from monasca_common.tests.functional.notification.test_ledger_postgresql import WAITING_FOR_A_LOCK
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification import calm_contract
 
 
@@ -27,17 +28,21 @@ class SilencesInPostgresqlTest(calm_contract.SilencesContract, Waiting, Postgres
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
 
+@periodic("second dialect; SQLite passes the same contract in the unit tests")
 class RepeatsInPostgresqlTest(calm_contract.RepeatsContract, PostgresqlTestCase):
     pass
 
 
+@periodic("second dialect; SilencesInPostgresqlTest is the smoke test")
 class GroupsInPostgresqlTest(calm_contract.GroupsContract, PostgresqlTestCase):
     pass
 
 
+@periodic("second dialect; SQLite passes the same contract in the unit tests")
 class LimitsInPostgresqlTest(calm_contract.LimitsContract, PostgresqlTestCase):
     pass
 
 
+@periodic("second dialect; SQLite passes the same contract in the unit tests")
 class InhibitionInPostgresqlTest(calm_contract.InhibitionContract, PostgresqlTestCase):
     pass

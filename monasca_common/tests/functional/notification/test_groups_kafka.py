@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from monasca_common.storage.sql import tables
 from monasca_common.tests.functional.notification.test_notification_kafka import NotificationKafkaCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import ids
 
 ALARMS, AT_ONCE, DEATHS = 40, 8, 5
@@ -62,6 +63,7 @@ class GroupCrashTest(NotificationKafkaCase):
         self.crash("notification.after_send=kill")
         self.assert_each_alarm_is_in_one_message()
 
+    @periodic("the test that it would break is in the gate")
     def test_mutant_that_forgets_who_is_in_a_message_tells_of_an_alarm_in_two(self):
         self.publish(range(3))
         self.start("notification.after_send=kill", mutant="forgets_who_is_in_a_message", deaths=1)

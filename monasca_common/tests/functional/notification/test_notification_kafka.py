@@ -27,6 +27,7 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.notification.mail_server import MailServer
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change
 
@@ -202,6 +203,7 @@ class CrashCase(NotificationKafkaCase):
 
 
 class CrashTest(CrashCase):
+    @periodic("the crash tests have the same checks")
     def test_without_a_crash_each_is_taken_once_and_a_stop_is_clean(self):
         process = self.crash("")
         process.terminate()
@@ -217,18 +219,22 @@ class CrashTest(CrashCase):
         self.crash("notification.after_send=kill@5")
         self.assertGreater(self.assert_none_lost_and_doubles_counted(), 0)
 
+    @periodic("a fail point of the processor, which TestCrash of the processor covers")
     def test_before_the_retry_is_published(self):
         self.crash("processor.after_handle=kill@4")
         self.assert_none_lost_and_doubles_counted()
 
+    @periodic("a fail point of the processor, which TestCrash of the processor covers")
     def test_after_the_retry_is_published(self):
         self.crash("processor.after_outputs=kill@2")
         self.assert_none_lost_and_doubles_counted()
 
+    @periodic("a fail point of the processor, which TestCrash of the processor covers")
     def test_before_a_commit(self):
         self.crash("processor.before_commit=kill")
         self.assert_none_lost_and_doubles_counted()
 
+    @periodic("the test that it would break is in the gate")
     def test_mutant_that_commits_before_it_sends_loses(self):
         self.crash("notification.before_send=kill", mutant="commits_before_it_sends", deaths=1, wanted=0)
         # What the first worker committed died with it; what follows is told.
@@ -293,11 +299,13 @@ class OutageTest(OutageCase):
         nothing = lambda: None  # noqa: E731 - the receiver alone is down
         self.through_an_outage(nothing, nothing)
 
+    @periodic("long outage; a receiver that is down is in the gate")
     def test_a_kafka_that_is_down_loses_nothing(self):
         (node,) = self.fixture.cluster.nodes
         self.through_an_outage(node.kill, node.restart)
 
 
+@periodic("long outage; a receiver that is down is in the gate")
 class DatabaseOutageTest(OutageCase):
     def database_settings(self):
         self.server = self.useFixture(PostgresqlFixture(settings={"fsync": "off"})).server

@@ -13,6 +13,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.functional.api import api_host
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, QUICK_SESSION_SECONDS, PersisterCase
+from monasca_common.tests.periodic import periodic
 
 _DAY_MS = 86_400_000
 _BULKS = 8
@@ -114,6 +115,7 @@ class KeyedPosts:
             self.assertLessEqual(self.times_of(table), self.times_ms)
 
 
+@periodic("twin of the PostgreSQL test")
 class KeyedPostsSqliteTest(KeyedPosts, PersisterCase):
     def test_mutant_that_keys_rows_by_their_times_doubles_them(self):
         self.store_everything("keys_rows_by_their_times")

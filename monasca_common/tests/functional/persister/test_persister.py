@@ -19,6 +19,7 @@ from monasca_common.tests.functional.persister.persister_case import (
     SECONDS,
     PersisterCase,
 )
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
 
 _COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "persister"]
@@ -109,6 +110,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(again)
         self.assert_clean()
 
+    @periodic("a variant of a stop; test_a_stop_commits is in the gate")
     def test_a_healthy_start_and_stop_are_a_line_each(self):
         self.publish(range(10))
         persister = self.start()
@@ -123,6 +125,7 @@ class TestRunning(PersisterCase):
             self.assertIn(part, start)
         self.assertIn("rows stored 10; dead letters 0; restarts 0", stop)
 
+    @periodic("starts all workers twice; TestWorkers replaces one in the gate")
     def test_sighup_replaces_the_workers_and_goes_on(self):
         self.publish(range(100))
         persister = self.start()
@@ -136,6 +139,7 @@ class TestRunning(PersisterCase):
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
+    @periodic("a variant of a stop; test_a_stop_commits is in the gate")
     def test_ctrl_c_ends_it_and_nothing_is_left_running(self):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")
@@ -189,6 +193,7 @@ class TestRunning(PersisterCase):
         self.wait_until(is_steady, what="full buffers")
         return seen[-1]
 
+    @periodic("fills a backlog for a minute")
     def test_memory_does_not_grow_with_a_backlog_that_waits_for_the_database(self):
         self.publish(range(10))
         persister = self.start(batch_size=500, metrics="buffer_bytes = 4194304")
@@ -238,6 +243,7 @@ class TestWorkers(PersisterCase):
         self.assertNotEqual(before["metrics-0"], after["metrics-0"])
         self.assert_ends_in_order(persister)
 
+    @periodic("waits for the back-off of restarts")
     def test_a_worker_that_keeps_dying_does_not_spin(self):
         self.publish(range(10))
         persister = self.start(mutants=("dies_at_once",))

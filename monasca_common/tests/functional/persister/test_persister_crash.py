@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from monasca_common.kafka import plugins
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.functional.persister.persister_case import QUICK_SESSION_SECONDS, PersisterCase
+from monasca_common.tests.periodic import periodic
 
 MESSAGES = 200
 BAD = frozenset(range(3, MESSAGES, 40))
@@ -42,6 +43,7 @@ class CrashCase(PersisterCase):
 class Points:
     """Where it hurts."""
 
+    @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
     def test_after_a_poll(self):
         self.assert_exactly_once(self.crash("processor.after_poll=kill@3"))
 
@@ -51,6 +53,7 @@ class Points:
     def test_between_the_commit_of_the_database_and_kafkas(self):
         self.assert_exactly_once(self.crash("storage.after_commit=kill@3"))
 
+    @periodic("a variant of test_between_the_commit_of_the_database_and_kafkas")
     def test_before_a_commit_to_kafka(self):
         self.assert_exactly_once(self.crash("processor.before_commit=kill"))
 
@@ -73,6 +76,7 @@ class Points:
         with self.engine.connect() as connection:
             return dict(connection.execute(sa.text('SELECT partition, "next" FROM kafka_offset')).all())
 
+    @periodic("a variant of test_a_crash_after_dead_letters")
     def test_five_starts_over_two_bad_messages_write_two_dead_letters(self):
         self.assertEqual((2, {(0, 0), (0, 1)}), self.only_dead_letters())
         self.assertEqual(2, self.stored_offsets()[0])
@@ -81,10 +85,12 @@ class Points:
         letters = self.only_dead_letters(fail_points="processor.after_accounting=kill", starts=1)
         self.assertEqual((2, {(0, 0), (0, 1)}), letters)
 
+    @periodic("a variant of test_a_crash_after_dead_letters")
     def test_a_crash_before_that_repeats_them_under_their_ids(self):
         letters = self.only_dead_letters(fail_points="processor.after_dead_letter=kill", starts=1)
         self.assertEqual((4, {(0, 0), (0, 1)}), letters)
 
+    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
     def test_mutant_that_forgets_dead_letters_writes_them_at_every_start(self):
         count, origins = self.only_dead_letters(mutants=("forgets_dead_letters",), starts=2)
         self.assertEqual({(0, 0), (0, 1)}, origins)
@@ -118,6 +124,7 @@ class Points:
         verdict = self.crash("storage.after_commit=kill@3", mutants=("no_fence", "trusts_kafkas_offsets"))
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
+    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
     def test_mutant_that_commits_to_kafka_first_loses(self):
         mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")
         verdict = self.crash("storage.in_transaction=kill@3", mutants=mutants)
@@ -131,20 +138,24 @@ class Points:
         self.assert_ends_in_order(persister)
         return self.verdict()
 
+    @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
     def test_an_error_within_the_transaction_loses_nothing(self):
         verdict = self.errors()
         self.assertTrue(verdict.clean, str(verdict))
         self.assertEqual(MESSAGES, verdict.stored)
 
+    @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
     def test_mutant_that_drops_a_batch_on_an_error_loses_it(self):
         verdict = self.errors("no_fence", "drops_a_batch_on_an_error")
         self.assertNotEqual(frozenset(), verdict.lost, str(verdict))
 
+    @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
     def test_a_dropped_batch_is_missed_by_the_fence_and_read_again(self):
         verdict = self.errors("drops_a_batch_on_an_error")
         self.assertTrue(verdict.clean, str(verdict))
 
 
+@periodic("twin of the PostgreSQL test; SqliteCrashTest of the storage is in the gate")
 class TestCrashSqlite(Points, CrashCase):
     database = "sqlite"
 

@@ -4,6 +4,7 @@
 import time
 
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
+from monasca_common.tests.periodic import periodic
 
 _WAITING = "waiting for the database"
 _AWAY_SECONDS = 3
@@ -53,9 +54,11 @@ class TestPostgresqlAway(PersisterCase):
     def test_killed_and_started_again(self):
         self.through_an_outage(self.server.kill, self.server.restart)
 
+    @periodic("long outage; test_killed_and_started_again is the smoke test")
     def test_frozen(self):
         self.through_an_outage(self.server.freeze, self.server.thaw)
 
+    @periodic("long outage; test_killed_and_started_again is the smoke test")
     def test_tables_locked_by_somebody_else(self):
         locker = self.engine.connect()
         self.addCleanup(locker.close)
@@ -63,6 +66,7 @@ class TestPostgresqlAway(PersisterCase):
             lambda: locker.exec_driver_sql("LOCK TABLE measurements IN ACCESS EXCLUSIVE MODE"), locker.rollback
         )
 
+    @periodic("long outage; test_killed_and_started_again is the smoke test")
     def test_a_stop_while_the_database_is_away_is_in_time_and_in_order(self):
         self.server.freeze()
         self.publish(range(100, 200))
@@ -74,6 +78,7 @@ class TestPostgresqlAway(PersisterCase):
         self.assert_ends_in_order(again)
         self.assert_clean()
 
+    @periodic("long outage; test_killed_and_started_again is the smoke test")
     def test_started_while_the_database_is_away_it_waits_for_it(self):
         self.assert_ends_in_order(self.persister)
         self.server.kill()
@@ -86,6 +91,7 @@ class TestPostgresqlAway(PersisterCase):
         self.assert_clean()
 
 
+@periodic("twin of the PostgreSQL test")
 class TestSqliteAway(PersisterCase):
     def test_locked_by_somebody_else(self):
         self.drop_key()
@@ -102,6 +108,7 @@ class TestSqliteAway(PersisterCase):
         self.assert_clean()
 
 
+@periodic("long outage; test_killed_and_started_again is the smoke test")
 class TestKafkaAway(PersisterCase):
     def test_brokers_that_do_not_answer_are_told_and_come_back(self):
         persister = self.start()

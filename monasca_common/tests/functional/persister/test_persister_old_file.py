@@ -9,6 +9,7 @@ import sys
 
 from monasca_common.tests.functional.persister.persister_case import SECONDS, PersisterCase
 from monasca_common.tests.functional.storage.influxdb_case import server
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit import test_published_files
 
 _SAMPLE = test_published_files.SAMPLES / "persister-9.0.0.conf"
@@ -16,6 +17,7 @@ _PASSWORD = "hush"
 _names = itertools.count()
 
 
+@periodic("walk-through of an upgrade; the unit tests read the old files")
 class TestOldFile(PersisterCase):
     database = "influxdb"
 

@@ -12,6 +12,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.checker import Told
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, QUICK_SESSION_SECONDS, PersisterCase
+from monasca_common.tests.periodic import periodic
 
 MESSAGES = 1000
 _TRANSACTION = 40
@@ -77,10 +78,12 @@ class TestZombies(ZombieCase):
         self.assertTrue(verdict.clean, str(verdict))
         self.assertGreater(skipped, 0, "they never met")
 
+    @periodic("the test that it would break is in the gate")
     def test_mutant_without_the_fence_doubles(self):
         verdict, _ = self.three_owners("no_fence")
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
+    @periodic("waits for a session to expire")
     def test_a_member_that_was_frozen_past_its_session_is_fenced_off(self):
         persister = self.start(fail_points="persister.before_write=sleep:0.2", metrics="num_processors = 2")
         members = ("metrics-0", "metrics-1")

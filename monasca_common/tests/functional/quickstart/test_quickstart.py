@@ -19,6 +19,7 @@ from oslotest import base
 
 from monasca_common.quickstart import aggregates
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 _DASHBOARD = re.compile(r"the dashboard shows what happens: (http://\S+/)")
 _LATE_SECONDS = 1.0  # undisturbed it is a tenth of that
@@ -74,6 +75,7 @@ class QuickstartTest(base.BaseTestCase):
             self.assertLess(time.monotonic(), deadline, left)
             time.sleep(0.1)
 
+    @periodic("a walk-through; test_without_java is the smoke test")
     def test_on_a_real_kafka_nothing_is_lost_or_doubled_by_a_kill_and_lost_answers(self):
         outcome, _ = self.run_once(meanwhile=self.assert_the_dashboard_shows_the_faults)
         self.assertEqual("kafka", outcome["broker"])
@@ -132,6 +134,7 @@ class QuickstartTest(base.BaseTestCase):
         self.assertIsNone(outcome["alarm"])
         self.assert_nothing_lost_or_doubled(outcome)
 
+    @periodic("a walk-through; test_without_java is the smoke test")
     def test_ctrl_c_stops_everything(self):
         process = self.start("--seconds", "60")
         deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -145,6 +148,7 @@ class QuickstartTest(base.BaseTestCase):
         self.assertIn("stopping the dashboard, the service of lag, the audit, the API, the persister and ", out)
         self.assert_nothing_runs()
 
+    @periodic("a walk-through; test_without_java is the smoke test")
     def test_it_stays_up_after_the_table_and_answers(self):
         process = self.start("--seconds", "5", JAVA_HOME=str(self.data))  # without Kafka and Spark it is soon there
         url, shown = None, ""

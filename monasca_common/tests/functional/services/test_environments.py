@@ -7,6 +7,7 @@ from importlib import metadata
 from oslotest import base
 
 from monasca_common.tests.functional.services import environments
+from monasca_common.tests.periodic import periodic
 
 _WHAT_IS_INSTALLED = """
 from importlib import metadata
@@ -15,6 +16,7 @@ print(metadata.version("monasca-common"), monasca_common.__file__)
 """
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class EnvironmentTest(base.BaseTestCase):
     def assert_pip_agrees(self, service):
         self.assertEqual("", environments.environment(service).pip_check())

@@ -11,6 +11,7 @@ import subprocess
 from oslotest import base
 
 from monasca_common.tests.functional.services import environments
+from monasca_common.tests.periodic import periodic
 
 _SECONDS = 120
 
@@ -69,6 +70,7 @@ _MISSING = {
 }
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class ImportsTest(base.BaseTestCase):
     def problems(self, environment, names):
         done = subprocess.run(

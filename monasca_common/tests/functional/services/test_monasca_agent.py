@@ -22,6 +22,7 @@ from monasca_common.tests.functional.services.api_service import PUBLISHED_PIPEL
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
+from monasca_common.tests.periodic import periodic
 
 _AGGREGATOR = """
 import json, sys
@@ -37,6 +38,7 @@ print(json.dumps([refused, [each["measurement"]["name"] for each in gathered.flu
 """
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestForwarder(PublishedApiCase, ApiProcessCase):
     """``self.bulk(letter)`` are as many measurements as it sends at once."""
 
@@ -158,6 +160,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
         self.wait_for(twice, times=2)
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestAggregator(base.BaseTestCase):
     def test_it_refuses_what_breaks_a_rule_as_before(self):
         good, hostname = "cpu.idle_perc", {"hostname": "a-host"}
@@ -189,6 +192,7 @@ class TestAggregator(base.BaseTestCase):
         self.assertEqual([good], gathered)
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestKafkaCheck(ProducerCase):
     def test_the_check_of_consumers_finds_the_lag_of_a_group(self):
         topic, group = self.fixture.topic(2), uuid.uuid4().hex

@@ -22,6 +22,7 @@ from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.services.api_service import IDENTITY, PROJECT, PublishedApiCase
 from monasca_common.tests.functional.storage import influxdb_case
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 _PROMISED_AFTER_SECONDS = 1.9  # a publish waits 2 s; then the API answers 204 for what is still on its way
 
@@ -55,6 +56,7 @@ def _metric(name, **changes):
     }
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestPosting(PublishedApiCase):
     def setUp(self):
         super().setUp()
@@ -131,6 +133,7 @@ class TestPosting(PublishedApiCase):
         self.assertEqual([], self.logged(name))
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestHealthCheck(PublishedApiCase):
     def setUp(self):
         super().setUp()
@@ -155,6 +158,7 @@ class TestHealthCheck(PublishedApiCase):
         self.assertEqual((503, "Kafka: Topic b'no-such-topic' not found"), (status, told["kafka"]))
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestBrokerGone(PublishedApiCase):
     """While Kafka is gone it answers 204 for as much as its queue takes, and delivers that when Kafka is back."""
 
@@ -182,6 +186,7 @@ class TestBrokerGone(PublishedApiCase):
         self.wait_until(lambda: set(answered) <= {envelope["metric"]["name"] for envelope in self.logged(name)})
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestKilled(PublishedApiCase):
     def test_what_two_processes_answered_is_in_the_log_after_one_is_killed(self):
         name = f"t{uuid.uuid4().hex[:8]}"
@@ -223,6 +228,7 @@ class TestKilled(PublishedApiCase):
         self.assertEqual((set(), {1}), (lost, set(counted.values())))
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class TestReadingFromInfluxdb(PublishedApiCase):
     # Another cluster than that of the tests above, which post thousands of names.
     cluster_settings = {}  # noqa: RUF012

@@ -13,6 +13,7 @@ from sqlalchemy.engine import make_url
 from monasca_common.devbroker.fixtures import SharedPostgresql
 from monasca_common.tests.functional.services.service_case import ServiceCase
 from monasca_common.tests.functional.services.webhook_receiver import WebhookReceiver
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
 
 _CONFIGURATION = """\
@@ -57,6 +58,7 @@ _STATEMENTS = (
 )
 
 
+@periodic("a published service; MonascaPersisterTest is the smoke test")
 class MonascaNotificationTest(ServiceCase):
     service = "monasca-notification"
 

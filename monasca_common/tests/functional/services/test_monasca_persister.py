@@ -14,6 +14,7 @@ from monasca_common.tests.functional.services.environments import environment_of
 from monasca_common.tests.functional.services.influxdb_relay import InfluxRelay
 from monasca_common.tests.functional.services.service_case import ServiceCase
 from monasca_common.tests.functional.storage import influxdb_case
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
 
 _MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
@@ -127,6 +128,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         self.assertEqual({1}, set(relay.lines().values()))
         self.assertEqual(2070, len(relay.lines()))
 
+    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
     def test_killed_between_write_and_commit_it_writes_that_batch_again_and_loses_nothing(self):
         relay = self.relay()
         persister = self.start_persister(relay)
@@ -141,6 +143,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         doubles = {line for line, times in relay.lines().items() if times > 1}
         self.assertEqual(set(uncommitted), doubles)
 
+    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
     def test_a_database_that_fails_ends_it_and_costs_nothing(self):
         relay = self.relay()
         relay.refuse()
@@ -153,6 +156,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         self.wait_for(range(120))
         self.assertEqual({1}, set(relay.lines().values()))
 
+    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
     def test_of_three_members_one_is_killed_and_one_is_added(self):
         self.topic = self.fixture.topic(6)
         relays = [self.relay() for _ in range(4)]
@@ -168,6 +172,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         doubles = {line for line, times in sum((each.lines() for each in relays), Counter()).items() if times > 1}
         self.assertEqual(uncommitted, doubles)
 
+    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
     def test_a_broker_that_is_away_at_its_start_is_waited_for(self):
         relay = self.relay()
         self.publish_metrics(range(60))
@@ -180,6 +185,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         node.restart()
         self.wait_for(range(60))
 
+    @periodic("test_what_is_published_is_stored_once is the smoke test of published services")
     def test_a_topic_that_is_missing_keeps_no_other_back(self):
         relay = self.relay()
         self.publish_metrics(range(60))
@@ -190,6 +196,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         self.wait_for(range(20), "alarm_state_history")
 
 
+@periodic("test_what_is_published_is_stored_once is the smoke test of published services")
 class GoingOverAndBackTest(PersisterServiceCase):
     def test_it_goes_over_from_the_old_library_and_back_again(self):
         relay, old = self.relay(), environment_of_old(self.service)

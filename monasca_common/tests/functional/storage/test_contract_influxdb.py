@@ -24,6 +24,7 @@ from monasca_common.storage.testing.scenario import (
     row,
 )
 from monasca_common.tests.functional.storage.influxdb_case import InfluxdbTestCase, server
+from monasca_common.tests.periodic import periodic
 
 # Beside the separators: what is white space to somebody, quotes, comments, and what needs more than a byte.
 _TEXT = st.text(alphabet="a\\, =\"'#_\t\r\x0b\x1f\x85\u2028é😀", min_size=1, max_size=6)
@@ -33,26 +34,32 @@ class InfluxdbWriteTest(testing.WriteContract, InfluxdbTestCase):
     pass
 
 
+@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbFenceTest(testing.FenceContract, InfluxdbTestCase):
     pass
 
 
+@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbAccountingTest(testing.AccountingContract, InfluxdbTestCase):
     pass
 
 
+@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbKeyTest(testing.KeyContract, InfluxdbTestCase):
     pass
 
 
+@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbRefusalTest(testing.RefusalContract, InfluxdbTestCase):
     pass
 
 
+@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbResetTest(testing.ResetContract, InfluxdbTestCase):
     pass
 
 
+@periodic("second database; InfluxdbWriteTest is its smoke test")
 class InfluxdbTest(Scenario, InfluxdbTestCase):
     def test_what_is_written_last_stays_as_a_whole(self):
         writer = self.database.writer()

@@ -16,6 +16,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.functional.kafka.consumer_case import PROTOCOLS
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, PersisterCase
+from monasca_common.tests.periodic import periodic
 
 
 class OffsetsCase(PersisterCase):
@@ -63,6 +64,7 @@ class OffsetsCase(PersisterCase):
 
 
 class TestWithSqlite(OffsetsCase):
+    @periodic("walk-through of a reset; the unit tests cover its rules")
     def test_a_topic_made_again_is_stored_on_after_a_reset(self):
         self.publish(range(100))
         persister = self.start()
@@ -83,6 +85,7 @@ class TestWithSqlite(OffsetsCase):
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
+    @periodic("walk-through of a reset; the unit tests cover its rules")
     def test_a_position_that_retention_has_passed_is_reset_and_what_was_lost_is_counted(self):
         self.publish(range(100))
         persister = self.start()
@@ -118,6 +121,7 @@ class TestWithSqlite(OffsetsCase):
         self.assert_clean()
 
 
+@periodic("second dialect of TestWithSqlite")
 class TestWithPostgresql(OffsetsCase):
     database = "postgresql"
 

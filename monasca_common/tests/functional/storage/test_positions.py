@@ -9,6 +9,7 @@ from fixtures import MonkeyPatch
 from monasca_common.storage.positions import POSTGRESQL
 from monasca_common.storage.sql import schema
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.storage.test_positions import GROUP, ManyPartitions
 
 MOST_STATEMENTS = 20  # a statement for each took 19 s and 54 s
@@ -39,6 +40,7 @@ class PsycopgPositionsTest(ManyPartitions, PostgresqlTestCase):
             self.assertTrue(0 < len(executed) < MOST_STATEMENTS, len(executed))
 
 
+@periodic("second driver; PsycopgPositionsTest is in the gate")
 class SqlAlchemyPositionsTest(ManyPartitions, PostgresqlTestCase):
     dialect = POSTGRESQL
 

@@ -25,6 +25,7 @@ from monasca_common.tests.functional.storage.postgresql_case import (
     write_until_stored,
 )
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 SIZE = 200
 BATCHES = 100
@@ -53,6 +54,7 @@ class KilledServerTest(OwnServerTestCase):
         self.assertEqual([], self.database.rows(Kind.METRICS))
         self.assertEqual(Written(stored=SIZE), writer.write(its_claim, rows))
 
+    @periodic("repeats the kill under load")
     def test_kills_under_load_lose_and_double_nothing(self):
         enough, given_up = threading.Event(), threading.Event()
         begun, outcome = [], []
@@ -86,6 +88,7 @@ class KilledServerTest(OwnServerTestCase):
         self.assertEqual(list(map(float, range(len(begun) * SIZE))), sorted(values))
 
 
+@periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
 class FrozenServerTest(OwnServerTestCase):
     write_timeout_seconds = TIMEOUT_SECONDS
 
@@ -139,6 +142,7 @@ class CutCommitTest(PostgresqlTestCase):
         self.assertNotIn(None, {each.series.name for each in self.database.rows(Kind.METRICS)})
 
 
+@periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
 class BusyServerTest(OwnServerTestCase):
     write_timeout_seconds = TIMEOUT_SECONDS
     settings = MappingProxyType({"superuser_reserved_connections": "0", "max_connections": "12", "autovacuum": "off"})
@@ -210,6 +214,7 @@ class StatusTest(PostgresqlTestCase):
         self.assertTrue(self.database.storage().status().usable)
 
 
+@periodic("long outage; CutCommitTest and KilledServerTest are in the gate")
 class FullDiskTest(OwnServerTestCase):
     """Partitions lie in a tablespace of a few megabytes; the server's log of writes lies elsewhere."""
 
@@ -254,6 +259,7 @@ class AbsentServerTest(OwnServerTestCase):
         database.writer()
 
 
+@periodic("the test database's own tests")
 class NothingLeftTest(PostgresqlTestCase):
     def test_a_server_ends_with_the_process_that_started_it(self):
         self.assert_ends_with_its_owner("")

@@ -10,6 +10,7 @@ from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import claim, measurement, message_id, row
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.periodic import periodic
 
 DAY_MS = 86_400_000
 WRITERS = 6
@@ -49,18 +50,21 @@ class PartitionsTest(PartitionsCase):
             of_table, of_partition = (session.execute(count, [each]).fetchone() for each in (table, name))
             self.assertEqual(of_table, of_partition)
 
+    @periodic("a variant of a created partition")
     def test_a_day_that_a_row_needs_is_made_for_it(self):
         days = (-40, -30, -3)
         values = [measurement(-day, time_ms=NOW_MS + day * DAY_MS) for day in days]
         self.assertEqual(Written(stored=3), self.write(self.database.writer(), values))
         self.assertLess({_name(day) for day in days}, set(self.partitions()))
 
+    @periodic("a variant of a created partition")
     def test_a_day_that_somebody_dropped_is_made_again(self):
         writer = self.database.writer()
         self.write(writer, [measurement(0)])
         self.session().execute(f"DROP TABLE {_name(0)}")
         self.assertEqual(Written(stored=1), self.write(writer, [measurement(1)], 1))
 
+    @periodic("several writers at once; RaceTest is in the gate")
     def test_writers_that_need_the_same_days_at_once_all_store_their_rows(self):
         barrier = threading.Barrier(WRITERS)
         outcomes = []
@@ -78,6 +82,7 @@ class PartitionsTest(PartitionsCase):
         self.assertEqual([Written(stored=DAYS)] * WRITERS, outcomes)
         self.assertEqual(sorted(_name(day) for day in range(1 - DAYS, 3)), self.partitions())
 
+    @periodic("a variant of a created partition")
     def test_making_a_partition_waits_for_no_transaction_that_writes(self):
         writer, other = self.database.writer(), self.session()
         self.write(writer, [measurement(0)])
@@ -86,6 +91,7 @@ class PartitionsTest(PartitionsCase):
             far = measurement(1, time_ms=NOW_MS - 20 * DAY_MS)
             self.assertEqual(Written(stored=1), self.write(writer, [far], 1))
 
+    @periodic("a variant of a created partition")
     def test_partitions_that_cannot_be_made_ahead_hold_up_no_row_that_has_one(self):
         database = self.empty_database(write_timeout_seconds=3.0)
         database.prepare()
@@ -125,6 +131,7 @@ class PruningTest(Waiting, PartitionsCase):
         )
         self.assertEqual([], self.database.rows(Kind.METRICS))
 
+    @periodic("waits for a long read")
     def test_a_long_read_delays_pruning_and_no_writer(self):
         writer, reader = self.database.writer(), self.session()
         self.write(writer, [measurement(0)])

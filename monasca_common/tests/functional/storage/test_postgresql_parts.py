@@ -8,6 +8,7 @@ from monasca_common.storage.postgresql import partitions
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import claim, measurement
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 
 _DAY_MS = 86_400_000
 _SLOW = """
@@ -49,6 +50,7 @@ class PartsTest(PostgresqlTestCase):
         self.assertEqual(60, stored[-1].claim.end)
         self.assertEqual([float(n) for n in range(60)], sorted(row.value for row in self.database.rows(Kind.METRICS)))
 
+    @periodic("the cost of very large batches")
     def test_a_batch_of_very_many_new_days_is_stored_and_few_are_made_in_one_transaction(self):
         writer = self.prepared(default_retention_days=1000)
         self.session().execute(_NOTED)

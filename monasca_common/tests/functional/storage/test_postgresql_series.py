@@ -15,6 +15,7 @@ from monasca_common.storage.postgresql import series
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import Scenario, measurement
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 
 _PATIENCE_SECONDS = 120
 _WAITS_FOR_PRUNING = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
@@ -99,6 +100,7 @@ class SeriesPruningTest(SeriesCase):
         self.assertEqual([Pruned("series", 1, "rows")], self.prune())
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
+    @periodic("waits for time-outs")
     def test_a_write_that_goes_on_holds_pruning_up_for_its_time_out_and_no_longer(self):
         database = self.empty_database(write_timeout_seconds=3.0)
         database.prepare()
@@ -150,6 +152,7 @@ class SeriesRaceTest(SeriesCase):
         self.write_within_a_pruning()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
+    @periodic("the test that it would break is in the gate")
     def test_a_writer_without_the_generation_is_caught(self):
         def hold(connection):
             connection.execute(series.HOLD)
@@ -160,6 +163,7 @@ class SeriesRaceTest(SeriesCase):
             self.store(1)
         self.assertEqual(1, self.orphans())
 
+    @periodic("the test that it would break is in the gate")
     def test_a_writer_that_reads_the_generation_while_it_waits_is_caught(self):
         def hold(connection):
             together = series.SELECT_GENERATION + b", (" + series.HOLD + b") AS held"
@@ -169,6 +173,7 @@ class SeriesRaceTest(SeriesCase):
             self.write_within_a_pruning()
         self.assertEqual(1, self.orphans())
 
+    @periodic("the test that it would break is in the gate")
     def test_a_writer_without_the_lock_is_caught(self):
         def hold(connection):
             generation = connection.execute(series.SELECT_GENERATION).fetchone()[0]

@@ -18,6 +18,7 @@ from monasca_common.storage.sql.queries import Queries
 from monasca_common.storage.sql.reader import open_sql_reader
 from monasca_common.storage.testing.reading import ReadContract
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 
 _DAY_MS = 86_400_000
 _TIMEOUT_SECONDS = 2.0
@@ -44,6 +45,7 @@ _FILL = (
 )
 
 
+@periodic("second dialect; SQLite passes the same contract in the unit tests")
 class PostgresqlReadsTest(ReadContract, PostgresqlTestCase):
     pass
 
@@ -62,6 +64,7 @@ def _explain(element, compiler, **options):
     )
 
 
+@periodic("reads the plans of all queries; BoundsTest is the smoke test of reads")
 class PlanTest(base.BaseTestCase):
     """One test, for filling the tables takes ten seconds; every read is in it."""
 

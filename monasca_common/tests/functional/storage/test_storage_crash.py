@@ -14,6 +14,7 @@ import fixtures
 
 from monasca_common.storage.base import Kind
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
+from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 _LENGTH = 120
@@ -86,10 +87,12 @@ class StorageCrash:
         self.crash_and_finish("storage.after_commit", "compares_no_offsets")
         self.assertEqual(2, max(self.copies().values()))
 
+    @periodic("the test that it would break is in the gate")
     def test_a_writer_that_stores_offsets_apart_is_caught(self):
         self.crash_and_finish("storage.in_transaction", "stores_the_offset_in_a_transaction_of_its_own")
         self.assertEqual(2, max(self.copies().values()))
 
+    @periodic("the test that it would break is in the gate")
     def test_a_writer_that_takes_every_row_by_id_for_new_is_caught(self):
         self.write(mutant="stores_by_id_as_if_every_row_were_new")
         self.assertEqual(dict.fromkeys(range(_LENGTH), 2), self.copies_of_events())
@@ -100,6 +103,7 @@ class SqliteCrashTest(StorageCrash, SqliteTestCase): ...
 
 class PostgresqlCrashTest(StorageCrash, PostgresqlTestCase):
     # SQLite's writer would not lose any: it inserts a row under the time that is noted, whoever noted it.
+    @periodic("the test that it would break is in the gate")
     def test_a_writer_that_notes_ids_apart_from_their_rows_is_caught(self):
         self.crash_and_finish("storage.in_transaction", "notes_ids_in_a_transaction_of_its_own")
         self.assertEqual(0, min(self.copies_of_events().values()))
