@@ -73,7 +73,7 @@ class MonascaCommand(Command):
         self.app.stdout.flush()
 
 
-class _Terminated(KeyboardInterrupt):
+class Terminated(KeyboardInterrupt):
     """SIGTERM came: what Ctrl-C ends in order, it ends in the same way."""
 
 
@@ -84,9 +84,9 @@ class OperatorCommand(MonascaCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """143 after SIGTERM; Ctrl-C is 130 of the program."""
         try:
-            with _interrupted_by_sigterm(), _no_signal_lost(), _interrupts_as_they_are():
+            with interrupted_by_sigterm(), _no_signal_lost(), interrupts_as_they_are():
                 return super().run(parsed_args)
-        except _Terminated:
+        except Terminated:
             return TERMINATED
 
 
@@ -149,20 +149,21 @@ class ClusterCommand(OperatorCommand):
 
 
 @contextlib.contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
+def interrupted_by_sigterm() -> Iterator[None]:
     """Nothing where signals cannot be handled: outside the main thread of a program that calls a command."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_signal(_signum: int, _frame: FrameType | None) -> None:
-        raise _Terminated
+        raise Terminated
 
     before = signal.signal(signal.SIGTERM, on_signal)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if signal.getsignal(signal.SIGTERM) is on_signal:  # a service that runs handles its signals itself
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextlib.contextmanager
@@ -175,7 +176,7 @@ def _no_signal_lost() -> Iterator[None]:
         if not isinstance(discarded.exc_value, KeyboardInterrupt):
             before(discarded)
             return
-        signum = signal.SIGTERM if isinstance(discarded.exc_value, _Terminated) else signal.SIGINT
+        signum = signal.SIGTERM if isinstance(discarded.exc_value, Terminated) else signal.SIGINT
         # To the main thread, which it is to wake up.
         again.append(threading.Timer(_AGAIN_SECONDS, signal.pthread_kill, (main, signum)))
         again[-1].start()
@@ -191,7 +192,7 @@ def _no_signal_lost() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _interrupts_as_they_are() -> Iterator[None]:
+def interrupts_as_they_are() -> Iterator[None]:
     """Some calls of the client return a result although a signal came meanwhile, which is a `SystemError` to Python."""
     try:
         yield
@@ -204,7 +205,7 @@ def _interrupts_as_they_are() -> Iterator[None]:
 @contextlib.contextmanager
 def until_interrupted() -> Iterator[None]:
     """Around what would go on for good, and is in order when it is ended by Ctrl-C or SIGTERM."""
-    with contextlib.suppress(KeyboardInterrupt), _interrupts_as_they_are():
+    with contextlib.suppress(KeyboardInterrupt), interrupts_as_they_are():
         yield
 
 

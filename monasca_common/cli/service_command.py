@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable
 from typing import ClassVar
 
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand
+from monasca_common.cli.command import MonascaCommand, Terminated, interrupted_by_sigterm, interrupts_as_they_are
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
@@ -29,6 +30,18 @@ class ServiceCommand(MonascaCommand):
         parser = super().get_parser(prog_name)
         configuration.add_arguments(parser)
         return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """SIGTERM ends the start of a service with 0, as it ends one that runs."""
+        try:
+            with interrupted_by_sigterm(), interrupts_as_they_are():
+                return super().run(parsed_args)
+        except Terminated:
+            return 0
+        finally:
+            # cotyledon leaves the alarm of its time to stop on. Without a handler, which the interpreter takes away as
+            # it ends, the alarm would kill the process.
+            signal.alarm(0)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Serves until SIGTERM, which ends the process with 0. A start that is refused: 1, and a line that says why."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import fnmatch
 import logging
 import multiprocessing
+import signal
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ def _asked(service: str, conf: cfg.ConfigOpts, seconds: float) -> StartFindings:
 
 
 def _ask(service: str, conf: cfg.ConfigOpts, answer: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the handler of the parent
     try:
         answer.send(StartFindings(tuple(start_errors(service, conf))))
     except MessagingError as error:

@@ -29,6 +29,14 @@ bootstrap_servers = {servers}
 [mirror_target]
 bootstrap_servers = {servers},127.0.0.1:1
 """
+_SERVICE = """\
+[kafka]
+driver = memory
+bootstrap_servers = memory:1
+[database]
+connection = sqlite:////nowhere/monasca.sqlite
+"""
+_CHECKED = "monasca_common.cli.service_command.check_at_start"
 _FAR_SECONDS = 30.0
 _ASKED = "monasca_common.kafka.transport.admin.Admin.partition_counts"
 
@@ -113,3 +121,23 @@ class InterruptedTest(CommandCase):
                 self.assertEqual(143, self.run_command(*line.split(), text=text)[0], line)
         with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGINT)):
             self.assertEqual(130, self.run_command("dlq", "list", text=text)[0])
+
+
+class ServiceStartTest(CommandCase):
+    """A service that gets a signal before it runs."""
+
+    def test_sigterm_during_the_start_ends_with_0_and_starts_nothing(self):
+        lost = []
+        signal.signal(signal.SIGTERM, lambda *_: lost.append("SIGTERM"))  # the default would end this process
+        with fixtures.MonkeyPatch(_CHECKED, lambda *_: signal.raise_signal(signal.SIGTERM)):
+            for line in ("persister", "notification", "lag serve"):
+                self.assertEqual((0, ""), self.run_command(*line.split(), text=_SERVICE)[:2], line)
+        self.assertEqual([], lost)
+
+    def test_an_alarm_that_a_service_leaves_does_not_end_the_process(self):
+        with (
+            fixtures.MonkeyPatch(_CHECKED, lambda *_: None),
+            fixtures.MonkeyPatch("monasca_common.persister.service.run", lambda _: signal.alarm(3600)),
+        ):
+            self.assertEqual(0, self.run_command("persister", text=_SERVICE)[0])
+        self.assertEqual(0, signal.alarm(0))
