@@ -64,7 +64,7 @@ class Committer:
         """Commit and wait up to ``timeout`` seconds for the answers; one result for each partition."""
         try:
             call = self._thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
-            if call.wait(timeout):
+            if self._thread.wait(call, timeout):
                 return call.result()
         except MessagingError as error:  # the client is poisoned, or was closed meanwhile
             return {tp: CommitResult(at.next_offset, error) for tp, at in progress.items()}

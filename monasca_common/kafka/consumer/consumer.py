@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -368,12 +369,21 @@ class KafkaConsumer(RefusesOldArguments):
         self._rebalancer.apply_pauses(list(positions))
         return positions
 
+    def limit_calls(self, until: float | None) -> None:
+        """Let no call of this consumer wait beyond ``until`` (of the clock's monotonic time), those under way included:
+        they raise `RetriableError`, and a commit is `CommitUnknown`. ``None``: no limit.
+
+        For any thread and for signal handlers. `close` has its own time and ends the limit.
+        """
+        self._transport.limit(math.inf if until is None else until)
+
     def close(self, timeout: float | None = None) -> None:
         """Release everything as in a revoke, and leave the group: within ``timeout`` (default
         ``stop_timeout_seconds``) and one second at most. A second call, or one in a child process, does nothing."""
         if self._closed or self._guard.forked:
             return
         self._not_in_callback("close")
+        self.limit_calls(None)
         budget = self.settings.stop_timeout_seconds if timeout is None else timeout
         deadline = self._clock.monotonic() + budget
         self._watch.stop()

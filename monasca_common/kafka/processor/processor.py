@@ -230,6 +230,8 @@ class Processor:
         thread that runs the loop, it does not wait: the report is of that moment.
         """
         self._shutdown.request(deadline)
+        if not self._shutdown.over:
+            self._consumer.limit_calls(self._shutdown.until)
         self._lanes.halt()
         if threading.current_thread() not in self._workers:
             self._shutdown.wait()
@@ -408,6 +410,7 @@ class Processor:
             self._commit(max(0.0, until - self._clock.monotonic()))
             return self._report()
         finally:
+            self._consumer.limit_calls(None)
             self._let_go(sorted(partitions))
             self._lanes.shut()
             self._listener.release()

@@ -51,6 +51,11 @@ class Shutdown:
         self.failure: BaseException | None = None
         self.report: StopReport | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether no run is under way."""
+        return self._over.is_set()
+
     def begin(self) -> None:
         """The calling thread runs the loop from here on."""
         if self._runner is not None:

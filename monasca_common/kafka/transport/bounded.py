@@ -146,10 +146,17 @@ class BoundedConsumer(ConsumerTransport):
             remedy="Close the consumer and open another: it reads on from what is committed",
         )
         self.thread.on_poison = self._give_up
+        # Of another client, which keeps its times: these calls hold up no commit, and none of the others them.
+        self._topic_calls = ClientThread("kafka-consumer-topics", client.clock, remedy="Start the process again")
 
     @property
     def poisoned(self) -> bool:
         return self.thread.failure is not None
+
+    def limit(self, until: float) -> None:
+        """See `ClientThread.limit`."""
+        self.thread.limit(until)
+        self._topic_calls.limit(until)
 
     @property
     def on_error(self) -> Callable[[TransportError], None] | None:
@@ -217,7 +224,7 @@ class BoundedConsumer(ConsumerTransport):
         return self.thread.call("partition_count", lambda left: self._living().partition_count(topic, left), timeout)
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        return self._living().topic_ids(topics, timeout)  # of another client, which waits for itself
+        return self._topic_calls.call("topic_ids", lambda left: self._living().topic_ids(topics, left), timeout)
 
     def group_metadata(self) -> Any:
         return self._living().group_metadata()
@@ -226,6 +233,7 @@ class BoundedConsumer(ConsumerTransport):
         """Called by `ClientThread.finish`, as the last call."""
         self._living().close()
         self._client = None
+        self._topic_calls.finish(lambda: None, 0.0)
 
     def _living(self) -> ConsumerTransport:
         client = self._client

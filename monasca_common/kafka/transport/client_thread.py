@@ -44,6 +44,7 @@ class ClientCall(Generic[T]):
         self.what = what
         self.timeout = timeout
         self.begun_at: float | None = None
+        self.over = False
         self.last = False
         self._run: Callable[[], T] | None = run
         self._clock = clock
@@ -63,6 +64,7 @@ class ClientCall(Generic[T]):
             self._error = error
         finally:
             self._run = None  # it refers to the client
+            self.over = True
             self._finished.set()
 
     def wait(self, timeout: float) -> bool:
@@ -74,10 +76,14 @@ class ClientCall(Generic[T]):
         return self._wait(SystemClock(), _LAST_LOOK_SECONDS)
 
     def _wait(self, clock: Clock, timeout: float) -> bool:
-        if not self._finished.wait(clock, timeout):
-            return False
-        self._finished.set()  # it stays over
-        return True
+        self._finished.wait(clock, timeout)
+        if self.over:
+            self._finished.set()  # it stays over
+        return self.over
+
+    def wake(self) -> None:
+        """End the `wait` of its caller, whether it is over or not."""
+        self._finished.set()
 
     def overdue(self, now: float) -> bool:
         return self.begun_at is not None and now > self.begun_at + self.timeout + GRACE_SECONDS
@@ -131,6 +137,8 @@ class ClientThread:
         self._current: ClientCall[Any] | None = None
         self._suspect: ClientCall[Any] | None = None
         self._watched: dict[int, _Watched] = {}  # by thread
+        self._waiting: set[ClientCall[Any]] = set()
+        self._until = math.inf  # see `limit`
         self._lock = threading.Lock()  # held for a few instructions, never during a call
         self._thread: threading.Thread | None = None
         self._ended = False
@@ -140,12 +148,13 @@ class ClientThread:
         """What ``run`` returns, which is given the seconds that are left for it. It should not refer to the client
         itself: the frames of an error would keep that alive.
 
-        Raises what it raises, `RetriableError` if the calls before it took all the time, and `FatalError` if it has
-        not come back `GRACE_SECONDS` after its time-out, or the client was poisoned before. On the helper thread
-        itself, within another call, it runs at once.
+        Raises what it raises, `RetriableError` if the calls before it took all the time or the caller's `limit` comes
+        first, and `FatalError` if it has not come back `GRACE_SECONDS` after its time-out, or the client was poisoned
+        before. On the helper thread itself, within another call, it runs at once.
         """
         if threading.current_thread() is self._thread:
             return run(timeout)
+        self._check_limit(what)
         timeout = max(0.0, timeout)
         deadline = self._clock.monotonic() + timeout
         call = self.submit(
@@ -154,7 +163,7 @@ class ClientThread:
             max(timeout, _AT_LEAST_SECONDS),
         )
         try:
-            if call.wait(timeout) or (call.begun_at is None and call.look_again()):
+            if self.wait(call, timeout) or (call.begun_at is None and call.look_again()):
                 return call.result()
             if call.drop():
                 self.check()
@@ -162,7 +171,9 @@ class ClientThread:
                     f"{what} was not sent within {timeout:.1f} s: the calls before it have no answer yet",
                     name="_TIMED_OUT",
                 )
-            if call.wait(GRACE_SECONDS) or call.look_again() or not self._poison(call):
+            if not self.wait(call, GRACE_SECONDS):
+                self._check_limit(what)
+            if call.look_again() or not self._poison(call):
                 call.wait(math.inf)
                 return call.result()
         except BaseException:  # Ctrl-C: it need not begin any more
@@ -180,11 +191,36 @@ class ClientThread:
         self._put(call)
         return call
 
+    def wait(self, call: ClientCall[Any], timeout: float) -> bool:
+        """Whether ``call`` is over within ``timeout`` seconds, and before the `limit`."""
+        deadline = self._clock.monotonic() + timeout
+        self._waiting.add(call)
+        try:
+            while True:
+                left = min(deadline, self._until) - self._clock.monotonic()
+                if call.wait(left) or left <= 0:
+                    return call.over
+        finally:
+            self._waiting.discard(call)
+
+    def limit(self, until: float) -> None:
+        """Let no caller wait beyond ``until`` (monotonic; `math.inf`: no limit), those that wait already included.
+
+        Takes no lock, because a signal handler may call it.
+        """
+        self._until = until
+        for call in list(self._waiting):
+            call.wake()
+
+    def _check_limit(self, what: str) -> None:
+        if self._clock.monotonic() >= self._until:
+            raise RetriableError(f"{what} has no answer, and its caller stops now", name="_TIMED_OUT")
+
     def settle(self, timeout: float) -> bool:
         """Wait until nothing is on its way; whether that was so within ``timeout`` seconds."""
         if self._thread is None:
             return True
-        return self.failure is None and self.submit("settle", lambda: None, math.inf).wait(timeout)
+        return self.failure is None and self.wait(self.submit("settle", lambda: None, math.inf), timeout)
 
     def finish(self, release: Callable[[], None], timeout: float) -> bool:
         """Call ``release`` after the last call, and end; whether both happened within ``timeout`` seconds.

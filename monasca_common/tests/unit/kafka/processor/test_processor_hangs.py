@@ -34,6 +34,20 @@ class ConsumerHangsTest(ProcessorCase):
         self.assertIsInstance(running.error, FatalError)
         self.assertIn("commit has not come back", str(running.error))
 
+    def test_a_stop_keeps_its_time_while_a_call_waits_for_the_brokers(self):
+        self.broker.inject("committed", Hang())
+        running = self.start(lambda batch: None)
+        self.until(lambda: running.consumer.health().oldest_call_seconds > 0.1, step=0.01)
+        began, stopper = (
+            self.clock.monotonic(),
+            threading.Thread(target=running.processor.stop, args=(0.5,), daemon=True),
+        )
+        stopper.start()
+        self.until(lambda: not stopper.is_alive() and running.ended, step=0.001)
+        self.assertLess(self.clock.monotonic() - began, 4.0)  # the call has 5 s, and the client 5 s more
+        self.assertIsNone(running.error)
+        self.assertFalse(running.consumer.health().poisoned)
+
     def test_a_start_that_is_never_told_ends_the_run(self):
         self.broker.inject("committed", Hang())
         self.assertIsInstance(self.failure(self.start(lambda batch: None)), FatalError)
