@@ -2,12 +2,17 @@
 """What the documentation names is there."""
 
 import ast
+import collections
+import functools
 import importlib.util
+import itertools
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 
+import fixtures
 from oslotest import base
 
 from monasca_common import kafka, pipeline
@@ -19,16 +24,46 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "monasca_common"
 SOURCE = ROOT / "doc" / "source"
 CONTRACTS = PACKAGE / "kafka" / "testing"
+TEST_FOLDERS = (PACKAGE / "tests", CONTRACTS, PACKAGE / "storage" / "testing")
+CRASH = re.compile(r"crash|kill|\bdie[sd]?\b", re.IGNORECASE)
 
 
 class InvariantsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.rules = rules((SOURCE / "contributor" / "invariants.rst").read_text())
+
     def test_each_invariant_names_tests_that_there_are(self):
-        page = (SOURCE / "contributor" / "invariants.rst").read_text()
-        named = re.findall(r"``([\w/]+\.py)::(test_\w+)``", page)
+        named = [test for tests in self.rules.values() for test in tests]
         self.assertGreater(len(named), 50)
         for file, test in named:
-            folder = CONTRACTS if file.startswith("contracts/") else PACKAGE / "tests"
-            self.assertIn(test, functions_in(folder / file), file)
+            self.assertIn(test, functions_in(path_of(file)), file)
+
+    def test_each_rule_keeps_a_test_in_the_everyday_run_and_a_crash_test_if_it_is_about_crashes(self):
+        everyday = EverydayTests()
+        for rule, tests in self.rules.items():
+            kept = [name for file, test in tests for name in everyday.names(path_of(file), test)]
+            self.assertNotEqual([], kept, rule)
+            if CRASH.search(rule):
+                self.assertTrue(CRASH.search(" ".join(kept)), f"no crash test of this rule is in the gate: {rule}")
+
+
+class EverydayTestsTest(base.BaseTestCase):
+    def names(self, source):
+        file = Path(self.useFixture(fixtures.TempDir()).path) / "test_some.py"
+        file.write_text(textwrap.dedent(source))
+        return EverydayTests(file.parent).names(file, "test_a")
+
+    def test_a_marked_test_and_a_test_of_a_marked_class_are_not_in_the_everyday_run(self):
+        self.assertEqual([], self.names('class Some(Case):\n    @periodic("slow")\n    def test_a(self): ...'))
+        self.assertEqual([], self.names('@periodic("slow")\nclass Some(Case):\n    def test_a(self): ...'))
+
+    def test_a_shared_test_is_in_the_everyday_run_if_a_class_that_inherits_it_is(self):
+        shared = "class Shared:\n    def test_a(self): ...\n"
+        marked = '@periodic("twin")\nclass First(Shared, Case): ...\n'
+        self.assertEqual([], self.names(shared + marked))
+        [name] = self.names(shared + marked + "class Second(Shared, Case): ...\n")
+        self.assertIn("Shared test_a", name)
 
 
 class FileMapTest(base.BaseTestCase):
@@ -133,6 +168,53 @@ class ReferenceTest(base.BaseTestCase):
         self.assertEqual(set(kafka.__all__) - {"Headers", "dead_letters"}, entries & set(kafka.__all__))
 
 
+def rules(page):
+    """Return the tests, (file, name), that each rule of the page names; the key is the rule's text."""
+    found = {}
+    for text in re.split(r"^(?=(?:\d+\.|\*) +\*\*)", page, flags=re.MULTILINE)[1:]:
+        found[re.sub(r"``[^`]*``", "", text)] = re.findall(r"``([\w/]+\.py)::(test_\w+)``", text)
+    return found
+
+
+def path_of(file):
+    """Return the path of a file that the page of invariants names."""
+    return (CONTRACTS if file.startswith("contracts/") else PACKAGE / "tests") / file
+
+
+class EverydayTests:
+    """The classes and tests in these folders that are not marked as periodic, by their source."""
+
+    def __init__(self, *folders):
+        paths = [path for folder in folders or TEST_FOLDERS for path in folder.rglob("*.py")]
+        self.classes = {path: classes_in(path) for path in paths}
+        self.subclasses = collections.defaultdict(list)
+        for node in itertools.chain.from_iterable(self.classes.values()):
+            for parent in node.bases:
+                self.subclasses[ast.unparse(parent).rpartition(".")[2]].append(node)
+
+    def names(self, path, test):
+        """Return "path class test" for each class of a file that has the test and runs it every day."""
+        return [
+            f"{path} {node.name} {test}"
+            for node in self.classes[path]
+            for function in node.body
+            if getattr(function, "name", "") == test and not is_marked(function) and self.runs(node)
+        ]
+
+    def runs(self, node):
+        """Return whether the class, or one that inherits from it, is in the everyday run."""
+        below = self.subclasses[node.name]
+        return any(map(self.runs, below)) if below else not is_marked(node)
+
+
+def classes_in(path):
+    return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+
+
+def is_marked(node):
+    return any(ast.unparse(decorator).startswith("periodic(") for decorator in node.decorator_list)
+
+
 def loaded(path):
     """A module that no package holds, with what stands beside it."""
     sys.path.insert(0, str(path.parent))
@@ -142,6 +224,7 @@ def loaded(path):
     return module
 
 
+@functools.cache
 def functions_in(path):
     tree = ast.parse(path.read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

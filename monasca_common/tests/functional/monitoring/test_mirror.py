@@ -71,7 +71,6 @@ class TestCopies(MirrorCase):
             self.wait_until_copied(16)
         self.assert_the_same()
 
-    @periodic("a variant of a resumed copy")
     def test_it_waits_for_the_transactions_of_others_behind_which_its_position_may_be(self):
         self.put(4)
         with self.mirror():
