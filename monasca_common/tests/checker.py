@@ -1,12 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of every message: what its sender was told, against what is stored. Pure, and tested by hand."""
+"""Find lost and duplicated messages: what was reported to the sender of each, compared with what is stored."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+
+
+class LostOrDuplicated(AssertionError):
+    """Messages were lost or duplicated. A test run recognizes this class by name, and never counts it as flaky."""
+
+
+@contextlib.contextmanager
+def each_once() -> Iterator[None]:
+    """Raise `LostOrDuplicated` if a check in the block, or in the decorated function, fails.
+
+    Keep waits out of the block: a time-out does not show that a message is lost.
+    """
+    try:
+        yield
+    except AssertionError as error:
+        raise LostOrDuplicated(str(error)) from error
 
 
 class Told(Enum):
@@ -36,6 +53,10 @@ class Verdict:
     @property
     def clean(self) -> bool:
         return not (self.lost or self.duplicate or self.phantom)
+
+    def raise_unless_clean(self) -> None:
+        if not self.clean:
+            raise LostOrDuplicated(str(self))
 
     def __str__(self) -> str:
         wrong = {name: getattr(self, name) for name in ("lost", "duplicate", "phantom")}

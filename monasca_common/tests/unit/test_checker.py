@@ -3,7 +3,7 @@
 
 from oslotest import base
 
-from monasca_common.tests.checker import Told, check
+from monasca_common.tests.checker import LostOrDuplicated, Told, check, each_once
 
 ACKED, FAILED, UNKNOWN = Told.ACKED, Told.FAILED, Told.UNKNOWN
 
@@ -56,3 +56,26 @@ class CheckerTest(base.BaseTestCase):
 
     def test_nothing_sent_and_nothing_stored_is_all_well(self):
         self.assertTrue(check({}, []).clean)
+
+    def test_lost_and_duplicated_messages_raise_one_class_of_error(self):
+        check({1: ACKED}, [1]).raise_unless_clean()
+        for rows in ([], [1, 1]):
+            error = self.assertRaises(LostOrDuplicated, check({1: ACKED}, rows).raise_unless_clean)
+            self.assertIsInstance(error, self.failureException)
+
+    def test_a_failed_check_in_a_block_of_each_once_raises_it(self):
+        with each_once():
+            self.assertEqual(1, 1)
+
+        @each_once()
+        def count():
+            self.assertEqual(1, 2)
+
+        self.assertIn("1 != 2", str(self.assertRaises(LostOrDuplicated, count)))
+
+    def test_other_errors_in_a_block_of_each_once_stay_what_they_are(self):
+        @each_once()
+        def read():
+            raise OSError("no broker")
+
+        self.assertRaises(OSError, read)

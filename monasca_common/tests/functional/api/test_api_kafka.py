@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
@@ -29,7 +30,8 @@ class TestAcknowledged(ApiProcessCase):
         self.assertEqual(204, api.post([metric(name) for name in names])[0])
         self.assertEqual(204, api.post(metric("one"))[0])
         logged = [json.loads(record.value)["metric"]["name"] for record in self.log(self.topic, self.partitions)]
-        self.assertEqual(sorted([*names, "one"]), sorted(logged))
+        with each_once():
+            self.assertEqual(sorted([*names, "one"]), sorted(logged))
 
     def test_with_drop_the_bad_ones_are_in_the_dead_letters_when_it_is_answered(self):
         api = self.api(api=["invalid_metrics = drop"])
@@ -244,7 +246,8 @@ class TestIdempotencyKey(ApiProcessCase):
             self.assertEqual(204, self.until_204(api, body, f"bulk-{bulk}"))
         self.assertGreater(self.refused, 0)  # there was something to repeat
         read = [json.loads(value)["metric"]["name"] for value in self.read(self.topic, self.partitions).values()]
-        self.assertEqual(sorted(["warm", *(f"m{b}.{n}" for b in range(20) for n in range(10))]), sorted(read))
+        with each_once():
+            self.assertEqual(sorted(["warm", *(f"m{b}.{n}" for b in range(20) for n in range(10))]), sorted(read))
 
     def in_flight(self, api):
         """How many requests it is at, this one included."""

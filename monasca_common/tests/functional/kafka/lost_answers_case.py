@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from monasca_common.devbroker import ApiKey, Fault
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, Logged, ProducerCase, doubled
 
 PARTITIONS = 2
@@ -67,11 +68,13 @@ class LostAnswersCase(ProducerCase):
         self.assertTrue(0 < aftermath.unknown_at_first < BULKS * BULK_SIZE)  # of some, not of all
         self.assertEqual(0, aftermath.undelivered)
 
+    @each_once()
     def check_that_a_reader_sees_each_once(self, aftermath):
         self.assertEqual(set(), set(aftermath.delivered) - set(aftermath.read))
         counts = Counter(value for value in aftermath.read.values() if value != b"warm")
         self.assertEqual({b"%d/%d" % (bulk, n): 1 for bulk in range(BULKS) for n in range(BULK_SIZE)}, dict(counts))
 
+    @each_once()
     def check_that_the_log_holds_each_once(self, aftermath):
         self.assertEqual((BULKS * BULK_SIZE, 0), (len(aftermath.log), doubled(aftermath.log)))
 
@@ -105,5 +108,6 @@ class LargeNeighboursCase(ProducerCase):
         producer.close(SECONDS)
         return self.log(topic), outcomes
 
+    @each_once()
     def check_that_the_log_holds_each_once(self, log):
         self.assertEqual((self.rounds * BULK_SIZE + 1, 0), (len(log), doubled(log)))

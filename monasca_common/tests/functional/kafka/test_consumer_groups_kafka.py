@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.errors import FatalError, RetriableError, StaleCommit
 from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.consumer_case import (
     BUSY_SECONDS,
     CLASSIC,
@@ -51,7 +52,8 @@ class Protocol(ProtocolCase):
         self.put(self.topic, 100, partitions=4, first=100)
         self.wait_until(lambda: len(first.values) + len(second.values) >= 200)
         everything = sorted(int(value) for value in first.values + second.values)
-        self.assertEqual(list(range(200)), everything)
+        with each_once():
+            self.assertEqual(list(range(200)), everything)
         # A partition that was just made may have no leader yet.
         lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
         self.assertEqual([], lasting)
@@ -206,7 +208,8 @@ class TestEagerRebalance(ProtocolCase):
         consumer.seek(dead, 0)
         while len(messages) < 40:
             messages += self.read(consumer, 40 - len(messages))
-        self.assertEqual(set(range(40)), {int(message.value) for message in messages})
+        with each_once():
+            self.assertEqual(set(range(40)), {int(message.value) for message in messages})
 
 
 @periodic("second protocol; Kip848ProcessorTest is its smoke test")

@@ -6,6 +6,7 @@ Each guarantee is also taken away, and the same check must then fail.
 
 from monasca_common.devbroker import ApiKey, Fault
 from monasca_common.kafka.errors import DeliveryAbandoned, MessageTooLarge
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka import mutants
 from monasca_common.tests.functional.kafka.lost_answers_case import (
     CALLER_SECONDS,
@@ -85,6 +86,7 @@ class TestAnotherProducer(ProducerCase):
         self.assertEqual((2, True), (again.delivered_count, again.ok))
         return self.read(topic), self.log(topic)
 
+    @each_once()
     def check_that_a_reader_sees_each_once(self, read):
         self.assertEqual([b"1", b"2", b"warm"], sorted(read.values()))
 

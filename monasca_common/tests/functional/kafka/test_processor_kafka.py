@@ -19,6 +19,7 @@ from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.transactions import TransactionalPublisher
 from monasca_common.kafka.settings import ProducerSettings
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.kafka import processor_program
 from monasca_common.tests.functional.kafka.consumer_case import (
@@ -143,7 +144,8 @@ class TestTransactions(ProcessorCase):
 
         self.run_processor(handler, 20)
         good = sorted(b"%d" % number * 2 for number in range(20) if number not in (3, 11))
-        self.assertEqual(good, sorted(value for _, value in self.log(self.out)))
+        with each_once():
+            self.assertEqual(good, sorted(value for _, value in self.log(self.out)))
         self.assertEqual([b"3", b"11"], [value for _, value in self.log(self.dlq)])
 
     def test_an_aborted_transaction_is_read_and_handled_again_and_seen_once(self):
@@ -161,7 +163,10 @@ class TestTransactions(ProcessorCase):
             )
         )
         self.run_processor(self.double, 30)
-        self.assertEqual(sorted(b"%d" % number * 2 for number in range(30)), sorted(v for _, v in self.log(self.out)))
+        with each_once():
+            self.assertEqual(
+                sorted(b"%d" % number * 2 for number in range(30)), sorted(v for _, v in self.log(self.out))
+            )
 
     def test_an_output_that_is_too_large_ends_the_run_and_nothing_of_it_is_seen(self):
         topic, out = self.fixture.topic(), self.fixture.topic()
@@ -262,7 +267,8 @@ class TestCrash(CrashCase):
 
     def test_after_a_poll(self):
         self.crash("processor.after_poll=kill@4")
-        self.assertEqual([], self.found())
+        with each_once():
+            self.assertEqual([], self.found())
 
     def test_after_a_poll_mutant_commits_what_it_polled(self):
         # Ten polls have everything; those after them take 0.2 s each, and there is a commit once a second.
@@ -271,7 +277,8 @@ class TestCrash(CrashCase):
 
     def test_after_the_handler_before_its_outputs_are_acknowledged(self):
         self.crash("processor.after_handle=kill@3")
-        self.assertEqual([], self.found())
+        with each_once():
+            self.assertEqual([], self.found())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_after_the_handler_mutant_commits_first(self):
@@ -280,7 +287,8 @@ class TestCrash(CrashCase):
 
     def test_after_a_dead_letter_is_acknowledged_before_its_commit(self):
         self.crash("processor.after_dead_letter=kill@3")
-        self.assertEqual([], self.found())
+        with each_once():
+            self.assertEqual([], self.found())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_after_a_dead_letter_mutant_gives_it_a_new_id(self):
@@ -289,7 +297,8 @@ class TestCrash(CrashCase):
 
     def test_before_a_commit(self):
         self.crash("processor.before_commit=kill@1")
-        self.assertEqual([], self.found())
+        with each_once():
+            self.assertEqual([], self.found())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_before_a_commit_mutant_gives_outputs_new_ids(self):
@@ -298,7 +307,8 @@ class TestCrash(CrashCase):
 
     def test_during_a_revoke(self):
         self.crash("processor.during_revoke=kill", pace_seconds=0.5, meanwhile=self.take_partition_away)
-        self.assertEqual([], self.found())
+        with each_once():
+            self.assertEqual([], self.found())
 
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_during_a_revoke_mutant_commits_what_it_has_not_done(self):
@@ -322,7 +332,8 @@ class TestCrashInTransaction(CrashCase):
 
     def test_before_the_transaction_is_committed(self):
         self.crash("processor.in_transaction=kill@4")
-        self.assertEqual(sorted(b"%d" % number * 2 for number in range(MESSAGES)), self.outputs())
+        with each_once():
+            self.assertEqual(sorted(b"%d" % number * 2 for number in range(MESSAGES)), self.outputs())
 
     def test_mutant_sends_outputs_outside_of_the_transaction(self):
         self.crash("processor.in_transaction=kill@4", mutant="sends_outputs_outside_of_the_transaction")

@@ -20,6 +20,7 @@ from monasca_common.monitoring.audit.settings import AuditSettings
 from monasca_common.monitoring.mirror.mirror import Mirror
 from monasca_common.monitoring.mirror.settings import MirrorSettings
 from monasca_common.monitoring.mirror.status import MirrorStatus
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
@@ -103,6 +104,7 @@ class MirrorCase(Waiting, base.BaseTestCase):
     def wait_until_copied(self, count, topic=None):
         self.wait_until(lambda: len(self.read(self.target, topic)) >= count, "the copies")
 
+    @each_once()
     def assert_the_same(self, topic=None):
         self.assertEqual(self.read(self.source, topic), self.read(self.target, topic))
 

@@ -7,6 +7,7 @@ import json
 import sqlalchemy as sa
 
 from monasca_common.storage.sql import tables
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.notification.test_notification_kafka import NotificationKafkaCase
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.periodic import periodic
@@ -44,6 +45,7 @@ class GroupCrashTest(NotificationKafkaCase):
         process.terminate()
         self.assertEqual(0, process.wait(PATIENCE_SECONDS))
 
+    @each_once()
     def assert_each_alarm_is_in_one_message(self):
         self.assertEqual(ALARMS, sum(map(len, self.messages().values())))
         repeats = dict(self.ledger("id", "repeats"))

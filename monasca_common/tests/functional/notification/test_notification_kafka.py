@@ -23,6 +23,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.notification import notification_program
 from monasca_common.tests.functional.notification.mail_server import MailServer
@@ -192,6 +193,7 @@ class CrashCase(NotificationKafkaCase):
             self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
         return process
 
+    @each_once()
     def assert_none_lost_and_doubles_counted(self, changes=CHANGES):
         repeats = dict(self.ledger("id", "repeats"))
         taken = collections.Counter(self.taken + self.mails.taken)

@@ -296,7 +296,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
 
     def assert_clean(self):
         verdict = self.verdict()
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
 
     def assert_ends_in_order(self, persister):
         status, seconds = persister.terminate()

@@ -164,7 +164,7 @@ class TestRunning(PersisterCase):
         )
         self.assertEqual([], [cause for _, cause, _ in letters if not cause])
         verdict = self.verdict()
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
         self.assertEqual((100_000 - len(bad), len(bad)), (verdict.stored, verdict.dead))
 
     def test_of_the_same_key_with_two_values_the_greater_version_stays_in_either_order(self):

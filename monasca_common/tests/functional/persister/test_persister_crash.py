@@ -36,7 +36,7 @@ class CrashCase(PersisterCase):
         return worker.get("state") == "running" and worker["partitions"] == 2 and worker["lag"] == 0
 
     def assert_exactly_once(self, verdict):
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
         self.assertEqual((MESSAGES - len(BAD), len(BAD)), (verdict.stored, verdict.dead))
 
 
@@ -141,7 +141,7 @@ class Points:
     @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
     def test_an_error_within_the_transaction_loses_nothing(self):
         verdict = self.errors()
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
         self.assertEqual(MESSAGES, verdict.stored)
 
     @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
@@ -152,7 +152,7 @@ class Points:
     @periodic("an error instead of a crash; test_within_the_transaction is in the gate")
     def test_a_dropped_batch_is_missed_by_the_fence_and_read_again(self):
         verdict = self.errors("drops_a_batch_on_an_error")
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
 
 
 @periodic("twin of the PostgreSQL test; SqliteCrashTest of the storage is in the gate")

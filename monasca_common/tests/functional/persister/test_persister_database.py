@@ -48,7 +48,7 @@ class TestPostgresqlAway(PersisterCase):
         self.assertEqual(0, self.persister.worker()["restarts"])
         self.assert_ends_in_order(self.persister)
         verdict = self.verdict()
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
         self.assertEqual(0, verdict.dead)
 
     def test_killed_and_started_again(self):

@@ -75,7 +75,7 @@ class TestZombies(ZombieCase):
 
     def test_three_that_all_own_everything_store_each_row_once(self):
         verdict, skipped = self.three_owners()
-        self.assertTrue(verdict.clean, str(verdict))
+        verdict.raise_unless_clean()
         self.assertGreater(skipped, 0, "they never met")
 
     @periodic("the test that it would break is in the gate")

@@ -25,6 +25,7 @@ from monasca_common.pipeline.spark import worker_producer
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.reduction import rank
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import warm_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import SPARK, KafkaPipelineCase, SharedSpark
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, ReadOnlyFolder
@@ -130,6 +131,7 @@ class ArchiveCase(KafkaPipelineCase):
     def staged_files(self):
         return sorted(path.name for path in self.location.glob("_staging/**/*.staged"))
 
+    @each_once()
     def assert_archived_once(self, sent):
         """``sent``: what `publish` returned."""
         self.assertEqual(sorted((self.topic, partition, offset) for _, partition, offset in sent), self.places())

@@ -31,6 +31,7 @@ from monasca_common.pipeline.source.offset_store import OffsetStore, Source
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import warm_daemon
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.pipeline import reference
@@ -259,6 +260,7 @@ class CpuCase(KafkaPipelineCase):
     def send(self, *values, **where):
         self.sent += self.publish(values, **where)
 
+    @each_once()
     def assert_exact(self, rows=CPU_ROWS, pre_rows=CPU_PRE_ROWS):
         self.assertEqual(expected(pre_rows, rows, self.sent), self.stored(specifications(pre_rows, rows)))
 

@@ -15,6 +15,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
 from monasca_common.pipeline.status import job_statuses
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline import pipeline_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import CPU_PRE_ROWS, CPU_ROWS, QUICK_JAVA, CpuCase, cpu
@@ -129,6 +130,7 @@ class PipelineProcessCase(CpuCase):
         conf(["--config-file", str(self.configuration)])
         return all(each.behind == each.due == 0 for each in job_statuses(conf) if each.job == "aggregate")
 
+    @each_once()
     def assert_clean(self):
         """Output and table are those of a plain computation of everything, with no row twice and none beside."""
         self.assert_exact()

@@ -15,6 +15,7 @@ from monasca_common.storage.postgresql import encoding, staging
 from monasca_common.storage.postgresql import writer as postgresql_writer
 from monasca_common.storage.testing.database import NOW_MS
 from monasca_common.storage.testing.scenario import claim, make_series, measurement, message_id, row
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.storage.postgresql_case import (
     PostgresqlTestCase,
     batch,
@@ -125,7 +126,8 @@ class RaceTest(Waiting, PostgresqlTestCase):
         return mock.patch.object(postgresql_writer, "POSTGRESQL", unlocked)
 
     def test_writers_that_race_for_one_partition_store_each_row_once(self):
-        self.assertEqual(list(range(LOG_LENGTH)), self.race())
+        with each_once():
+            self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
     def all_read_the_position_before_one_moves_it(self):
         """Each writer's first transaction, whatever the machine does besides."""
@@ -149,7 +151,7 @@ class RaceTest(Waiting, PostgresqlTestCase):
             self.assertGreater(len(self.race()), LOG_LENGTH)
 
     def test_without_the_lock_the_comparison_alone_keeps_rows_single(self):
-        with self.no_lock():
+        with self.no_lock(), each_once():
             self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
     def test_a_row_by_id_waits_for_the_writer_that_stores_the_same_id_and_is_stored_if_that_one_gives_up(self):

@@ -13,6 +13,7 @@ import sys
 import fixtures
 
 from monasca_common.storage.base import Kind
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -65,6 +66,7 @@ class StorageCrash:
         ids = [message_id for message_id, _ in self.database.rows(Kind.EVENTS)]
         return {number: ids.count(b"event-%d" % number) for number in range(_LENGTH)}
 
+    @each_once()
     def assert_each_once(self):
         self.assertEqual(dict.fromkeys(range(_LENGTH), 1), self.copies())
         self.assertEqual(dict.fromkeys(range(_LENGTH), 1), self.copies_of_events())
