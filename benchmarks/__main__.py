@@ -1,90 +1,123 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed and memory beside peers, in one run on a real Kafka and PostgreSQL that this command starts and stops.
+"""Measure speed next to peers on a real Kafka and PostgreSQL that this command starts and stops, and print a table.
 
-Prints a table. What is required and missed is printed as such.
+Each case runs in its own process, repeats take turns, and every record is counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import os
 import platform
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.runner import environments, table
-from benchmarks.runner.plan import SECTIONS
-from benchmarks.runner.results import Results
-from benchmarks.runner.session import Session
+from benchmarks import environments
+from benchmarks.databases import Databases, stored_rows
+from benchmarks.job import CaseFailed, Figures, Job, run_case
+from benchmarks.results import Results
+from benchmarks.sections import SECTIONS, Case, Section
+from benchmarks.topics import Topics
 from monasca_common.devbroker import KafkaCluster
 from monasca_common.devbroker.jars import kafka_version
 
-_ROOT = Path(__file__).parent.parent
-_DOCUMENTATION = _ROOT / "doc" / "source" / "contributor" / "benchmarks"
-# Processes that start together share the partitions from the first, and do not stop for each other later.
+# Processes that start together share the partitions from the start, and do not stop for each other later.
 _CONFIG = {"group.initial.rebalance.delay.ms": "1000"}
 _NAMES = [section.name for section in SECTIONS]
 
 
 def main() -> int:
-    arguments = _parser().parse_args()
-    results = Results.read(arguments.results) if arguments.results else _measure(arguments)
-    print(table.text(results))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer messages and repeats")
+    parser.add_argument("--only", nargs="+", choices=_NAMES, metavar="SECTION", help=f"some of {', '.join(_NAMES)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures of every run there")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a required ratio is missed")
+    arguments = parser.parse_args()
+    sections = [section for section in SECTIONS if not arguments.only or section.name in arguments.only]
+    for name in {case.environment for section in sections for case in section.cases if case.environment}:
+        environments.python(name)
+    results = Results({"cores": str(os.cpu_count()), "Python": platform.python_version(), "Kafka": kafka_version()})
+    with KafkaCluster(config=_CONFIG) as cluster, Databases() as databases:
+        run = _Run(cluster, databases, results, quick=arguments.quick)
+        for section in sections:
+            run.section(section)
+    print(results.text())
     if arguments.json:
         results.write(arguments.json)
-    if arguments.plot:
-        _draw(results, arguments.plot)
-    if arguments.document:
-        _document(results)
     missed = [verdict for verdict in results.verdicts() if not verdict.met]
     return 1 if results.failures or (arguments.check and missed) else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer messages and repeats: 3 minutes instead of 10")
-    parser.add_argument("--only", nargs="+", choices=_NAMES, metavar="SECTION", help=f"of {', '.join(_NAMES)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every run there")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw there (.svg or .png)")
-    parser.add_argument("--document", action="store_true", help="put what was measured into the documentation")
-    parser.add_argument("--from", dest="results", type=Path, metavar="FILE", help="measure nothing, take this JSON")
-    parser.add_argument("--check", action="store_true", help="exit with 1 if something required is missed")
-    return parser
+class _Run:
+    def __init__(self, cluster: KafkaCluster, databases: Databases, results: Results, *, quick: bool) -> None:
+        self._servers = cluster.bootstrap_servers
+        self._topics = Topics(cluster)
+        self._databases = databases
+        self._results = results
+        self._quick = quick
+        self._groups = 0
 
+    def section(self, section: Section) -> None:
+        length = "quick" if self._quick else "full"
+        today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
+        self._results.measured[section.name] = f"{today}, {length}, load {os.getloadavg()[0]:.1f} before"
+        with contextlib.ExitStack() as stack:
+            backlog = stack.enter_context(self._backlog(section)) if section.backlog else None
+            for repeat in range(section.quick_repeats if self._quick else section.repeats):
+                # The first case of a repeat has an idle machine before it, so the cases take turns to be the first.
+                for case in section.cases if repeat % 2 == 0 else reversed(section.cases):
+                    with contextlib.ExitStack() as needs:
+                        topic = backlog or needs.enter_context(self._topics.new())
+                        url = needs.enter_context(self._databases.new()) if section.stores else ""
+                        self._measure(case, self._job(case, topic, url))
 
-def _measure(arguments: argparse.Namespace) -> Results:
-    results = Results({"cores": str(os.cpu_count()), "Python": platform.python_version(), "Kafka": kafka_version()})
-    sections = [section for section in SECTIONS if not arguments.only or section.name in arguments.only]
-    for name in {case.environment for section in sections for case in section.cases if case.environment}:
-        environments.python(name)
-    with contextlib.ExitStack() as started:
-        needs_kafka = not all(section.stores and not section.reads for section in sections)
-        cluster = started.enter_context(KafkaCluster(config=_CONFIG)) if needs_kafka else None
-        Session(cluster, results, quick=arguments.quick).run(sections)
-    return results
+    @contextlib.contextmanager
+    def _backlog(self, section: Section) -> Iterator[str]:
+        count = max(self._count(case) for case in section.cases)
+        assert section.backlog
+        with self._topics.new() as topic, self._topics.new(f"{topic}.dlq"):
+            print(f"writing {count:,} messages for {section.name} ...", file=sys.stderr, flush=True)
+            run_case(section.backlog, Job(self._servers, topic, count))
+            if self._topics.records(topic) != count:
+                raise CaseFailed(f"the backlog has {self._topics.records(topic)} records instead of {count}")
+            yield topic
 
+    def _job(self, case: Case, topic: str, database: str) -> Job:
+        self._groups += 1
+        group = f"benchmark-{self._groups}"
+        return Job(self._servers, topic, self._count(case), group, case.threads, case.bulk, case.name, database)
 
-def _draw(results: Results, path: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "results.json")
-        results.write(source)
-        command = [environments.python("plot"), "-m", "benchmarks.runner.plot", source, path.absolute()]
-        subprocess.run(command, cwd=_ROOT, check=True)
+    def _count(self, case: Case) -> int:
+        return case.quick_messages if self._quick else case.messages
 
+    def _measure(self, case: Case, job: Job) -> None:
+        if case.name in self._results.failures:
+            return
+        try:
+            figures = run_case(case.module, job, environments.python(case.environment))
+            self._verify(figures, job)
+        except (CaseFailed, subprocess.SubprocessError) as error:
+            self._results.failures[case.name] = str(error)
+            print(f"{case.name}: FAILED: {error}", file=sys.stderr, flush=True)
+            return
+        prefix = f"{case.environment}: " if case.environment else ""
+        self._results.versions.update({prefix + name: version for name, version in figures.versions.items()})
+        self._results.runs.setdefault(case.name, []).append(figures)
+        shown = f"{figures.rate:,.0f} messages/s, CPU {figures.cpu_us:.2f} us each"
+        print(f"{case.name}: {shown}", file=sys.stderr, flush=True)
 
-def _document(results: Results) -> None:
-    if results.failures:
-        sys.exit(f"not documented, for a case has no figures: {', '.join(results.failures)}")
-    _DOCUMENTATION.mkdir(exist_ok=True)
-    stored = _DOCUMENTATION / "results.json"
-    if stored.exists():
-        results = Results.read(stored).updated(results)
-    (_DOCUMENTATION / "results.inc").write_text(table.restructured_text(results))
-    results.write(stored)
-    _draw(results, _DOCUMENTATION / "plot.svg")
+    def _verify(self, figures: Figures, job: Job) -> None:
+        """Raise `CaseFailed` unless every record is in the log, every row in the database, or every message read."""
+        if figures.rows is not None and (found := stored_rows(job.database)) != figures.rows:
+            raise CaseFailed(f"the database has {found} rows instead of {figures.rows}")
+        if figures.written and (found := self._topics.records(job.topic)) != figures.written:
+            raise CaseFailed(f"the log has {found} records instead of {figures.written}")
+        if figures.next_offsets is not None and figures.next_offsets != job.messages:
+            raise CaseFailed(f"read up to {figures.next_offsets} instead of {job.messages}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case is told, and what it tells. Standard library only: it is imported in the peers' environments too."""
+"""The arguments and figures of a case. Standard library only, because the peers' environments import it too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,6 @@ class Job:
     messages: int
     group: str = ""
     threads: int = 1
-    message_ids: bool = True
     bulk: int = 1  # messages in one HTTP request
     case: str = ""  # its name, where one module has several
     database: str = ""  # a SQLAlchemy URL
@@ -37,7 +36,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run. ``cpu_seconds`` of the whole process, the client's own threads and its database session included."""
+    """The figures of one run. ``cpu_seconds``: with the client's threads, children and database sessions."""
 
     messages: int  # while the clock ran
     seconds: float
@@ -45,13 +44,6 @@ class Figures:
     written: int = 0  # all that must be in the log
     rows: int | None = None  # all that must be in the database
     next_offsets: int | None = None  # a reader's, all partitions together, where it read everything
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    request_p50_ms: float | None = None  # of HTTP requests, where the rate is what counts
-    request_p99_ms: float | None = None
-    memory_mb: list[float] = field(default_factory=list)  # over time, evenly spaced
-    peak_mb: float | None = None  # where memory is what counts
-    resident_mb: float | None = None  # of all processes together, where the rate is what counts
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -84,10 +76,6 @@ class Stopwatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
 def run_case(module: str, job: Job, interpreter: str = sys.executable) -> Figures:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One server and one load in front of it, as processes of their own; alike for both servers but for their code."""
+"""One server process and one load process; the same for both servers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from benchmarks.api.http_load import Load, Served
+from benchmarks.api.http_load import Load
 from benchmarks.job import Figures, Job
 from benchmarks.librdkafka import versions
+from benchmarks.process_tree import cpu_seconds
 
 LINGER_MS = 5
 IN_FLIGHT = 64
@@ -42,19 +41,17 @@ def measure(job: Job, command: Sequence[str], port: int, environment: dict[str, 
         try:
             _wait_until_listening(server, port)
             _serve(Load(port, PATH, body, job.threads, _WARM_REQUESTS))
-            before = _cpu_seconds(server.pid)
-            served = _serve(Load(port, PATH, body, job.threads, requests))
-            cpu_seconds = _cpu_seconds(server.pid) - before
+            before = cpu_seconds(server.pid)
+            seconds = _serve(Load(port, PATH, body, job.threads, requests))
+            used = cpu_seconds(server.pid) - before
         finally:
             server.terminate()
             server.wait(_SECONDS)
     return Figures(
         requests * job.bulk,
-        served.seconds,
-        cpu_seconds,
+        seconds,
+        used,
         written=(requests + _WARM_REQUESTS) * job.bulk,
-        request_p50_ms=served.p50_ms,
-        request_p99_ms=served.p99_ms,
         versions=versions(),
     )
 
@@ -69,20 +66,14 @@ def _metric(number: int) -> dict[str, Any]:
     }
 
 
-def _serve(load: Load) -> Served:
+def _serve(load: Load) -> float:
     command = [sys.executable, "-m", "benchmarks.api.http_load", json.dumps(asdict(load))]
     done = subprocess.run(
         command, cwd=Path(__file__).parent.parent.parent, capture_output=True, text=True, check=False, timeout=600
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
-    return Served(**json.loads(done.stdout))
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Of the server and its workers, their clients' own threads included."""
-    processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
+    return float(done.stdout)
 
 
 def _wait_until_listening(server: subprocess.Popen[bytes], port: int) -> None:

@@ -7,7 +7,6 @@ from benchmarks import ours
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
 from monasca_common.kafka import PartitionBatch, Processor
-from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 
 
 class Counter:
@@ -36,10 +35,8 @@ class Counter:
 
 def run(job: Job) -> Figures:
     counter = Counter(job.messages)
-    with ours.audited(job, "database") as reporter, ours.consumer(job) as consumer:
+    with ours.consumer(job) as consumer:
         counter.processor = Processor(consumer, counter)
-        if reporter is not None:
-            counter.processor.observe(ReaderAudit(reporter))
         report = counter.processor.run()
     return Figures(
         counter.timed,

@@ -12,9 +12,7 @@ _FLUSH_SECONDS = 60.0
 
 
 def run(job: Job) -> Figures:
-    with ours.audited(job, "producer") as reporter, ours.producer(job) as producer:
-        if reporter is not None:
-            reporter.watch(producer)
+    with ours.producer(job) as producer:
         producer.publish(job.topic, [VALUES[0]]).raise_for_undelivered()
         topic, send = job.topic, producer.send
         with Stopwatch() as watch:

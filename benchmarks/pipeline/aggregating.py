@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A backlog of metrics on Spark, two cores: by the job `aggregate`, staged, merged and published, or by a bare job.
+"""A backlog of metrics on Spark: the job `aggregate` with publication, or a bare job that discards its result.
 
-The bare job reads the same offsets, parses by `from_json` and groups once by hour, name, host and tenant; its result
-goes nowhere. Both do a tenth of the backlog first, which is not measured: it starts the workers and warms the JVM.
+The bare job parses with `from_json` and groups by hour, name, host and tenant. Both first process a tenth of the
+backlog, which is not measured, to start the workers and warm the JVM.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from benchmarks.job import Figures, Job, Stopwatch, main
 from benchmarks.librdkafka import versions
-from benchmarks.pipeline.spark_ranges import bare_frame, parts
-from benchmarks.process_tree import PeakMemory
+from benchmarks.process_tree import cpu_seconds
 from monasca_common.kafka import KafkaProducer
 from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
@@ -50,25 +50,14 @@ def run(job: Job) -> Figures:
         spark.stop()
 
 
-def specifications(count: int) -> Specifications:
-    rows = specification_rows(count)
-    return read(JsonRows("pre_transforms", rows["pre"]), JsonRows("transforms", rows["transform"]))
-
-
-def specification_rows(count: int) -> dict[str, list[str]]:
-    """``count`` transforms, each over the records of one name, by host and tenant; and what feeds them."""
-    fed: dict[str, list[str]] = {name: [] for name in NAMES}
-    transforms = []
-    for number in range(count):
-        name = NAMES[number % len(NAMES)]
-        fed[name].append(f"aggregate-{number}")
-        transforms.append(json.dumps(_transform(f"aggregate-{number}", f"{name}_{number}_agg")))
+def _specifications() -> Specifications:
+    """One specification for each name, by host and tenant."""
     pre_transforms = [
-        json.dumps({"event_type": f"disk.{name}", "metric_id_list": ids, "required_raw_fields_list": []})
-        for name, ids in fed.items()
-        if ids
+        json.dumps({"event_type": f"disk.{name}", "metric_id_list": [name], "required_raw_fields_list": []})
+        for name in NAMES
     ]
-    return {"pre": pre_transforms, "transform": transforms}
+    transforms = [json.dumps(_transform(name, f"{name}_agg")) for name in NAMES]
+    return read(JsonRows("pre_transforms", pre_transforms), JsonRows("transforms", transforms))
 
 
 def _transform(metric_id: str, name: str) -> dict[str, object]:
@@ -92,7 +81,7 @@ def _transform(metric_id: str, name: str) -> dict[str, object]:
 
 
 def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
-    wanted = specifications(int(job.case.rpartition("-")[2]))
+    wanted = _specifications()
     stream = StreamSettings(consumer, ProducerSettings(consumer.connection), job.database)
     with contextlib.ExitStack() as stack:
         source = stack.enter_context(SourceTopic(consumer))
@@ -100,19 +89,13 @@ def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
         whole = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages)
         warm = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages // 10)
         warmed = warm.step().offsets
-        memory = stack.enter_context(PeakMemory())
+        before = cpu_seconds(os.getpid())
         with Stopwatch() as watch:
             report = whole.step()
+        used = cpu_seconds(os.getpid()) - before
         assert report.rejected == 0 and report.groups > 0
         read_all = warmed + report.offsets
-    return Figures(
-        report.offsets,
-        watch.seconds,
-        memory.cpu_seconds,
-        next_offsets=read_all,
-        resident_mb=memory.peak_mb,
-        versions=versions(),
-    )
+    return Figures(report.offsets, watch.seconds, used, next_offsets=read_all, versions=versions())
 
 
 def _aggregation(
@@ -134,19 +117,16 @@ def _aggregation(
 def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
     with SourceTopic(consumer) as source:
         extents = source.extents()
-    tenth, rest = parts(extents)
+    tenth = [OffsetRange(number, 0, extent.end // 10) for number, extent in sorted(extents.items())]
+    rest = [OffsetRange(number, extent.end // 10, extent.end) for number, extent in sorted(extents.items())]
     _group(spark, job, tenth)
-    with PeakMemory() as memory, Stopwatch() as watch:
+    before = cpu_seconds(os.getpid())
+    with Stopwatch() as watch:
         _group(spark, job, rest)
+    used = cpu_seconds(os.getpid()) - before
     messages = sum(each.span for each in rest)
-    return Figures(
-        messages,
-        watch.seconds,
-        memory.cpu_seconds,
-        next_offsets=sum(extent.end for extent in extents.values()),
-        resident_mb=memory.peak_mb,
-        versions=versions(),
-    )
+    read_all = sum(extent.end for extent in extents.values())
+    return Figures(messages, watch.seconds, used, next_offsets=read_all, versions=versions())
 
 
 def _group(spark: SparkSession, job: Job, ranges: Sequence[OffsetRange]) -> None:
@@ -157,7 +137,12 @@ def _group(spark: SparkSession, job: Job, ranges: Sequence[OffsetRange]) -> None
     host, tenant = f.col("metric.dimensions")["hostname"], f.col("meta.tenantId")
     value = f.col("metric.value")
     (
-        bare_frame(spark, job.servers, job.topic, ranges, headers=False)
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", job.servers)
+        .option("assign", json.dumps({job.topic: [each.partition for each in ranges]}))
+        .option("startingOffsets", json.dumps({job.topic: {str(each.partition): each.start for each in ranges}}))
+        .option("endingOffsets", json.dumps({job.topic: {str(each.partition): each.end for each in ranges}}))
+        .load()
         .select(envelope)
         .select("envelope.*")
         .groupBy(hour.alias("hour"), f.col("metric.name").alias("name"), host.alias("host"), tenant.alias("tenant"))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the metrics that persisters store, each with its own time as Kafka's. Not measured. The job's ``case``:
-"repeats" for some that come twice."""
+"""Writes the backlog of metrics, each with its own time as Kafka's. Not measured."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from benchmarks.librdkafka import produce_all, versions
 
 def run(job: Job) -> Figures:
     with Stopwatch() as watch:
-        produce_all(job, values(job.messages, repeats=job.case == "repeats"))
+        produce_all(job, values(job.messages))
     return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages, versions=versions())
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A persister as a process of its own, from a backlog in Kafka to rows; watched through the offsets that it stores.
+"""A persister in its own process, from a backlog in Kafka to rows, watched through the offsets that it stores.
 
-What is ours is the command with the defaults of its options. The clock runs from when a fifth is stored (programs are
-started, groups joined, series known) until everything is.
+Ours is the command with default options. The clock starts when a fifth is stored and ends when
+everything is.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import sqlalchemy as sa
 
 from benchmarks.databases import server_version, session_cpu_seconds
-from benchmarks.envelopes import distinct
 from benchmarks.job import Figures, Job, main
 from benchmarks.librdkafka import PARTITIONS, consumer_options, versions
+from benchmarks.process_tree import cpu_seconds
 from monasca_common.storage import Claim, Kind, Rows, StorageSettings, open_storage
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -35,7 +34,7 @@ _CONFIGURATION = """\
 [kafka]
 bootstrap_servers = {job.servers}
 [storage]
-driver = {driver}
+driver = postgresql
 [database]
 connection = {job.database}
 [kafka_metrics]
@@ -56,25 +55,23 @@ def run(job: Job) -> Figures:
         began, before = time.perf_counter(), _cpu_seconds(server, job.database)
         end = _wait_for(server, stored, job.messages)
         seconds = time.perf_counter() - began
-        cpu_seconds = _cpu_seconds(server, job.database) - before
-    rows = distinct(job.messages, repeats="conflict" in job.case)
+        used = _cpu_seconds(server, job.database) - before
     found = {**versions(), **server_version(job.database)}
-    return Figures(end - warm, seconds, cpu_seconds, rows=rows, versions=found)
+    return Figures(end - warm, seconds, used, rows=job.messages, versions=found)
 
 
 def _command(job: Job, folder: Path) -> list[str]:
-    driver = sa.make_url(job.database).get_backend_name()
     if job.case.endswith("-bare"):
-        _make_partitions_and_offsets(job, driver)
-        given = {"options": consumer_options(job), "topic": job.topic, "url": job.database, "case": job.case}
+        _create_partitions_and_offsets(job)
+        given = {"options": consumer_options(job), "topic": job.topic, "url": job.database}
         return [sys.executable, "-m", "benchmarks.storage.bare_persister", json.dumps(given)]
     configuration = folder / "persister.conf"
-    configuration.write_text(_CONFIGURATION.format(job=job, driver=driver))
+    configuration.write_text(_CONFIGURATION.format(job=job))
     return [sys.executable, "-m", "monasca_common.cli.main", "persister", "--config-file", str(configuration)]
 
 
-def _make_partitions_and_offsets(job: Job, driver: str) -> None:
-    with open_storage(StorageSettings(driver, job.database)).open_writer() as writer:
+def _create_partitions_and_offsets(job: Job) -> None:
+    with open_storage(StorageSettings("postgresql", job.database)).open_writer() as writer:
         for partition in range(PARTITIONS):
             writer.write(Claim(job.group, job.topic, partition, None, 0, 0), Rows(Kind.METRICS, (), ()))
 
@@ -114,9 +111,7 @@ def _wait_for(server: subprocess.Popen[bytes], stored: sa.Connection, messages: 
 
 
 def _cpu_seconds(server: subprocess.Popen[bytes], url: str) -> float:
-    """Of the persister, its workers and its sessions in the database."""
-    processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
-    return sum(sum(process.cpu_times()[:2]) for process in processes) + session_cpu_seconds(url)
+    return cpu_seconds(server.pid) + session_cpu_seconds(url)
 
 
 if __name__ == "__main__":

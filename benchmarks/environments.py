@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual environments for what clashes with ours, made once and kept in the user's cache."""
+"""Virtual environments of peers whose dependencies conflict with ours, kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _PINS = Path(__file__).parent / "environments"
 _SECONDS = 600
 
 
-def python(name: str) -> str:
-    """The interpreter of ``environments/<name>.txt``'s environment, which is made if it is missing.
+def python(name: str | None) -> str:
+    """Return the interpreter with the packages of ``environments/<name>.txt``, which are installed once.
 
-    Raises `subprocess.CalledProcessError` when it cannot be.
+    None: the running interpreter. Raises `subprocess.CalledProcessError` if the installation fails.
     """
+    if name is None:
+        return sys.executable
     pins = _PINS / f"{name}.txt"
     key = hashlib.sha256(pins.read_bytes() + platform.python_version().encode()).hexdigest()[:12]
     folder = _cache() / f"{name}-{key}"
@@ -28,7 +30,7 @@ def python(name: str) -> str:
     with folder.with_name(folder.name + ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            print(f"making the environment for {name} ...", file=sys.stderr)
+            print(f"installing the environment of {name} ...", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=_SECONDS)
             install = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "-r", pins]

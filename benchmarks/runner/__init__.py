@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The one run beside peers: what is measured and required, sessions that measure it, results, tables and the plot."""

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cases that are compared, and the ratios that are required."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``module``: below ``benchmarks``. ``environment``: None is the one that runs the benchmark."""
+
+    name: str
+    title: str
+    module: str
+    messages: int
+    quick_messages: int
+    threads: int = 1
+    bulk: int = 1  # messages in one HTTP request
+    environment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Cases whose repeats take turns.
+
+    ``backlog``: the module that fills the topic that all of them read; without it each run writes its own topic.
+    ``stores``: each run has its own database.
+    """
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    backlog: str | None = None
+    stores: bool = False
+    repeats: int = 5
+    quick_repeats: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """The rate of ``case`` is at least ``ratio`` times that of ``peer``."""
+
+    case: str
+    ratio: float
+    peer: str
+
+
+_BACKLOG = (1_000_000, 250_000)
+_SPARK = (2_000_000, 500_000)
+
+SECTIONS = (
+    Section(
+        "producing",
+        "Send without waiting",
+        (
+            Case("send-bare", "confluent-kafka, counting callback", "messaging.send_bare", 2_000_000, 400_000),
+            Case("send", "send with message ids, and flush", "messaging.send_ours", 2_000_000, 400_000),
+            Case("send-arroyo", "arroyo", "messaging.send_arroyo", 200_000, 60_000, environment="arroyo"),
+        ),
+    ),
+    Section(
+        "publishing",
+        "Publish bulks of 100 with known outcome",
+        (
+            Case("publish-old", "monasca-common 3.8", "messaging.publish_old", 400_000, 100_000, environment="old"),
+            Case("publish-bare", "confluent-kafka, ids and callbacks", "messaging.publish_bare", 400_000, 100_000),
+            Case("publish", "publish", "messaging.publish_ours", 400_000, 100_000),
+        ),
+    ),
+    Section(
+        "posting",
+        "Metrics over HTTP, answered after Kafka's acknowledgement; one worker",
+        (
+            Case("http-bare-100", "Falcon, bulks of 100", "api.http_bare", 200_000, 100_000, threads=16, bulk=100),
+            Case("http-100", "the API, bulks of 100", "api.http_ours", 200_000, 100_000, threads=16, bulk=100),
+            Case("http-bare-1", "Falcon, one metric a request", "api.http_bare", 10_000, 6_000, threads=64),
+            Case("http-1", "the API, one metric a request", "api.http_ours", 10_000, 6_000, threads=64),
+        ),
+        repeats=9,
+    ),
+    Section(
+        "consuming",
+        "Read a backlog",
+        (
+            Case("consume-bare", "confluent-kafka, consume(1000)", "messaging.consume_bare", 4_000_000, 800_000),
+            Case("consume", "poll, tracked, committed", "messaging.consume_ours", 4_000_000, 800_000),
+            Case("processor", "Processor, no-op handler", "messaging.consume_processor", 4_000_000, 800_000),
+        ),
+        backlog="messaging.fill",
+    ),
+    Section(
+        "persisting",
+        "From Kafka to rows in PostgreSQL, exactly once",
+        (
+            Case("persist-bare", "a hand-written loop, COPY into the keyed table", "storage.persisting", *_BACKLOG),
+            Case("persist", "the persister, one process", "storage.persisting", *_BACKLOG),
+        ),
+        backlog="storage.fill_metrics",
+        stores=True,
+        repeats=3,
+    ),
+    Section(
+        "aggregating",
+        "A backlog on Spark, local[2]",
+        (
+            Case("aggregate-bare", "from_json and one aggregation", "pipeline.aggregating", *_SPARK, threads=2),
+            Case("aggregate-5", "aggregate, 5 specifications", "pipeline.aggregating", *_SPARK, threads=2),
+        ),
+        backlog="storage.fill_metrics",
+        stores=True,
+        repeats=3,
+        quick_repeats=1,
+    ),
+    Section(
+        "notifying",
+        "Alarm changes to 100 webhooks that answer after 200 ms",
+        (
+            Case("notify-bare", "4 processes, one request at a time", "notifications.notifying", 400, 200),
+            Case("notify", "the notification service", "notifications.notifying", 4_000, 1_000),
+        ),
+        stores=True,
+        repeats=3,
+        quick_repeats=1,
+    ),
+)
+
+REQUIRED = (
+    Required("send", 0.5, "send-bare"),
+    Required("send", 8, "send-arroyo"),
+    Required("publish", 1, "publish-old"),
+    Required("http-100", 0.7, "http-bare-100"),
+    Required("http-1", 0.8, "http-bare-1"),
+    Required("consume", 0.7, "consume-bare"),
+    Required("persist", 0.8, "persist-bare"),
+    Required("aggregate-5", 1, "aggregate-bare"),
+    Required("notify", 8, "notify-bare"),
+)
