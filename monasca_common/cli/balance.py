@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, ClusterCommand, positive
+from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, ClusterCommand, add_execute, positive
 from monasca_common.kafka import Admin, TopicPartition
 
 _PERCENT = 10  # as brokers tolerate by default
@@ -69,11 +69,11 @@ class LeaderBalance:
 
 
 class BrokerBalance(ClusterCommand, Lister):
-    """Show how many partitions each broker leads and should lead; with --elect, let it lead what it should.
+    """Show how many partitions each broker leads and should lead; with --execute, elect the preferred leaders.
 
     The exit status is 0 where at most --percent of what a broker should lead is led by others and each partition has a
     leader, else 1. For example, after a broker came back:
-    monasca-common balance --elect
+    monasca-common balance --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -89,12 +89,7 @@ class BrokerBalance(ClusterCommand, Lister):
             help="how much of what a broker should lead may be led by others; too small: each restart is a fault; too "
             "large: few brokers do the work of all (default: %(default)s)",
         )
-        parser.add_argument(
-            "--elect",
-            action="store_true",
-            help="let the preferred leader of each partition lead it where its copy is complete; readers and writers "
-            "notice nothing but a short pause (default: only show)",
-        )
+        add_execute(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[int, ...]]]:
@@ -104,7 +99,7 @@ class BrokerBalance(ClusterCommand, Lister):
             self.complain(f"--topic {parsed_args.topic}: there is no such topic")
             self._status = NOTHING_FOUND
         balance = LeaderBalance.of(admin, topics)
-        if parsed_args.elect and balance.elsewhere:
+        if parsed_args.execute and balance.elsewhere:
             refused = self._elect(admin, balance)
             balance = _settled(admin, topics, refused)
             self._status = PARTLY_DONE if refused else self._status

@@ -216,6 +216,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def add_execute(parser: argparse.ArgumentParser) -> None:
+    """The options of each command that changes a cluster: it shows the change, and makes it only with --execute."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--dry-run", action="store_true", help="only show what would change (default)")
+    how.add_argument("--execute", action="store_true", help="make the change")
+
+
 def add_watch_options(
     parser: argparse.ArgumentParser, *, interval_seconds: int, too_small: str, too_large: str
 ) -> None:

@@ -20,7 +20,7 @@ from monasca_common.cli import configuration, services
 from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
-from monasca_common.kafka.extras import remedy
+from monasca_common.kafka.extras import DISTRIBUTION, missing_distributions, remedy
 from monasca_common.monitoring.settings import lag_settings, start_check_settings
 from monasca_common.notification.settings import (
     apprise_settings,
@@ -92,7 +92,9 @@ class ConfigCheck(MonascaCommand):
 def look_over(service: str, files: Sequence[str]) -> Findings:
     """Run all checks of a service, each on a configuration of its own: as it is, and with what every service needs, so
     that a fault there hides no other."""
-    faults, notes = dict[str, None](), dict[str, None]()
+    extra = _EXTRAS[service]
+    missing = [f"{name} is not installed: install {DISTRIBUTION}[{extra}]" for name in missing_distributions(extra)]
+    faults, notes = dict.fromkeys(missing), dict[str, None]()
     checks: Sequence[Check] = (producer_settings, _storage, *_CHECKS[service], _groups)
     for check in checks:
         for completed in (False, True):
@@ -103,7 +105,7 @@ def look_over(service: str, files: Sequence[str]) -> Findings:
                         _complete(conf)
                     check(conf)
             except ImportError as error:
-                faults[remedy(error, _EXTRAS[service])] = None
+                faults[remedy(error, extra)] = None
             except (MessagingError, StorageError) as error:
                 faults[str(error)] = None
             notes |= dict.fromkeys(said)

@@ -15,7 +15,7 @@ from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from monasca_common.cli import message_view, progress
-from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, positive
+from monasca_common.cli.command import NOTHING_FOUND, PARTLY_DONE, add_execute, positive
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
 from monasca_common.kafka import FencedError, Letter, TopicPartition
 from monasca_common.kafka.errors import TransactionError, UndeliveredError
@@ -218,9 +218,7 @@ class DlqReplay(_WaitingLettersCommand):
             metavar="N",
             help="how many letters a second are sent back at most; too large: readers fall behind (default: no limit)",
         )
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="send nothing (the default)")
-        how.add_argument("--execute", action="store_true", help="do it")
+        add_execute(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

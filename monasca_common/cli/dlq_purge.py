@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from monasca_common.cli import progress
-from monasca_common.cli.command import NOTHING_FOUND
+from monasca_common.cli.command import NOTHING_FOUND, add_execute
 from monasca_common.cli.dead_letter_topics import DeadLetterCommand, DeadLetterTopic, is_selection, selects
 from monasca_common.cli.dlq import count_letters
 from monasca_common.kafka import Letter, Message, TopicPartition, dead_letters
@@ -37,12 +36,12 @@ _Found = Mapping[DeadLetterTopic, Mapping[TopicPartition, _Beginning]]
 
 
 class DlqPurge(DeadLetterCommand):
-    """Delete dead letters for good: those selected, as far as they are at the beginning of their partition.
+    """Delete the selected dead letters at the beginning of their partition; without --execute, only count them.
 
-    What lies behind a letter that is not selected stays, and is counted: Kafka deletes from the beginning only. It asks
-    before it deletes; a script says --yes. For example, what was dealt with or is older than a month:
-    monasca-common dlq purge --dealt-with --dry-run
-    monasca-common dlq purge --until 2026-01-01T00:00:00Z --yes
+    Kafka deletes only from the beginning: selected dead letters after one that is not selected stay, and are counted.
+    For example, dead letters that were replayed, or are older than a month:
+    monasca-common dlq purge --dealt-with
+    monasca-common dlq purge --until 2026-01-01T00:00:00Z --execute
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,9 +53,7 @@ class DlqPurge(DeadLetterCommand):
             "that match it",
         )
         parser.add_argument("--all", action="store_true", help="all letters that are there now")
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="delete nothing, only count")
-        how.add_argument("--yes", action="store_true", help="do not ask (default: ask, on a terminal)")
+        add_execute(parser)
         progress.add_argument(parser)
         return parser
 
@@ -72,7 +69,7 @@ class DlqPurge(DeadLetterCommand):
                 found[topic] = self._beginnings(parsed_args, topic, partitions)
         deletable = sum(each.letters for beginnings in found.values() for each in beginnings.values())
         behind = sum(each.behind for beginnings in found.values() for each in beginnings.values())
-        execute = bool(deletable) and not parsed_args.dry_run and (parsed_args.yes or self._agreed(deletable))
+        execute = bool(deletable) and parsed_args.execute
         deleted: set[DeadLetterTopic] = set()
         try:
             if execute:
@@ -82,7 +79,7 @@ class DlqPurge(DeadLetterCommand):
         if not deletable:
             self.complain("no letter is selected" if not behind else "none of the letters selected can be deleted")
             return NOTHING_FOUND
-        return 0 if execute or parsed_args.dry_run else 1
+        return 0
 
     def _beginnings(
         self, parsed_args: argparse.Namespace, topic: DeadLetterTopic, partitions: Sequence[TopicPartition]
@@ -110,14 +107,6 @@ class DlqPurge(DeadLetterCommand):
                     shown.tell(count, total - count)
         return found
 
-    def _agreed(self, count: int) -> bool:
-        if not sys.stdin.isatty():
-            self.complain("this deletes for good, and nobody is there to be asked: say --yes, or --dry-run")
-            return False
-        self.app.stderr.write(f"Delete {count_letters(count)} for good? [y/N] ")
-        self.app.stderr.flush()
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
-
     def _report(
         self,
         parsed_args: argparse.Namespace,
@@ -144,7 +133,7 @@ class DlqPurge(DeadLetterCommand):
         if parsed_args.json:
             self.print(json.dumps({"group": parsed_args.group, "topics": told, "executed": execute}))
         elif not execute:
-            self.print("Nothing was deleted.")
+            self.print("Nothing was deleted. --execute deletes them.")
 
 
 def _nothing(partition: TopicPartition, offset: int) -> bool:

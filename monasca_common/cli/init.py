@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from monasca_common.cli import configuration, services
 from monasca_common.cli.audit_alarm import NeededAlarm, needed_alarms
-from monasca_common.cli.command import MonascaCommand, positive
+from monasca_common.cli.command import MonascaCommand, add_execute, positive
 from monasca_common.kafka import Admin, plugins
 from monasca_common.kafka.config import connection_settings, joined, shown_url
 from monasca_common.kafka.errors import ConfigurationError, MessagingError, TransportError
@@ -141,9 +141,7 @@ class Init(MonascaCommand):
             metavar="N",
             help="how many brokers have a copy of each partition (default: the brokers' default.replication.factor)",
         )
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
-        how.add_argument("--execute", action="store_true", help="do it")
+        add_execute(parser)
         parser.add_argument("--json", action="store_true", help="print one line of JSON in place of text")
         return parser
 

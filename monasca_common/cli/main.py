@@ -42,6 +42,12 @@ class MonascaCommon(App):
         if self.options.verbose_level <= self.DEFAULT_VERBOSE_LEVEL:
             logging.getLogger("alembic").setLevel(logging.WARNING)  # commands report what they did themselves
 
+    def initialize_app(self, argv: list[str]) -> None:
+        """Show the help of a command also if ``--help`` follows its options: cliff passes them on to ``help``."""
+        if argv[:1] == ["help"]:
+            options = (index for index, argument in enumerate(argv) if argument.startswith("-"))
+            del argv[next(options, len(argv)) :]
+
     def interact(self) -> None:
         """Instead of cliff's shell, which would wait for input where a script forgot the command."""
         self.parser.error("name a command: monasca-common --help lists them")

@@ -18,7 +18,13 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli import configuration, kept_offsets, offset_plan
-from monasca_common.cli.command import OperatorCommand, duration_seconds, moment_ms, partitions_of_topic
+from monasca_common.cli.command import (
+    OperatorCommand,
+    add_execute,
+    duration_seconds,
+    moment_ms,
+    partitions_of_topic,
+)
 from monasca_common.cli.kept_offsets import KeptOffsets
 from monasca_common.cli.offset_plan import LogSpan, Move, Standing
 from monasca_common.kafka import Admin, plugins
@@ -173,9 +179,7 @@ class OffsetsReset(_OffsetsCommand):
             metavar="N",
             help="so many offsets forward, or back where it is negative (--shift-by=-100), within what the log has",
         )
-        how = parser.add_mutually_exclusive_group()
-        how.add_argument("--dry-run", action="store_true", help="change nothing (the default)")
-        how.add_argument("--execute", action="store_true", help="do it")
+        add_execute(parser)
         return parser
 
     def act(

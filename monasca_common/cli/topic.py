@@ -11,7 +11,7 @@ from typing import Any
 
 from cliff.lister import Lister
 
-from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, positive
+from monasca_common.cli.command import NOTHING_FOUND, ClusterCommand, add_execute, positive
 from monasca_common.kafka import Admin, ConfigurationError, RetriableError, TopicPartition, TransportError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, is_topic_name
 
@@ -73,10 +73,11 @@ class TopicShow(ClusterCommand, Lister):
 
 
 class TopicCreate(ClusterCommand):
-    """Create a topic, and wait until the leader of each partition serves it.
+    """Create a topic with --execute, and wait until the leader of each partition serves it.
 
-    The exit status is 1 where it exists already, or brokers refuse it. For example:
-    monasca-common topic create metrics --partitions 12 --replication-factor 3 --setting retention.ms=86400000
+    Without --execute the brokers only check it. The exit status is 1 if it exists or they refuse it. For example:
+    monasca-common topic create metrics --partitions 12 --replication-factor 3 --execute
+    monasca-common topic create metrics --partitions 12 --setting retention.ms=86400000 --dry-run
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -104,7 +105,7 @@ class TopicCreate(ClusterCommand):
             metavar="NAME=VALUE",
             help="a setting of the topic, such as retention.ms=86400000; may be given several times",
         )
-        parser.add_argument("--dry-run", action="store_true", help="let the brokers check it, and create nothing")
+        add_execute(parser)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -112,7 +113,7 @@ class TopicCreate(ClusterCommand):
         if not is_topic_name(name):
             raise ConfigurationError(f"{name!r} is not the name of a topic: {TOPIC_NAME_RULE}")
         admin, _ = self.cluster(parsed_args)
-        call = admin.check_new_topic if parsed_args.dry_run else admin.create_topic
+        call = admin.create_topic if parsed_args.execute else admin.check_new_topic
         try:
             call(
                 name,
@@ -124,7 +125,7 @@ class TopicCreate(ClusterCommand):
             if isinstance(error, RetriableError):
                 raise
             return self.complain(f"{name} was not created: {error}")
-        self.print(f"{name}: {'it would be created' if parsed_args.dry_run else 'created'}")
+        self.print(f"{name}: {'created' if parsed_args.execute else 'it would be created with --execute'}")
         return 0
 
 

@@ -32,5 +32,12 @@ def extras_with(module: str) -> list[str]:
     return [each for each in found if each not in _FOR_DEVELOPERS] or found
 
 
+def missing_distributions(extra: str) -> list[str]:
+    """Return the requirements of an extra that are not installed."""
+    required = map(_REQUIRED_BY.match, importlib.metadata.requires(DISTRIBUTION) or ())
+    names = [each["name"] for each in required if each is not None and each["extra"] == extra]
+    return [name for name in names if not any(importlib.metadata.distributions(name=name))]
+
+
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -64,6 +64,12 @@ class Record:
     partition: int | None = None
     message_id: bytes | None = None
 
+    def __post_init__(self) -> None:
+        headers: Any = self.headers
+        if not isinstance(headers, tuple):
+            remedy = ": write tuple(headers.items())" if isinstance(headers, dict) else ""
+            raise TypeError(f"headers is a tuple of pairs (name, value), not {type(headers).__name__}{remedy}")
+
 
 @dataclass(frozen=True, slots=True)
 class Message(Generic[T_co]):

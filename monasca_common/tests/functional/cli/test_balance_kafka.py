@@ -22,7 +22,7 @@ class TestBalance(ClusterCommandCase):
         self.wait_until_it_is(topic, lambda found: all(len(each) == 3 for each in found.in_sync), "complete copies")
         status, rows = self.balance(topic)
         self.assertEqual((1, 2, 100, 6), (status, rows[1]["should_lead"], rows[1]["percent_away"], rows[1]["copies"]))
-        status, rows = self.balance(topic, "--elect")
+        status, rows = self.balance(topic, "--execute")
         self.assertEqual((0, {2}), (status, {row["leads"] for row in rows.values()}))
         self.assertEqual({0}, {row["percent_away"] for row in rows.values()})
 

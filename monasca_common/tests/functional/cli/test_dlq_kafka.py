@@ -195,7 +195,7 @@ class TestPurge(DlqCase):
         self.assertEqual(0, self.first())
         self.assertEqual(1, self.run_command(*arguments)[0])  # nobody is there to be asked
         self.assertEqual(0, self.first())
-        self.assertTrue(self.run_json(*arguments, "--yes")["executed"])
+        self.assertTrue(self.run_json(*arguments, "--execute")["executed"])
         self.assertEqual(3, self.first())
         self.assertIn("6 letters sent back", self.replay())
 
@@ -204,17 +204,17 @@ class TestPurge(DlqCase):
         self.bury(2, error="ValueError")
         self.bury(2, first=2, error="KeyError")
         self.replay("--reason", "KeyError")
-        self.assertEqual(3, self.run_command("purge", *self.options, "--dealt-with", "--yes")[0])
+        self.assertEqual(3, self.run_command("purge", *self.options, "--dealt-with", "--execute")[0])
         self.replay()
-        self.assertTrue(self.run_json("purge", *self.options, "--dealt-with", "--yes")["executed"])
+        self.assertTrue(self.run_json("purge", *self.options, "--dealt-with", "--execute")["executed"])
         self.assertLess(3, self.first())
         self.assertEqual([], self.run_json("list", *self.options)["topics"][0]["letters"])
 
     @periodic("a variant of a purge")
     def test_all_is_what_is_there_now(self):
         self.bury(5)
-        self.assertEqual(3, self.run_command("purge", *self.options, "--letter", "nothing/0/1", "--yes")[0])
-        self.assertTrue(self.run_json("purge", *self.options, "--all", "--yes")["executed"])
+        self.assertEqual(3, self.run_command("purge", *self.options, "--letter", "nothing/0/1", "--execute")[0])
+        self.assertTrue(self.run_json("purge", *self.options, "--all", "--execute")["executed"])
         self.assertEqual(5, self.first())
         self.bury(1, first=9)
         self.assertIn("1 letter sent back", self.replay())

@@ -102,7 +102,8 @@ class TestAThousandTopics(LargeCase):
         self.assertEqual([1], [row["messages"] for row in self.rows("topic", "show", NAMES[500])])
         new = f"new-{self.own}"
         self.addCleanup(self.admin.delete_topic, new)
-        status, out, err = self.run_command("topic", "create", new, "--partitions", "1", "--replication-factor", "1")
+        created = ("create", new, "--partitions", "1", "--replication-factor", "1", "--execute")
+        status, out, err = self.run_command("topic", *created)
         self.assertEqual((0, f"{new}: created\n"), (status, out), err)
         for words in (("tail", NAMES[500], "--from-beginning", "--no-follow"), ("sample", NAMES[501])):
             with self.few_requests():

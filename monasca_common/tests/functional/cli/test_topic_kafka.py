@@ -36,8 +36,9 @@ class TestTopics(TopicCase):
     def test_a_topic_is_created_listed_and_shown(self):
         name = f"made-{self.own}"
         arguments = ("create", name, "--partitions", "3", "--setting", "retention.ms=3600000")
-        self.assertEqual((0, f"{name}: it would be created\n", ""), self.run_command(*arguments, "--dry-run"))
+        self.assertEqual((0, f"{name}: it would be created with --execute\n", ""), self.run_command(*arguments))
         self.assertEqual([], self.named(name))
+        arguments = (*arguments, "--execute")
         self.assertEqual(0, self.run_command(*arguments)[0])
         (row,) = self.named(name)
         self.assertEqual({"topic": name, "partitions": 3, "replicas": 1, "messages": 0, "state": "fine"}, row)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common config check``: what files lack, without a broker, a database or Keystone."""
 
+import importlib.metadata
 import json
 import sys
 from unittest import mock
@@ -89,6 +90,16 @@ class ConfigCheckTest(CommandCase):
             sys.modules["cotyledon"] = None
             found = self.faults(_GOOD, service="persister")
         self.assertEqual(["cotyledon is not installed: install monasca-common[persister]"], found)
+
+    def test_a_requirement_that_no_check_imports_is_missed_as_well(self):
+        installed = importlib.metadata.distributions
+
+        def without_pyspark(**criteria):
+            return () if criteria == {"name": "pyspark"} else installed(**criteria)
+
+        with mock.patch("importlib.metadata.distributions", without_pyspark):
+            found = self.faults(_GOOD, service="pipeline")
+        self.assertIn("pyspark is not installed: install monasca-common[spark]", found)
 
     def test_no_secret_is_quoted(self):
         text = _GOOD.replace("sqlite:////nowhere/monasca.sqlite", "postgresql://me:hush@db/monasca")

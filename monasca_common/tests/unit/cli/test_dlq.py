@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``monasca-common dlq``: over a broker in memory."""
 
-import io
 import json
 import signal
-import sys
 from dataclasses import replace
 
 import fixtures
@@ -399,7 +397,7 @@ class PurgeTest(DlqCase):
         return len(self.kafka.broker.records("metrics.dlq"))
 
     def test_those_at_the_beginning_go_and_the_group_goes_on_behind_them(self):
-        status, out, _ = self.run_command("purge", "--reason", "ValueError", "--yes")
+        status, out, _ = self.run_command("purge", "--reason", "ValueError", "--execute")
         self.assertEqual((0, 2), (status, self.left()))
         self.assertIn("1 letter selected as well cannot be deleted", out)
         self.assertEqual({_LETTERS: 2}, self.kafka.broker.committed("monasca-dlq-replay"))
@@ -408,7 +406,7 @@ class PurgeTest(DlqCase):
         self.kafka.broker.create_topic("other.dlq", 1)
         self.bury(3, topic="other.dlq")
         self.refused = "other.dlq"
-        arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--yes")
+        arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--execute")
         status, out, err = self.run_command(*arguments)
         self.assertEqual((1, 0, 3), (status, self.left(), len(self.kafka.broker.records("other.dlq"))))
         self.assertEqual(["metrics.dlq: 4 letters deleted", "other.dlq: 3 letters to be deleted"], out.splitlines())
@@ -425,7 +423,7 @@ class PurgeTest(DlqCase):
         self.kafka.broker.create_topic("other.dlq", 1)
         self.bury(3, topic="other.dlq")
         self.interrupted = "other.dlq"
-        arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--yes")
+        arguments = ("purge", "--all", "--topic", "metrics.dlq", "--topic", "other.dlq", "--execute")
         status, out, _ = self.run_command(*arguments)
         self.assertEqual((143, 0, 3), (status, self.left(), len(self.kafka.broker.records("other.dlq"))))
         self.assertEqual(["metrics.dlq: 4 letters deleted", "other.dlq: 3 letters to be deleted"], out.splitlines())
@@ -433,24 +431,15 @@ class PurgeTest(DlqCase):
     def test_who_says_nothing_deletes_nothing(self):
         status, _, err = self.run_command("purge")
         self.assertEqual((1, True), (status, "which letters?" in err))
-        status, _, err = self.run_command("purge", "--all")
-        self.assertEqual((1, True), (status, "say --yes" in err))
-        self.assertEqual(0, self.run_command("purge", "--all", "--dry-run")[0])
+        for without_change in ((), ("--dry-run",)):
+            status, out, _ = self.run_command("purge", "--all", *without_change)
+            self.assertEqual((0, True), (status, "4 letters to be deleted" in out))
         self.assertEqual(4, self.left())
 
-    def test_on_a_terminal_it_asks(self):
-        for answer, left in (("n", 4), ("", 4), ("y", 0)):
-            terminal = io.StringIO(f"{answer}\n")
-            terminal.isatty = lambda: True
-            self.patch(sys, "stdin", terminal)
-            status, _, err = self.run_command("purge", "--all")
-            self.assertIn("Delete 4 letters for good? [y/N]", err)
-            self.assertEqual((int(bool(left)), left), (status, self.left()))
-
     def test_what_was_dealt_with_is_one_selection(self):
-        self.assertEqual(3, self.run_command("purge", "--dealt-with", "--yes")[0])
+        self.assertEqual(3, self.run_command("purge", "--dealt-with", "--execute")[0])
         self.told("replay", "--execute", "--limit", "2")
-        self.assertEqual(0, self.run_command("purge", "--dealt-with", "--yes")[0])
+        self.assertEqual(0, self.run_command("purge", "--dealt-with", "--execute")[0])
         self.assertEqual(2, self.left())
 
 

@@ -14,7 +14,7 @@ import fixtures
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _COMMANDS = (
-    *("topic list", "topic show x", "topic sample x", "topic create x --partitions 1"),
+    *("topic list", "topic show x", "topic sample x", "topic create x --partitions 1 --execute"),
     *("lag list", "lag show --group g"),
     *("offsets show --group g --topic x", "offsets reset --group g --topic x --to-latest --execute"),
     *("durability check", "balance", "audit show", "mirror verify"),
@@ -117,7 +117,7 @@ class InterruptedTest(CommandCase):
             "[database]\nconnection = sqlite:////nowhere/monasca.sqlite\n"
         )
         with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGTERM)):
-            for line in ("dlq list", "dlq show x.dlq/0/0", "dlq replay --execute", "dlq purge --all --yes"):
+            for line in ("dlq list", "dlq show x.dlq/0/0", "dlq replay --execute", "dlq purge --all --execute"):
                 self.assertEqual(143, self.run_command(*line.split(), text=text)[0], line)
         with fixtures.MonkeyPatch(asked, functools.partial(_returned, signal.SIGINT)):
             self.assertEqual(130, self.run_command("dlq", "list", text=text)[0])

@@ -40,6 +40,10 @@ class TestCommandLine(base.BaseTestCase):
         for option in ("--nodes", "--port", "--data-dir", "--tls", "--sasl", "--json"):
             self.assertIn(option, shown)
 
+    def test_help_after_options_is_the_help_of_the_command(self):
+        self.assertEqual(0, main(["lag", "list", "--config-file", "x.conf", "--help"]))
+        self.assertRegex(self.text(self.out), "usage: .* lag list \\[-h\\]")
+
     def test_wrong_usage_is_status_2(self):
         for arguments in (["--nodes", "2"], ["--port", "70000"], ["--port", "kafka"]):
             error = self.assertRaises(SystemExit, main, ["broker", "start", *arguments])

@@ -195,15 +195,17 @@ class ListTest(TopicCase):
 class CreateTest(TopicCase):
     def test_it_is_made_as_it_was_asked_for(self):
         arguments = ("create", "new", "--partitions", "3", "--setting", "a=b=c")
-        self.assertEqual((0, "new: it would be created\n", ""), self.run_command(*arguments, "--dry-run"))
+        for without_change in ((), ("--dry-run",)):
+            shown = (0, "new: it would be created with --execute\n", "")
+            self.assertEqual(shown, self.run_command(*arguments, *without_change))
         self.assertEqual([], self.admin.created)
-        self.assertEqual((0, "new: created\n", ""), self.run_command(*arguments))
+        self.assertEqual((0, "new: created\n", ""), self.run_command(*arguments, "--execute"))
         self.assertEqual([("new", 3, -1, {"a": "b=c"})], self.admin.created)
 
     def test_a_refusal_is_status_1_and_a_cluster_that_does_not_answer_2(self):
         for refusal, status in ((TransportError("no"), 1), (RetriableError("late"), 2)):
             self.admin.refusal = refusal
-            self.assertEqual(status, self.run_command("create", "new", "--partitions", "1")[0])
+            self.assertEqual(status, self.run_command("create", "new", "--partitions", "1", "--execute")[0])
 
     def test_wrong_input_is_wrong_usage(self):
         for words in (("a b", "--partitions", "1"), ("new", "--partitions", "0"), ("new",)):
@@ -267,20 +269,20 @@ class BalanceTest(TopicCase):
         status, rows = self.rows()
         self.assertEqual((1, 50, [1, 1, 0]), (status, rows[0]["percent_away"], [row["leads"] for row in rows]))
         self.assertEqual(0, self.rows("--percent", "50")[0])
-        status, rows = self.rows("--elect")
+        status, rows = self.rows("--execute")
         self.assertEqual((0, [2, 0, 0]), (status, [row["leads"] for row in rows]))
         self.assertEqual([TopicPartition("metrics", 1)], self.admin.elected)
 
     def test_a_copy_that_is_behind_is_not_elected(self):
         self.admin.leaders[TopicPartition("metrics", 1)] = 2
         self.admin.in_sync = (2, 3)
-        status, rows = self.rows("--elect")
+        status, rows = self.rows("--execute")
         self.assertEqual((1, [], 2), (status, self.admin.elected, rows[0]["copies_behind"]))
 
     def test_a_refused_election_is_status_4(self):
         self.admin.leaders[TopicPartition("metrics", 1)] = 2
         self.admin.refusal = TransportError("not now")
-        status, _, err = self.run_command("--elect")
+        status, _, err = self.run_command("--execute")
         self.assertEqual((4, True), (status, "metrics/1: not now" in err))
 
     def test_a_partition_without_a_leader_is_status_1(self):

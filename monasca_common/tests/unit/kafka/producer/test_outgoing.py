@@ -49,6 +49,13 @@ class TypesTest(ProducerCase):
         ):
             self.assertEqual(text, str(self.assertRaises(WrongType, call)))
 
+    def test_a_record_refuses_headers_that_are_not_a_tuple(self):
+        error = self.assertRaises(TypeError, Record, b"v", headers={"a": b"b"})
+        self.assertEqual(
+            "headers is a tuple of pairs (name, value), not dict: write tuple(headers.items())", str(error)
+        )
+        self.assertRaises(TypeError, Record, b"v", headers=[("a", b"b")])
+
     def test_a_time_that_kafka_does_not_store_is_refused_by_its_name(self):
         producer = self.producer()
         for timestamp_ms in (0, -1, -5, 1.5, "1"):
