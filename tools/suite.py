@@ -47,10 +47,11 @@ def main() -> None:
     # A background job of a script ignores Ctrl-C, and so would the tests, which send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with ProcessPoolExecutor(1) as importer:  # the imported tests need memory, which ends with this process
-        ids = importer.submit(listed, arguments.folder, everything=arguments.all).result()
+        reasons = importer.submit(listed, arguments.folder).result()
+    ids = [test for test, reason in reasons.items() if arguments.all or reason is None]
     with repository(arguments.name) as path:
         stestr = Stestr(path, arguments)
-        stestr.seed(ids)
+        stestr.seed(reasons)
         # Workers of a file are used only if the concurrency is not 1, as it is by default on one core.
         shared = ["--worker-file", str(arguments.worker_file), "--concurrency", "2"] if arguments.worker_file else []
         stestr.run(1, ids, *shared)
@@ -61,14 +62,13 @@ def main() -> None:
         print_slowest(suite)
 
 
-def listed(folder: str, *, everything: bool) -> list[str]:
-    """Return the ids of the tests in a folder, without the periodic ones unless ``everything``."""
+def listed(folder: str) -> dict[str, str | None]:
+    """Return the ids of the tests in a folder, each with the reason why it is periodic, or None."""
     loader = unittest.TestLoader()
     tests = list(_flat(loader.discover(folder, top_level_dir=os.getcwd())))
     if loader.errors:
         raise ImportError("\n".join(map(str, loader.errors)))
-    ids = [test.id() for test in tests if everything or reason_of(type(test), test.id()) is None]
-    return list(dict.fromkeys(ids))
+    return {test.id(): reason_of(type(test), test.id()) for test in tests}
 
 
 def _flat(suite: Any) -> Iterator[Any]:

@@ -27,8 +27,8 @@ from monasca_common.storage.testing.scenario import row
 from monasca_common.tests.unit.api.reads_case import ReadsCase
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 120  # of all operations together
 FUZZED = hypothesis_settings(
-    max_examples=10,
     derandomize=True,
     database=None,
     deadline=None,
@@ -124,13 +124,13 @@ class TestFuzzed(ReadsCase):
         schema = schemathesis.openapi.from_wsgi("/openapi.json", self.client.app)
         found = [each.ok() for each in schema.get_all_operations()]
         self.assertGreater(len(found), 15)
-        return set().union(*(self.ask(each, mode) for each in found))
+        return set().union(*(self.ask(each, mode, EXAMPLES // len(found)) for each in found))
 
-    def ask(self, described, mode):
-        """The statuses of the answers."""
+    def ask(self, described, mode, examples):
+        """Return the statuses of the answers."""
         statuses = set()
 
-        @FUZZED
+        @hypothesis_settings(FUZZED, max_examples=examples)
         @given(described.as_strategy(generation_mode=mode))
         def ask_once(case):
             response = case.call()

@@ -5,8 +5,8 @@ import fixtures
 import sqlalchemy as sa
 
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
-from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.unit.pipeline.pipeline_case import PipelineCase
+from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 SOURCE = Source("spark-aggregate", "metrics", "first-id")
 
@@ -14,8 +14,9 @@ SOURCE = Source("spark-aggregate", "metrics", "first-id")
 class DatabaseCase(PipelineCase):
     def setUp(self):
         super().setUp()
-        self.url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/pipeline.sqlite"
-        open_storage(StorageSettings("sqlite", self.url)).upgrade()
+        path = f"{self.useFixture(fixtures.TempDir()).path}/pipeline.sqlite"
+        copy_schema(path)
+        self.url = f"sqlite:///{path}"
         self.offset_store = OffsetStore(self.url)
 
     def rows(self, table, *columns):

@@ -13,8 +13,8 @@ from monasca_common.kafka.message import Record
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.offset_audit import OffsetAudit
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
-from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.unit.monitoring.audit.audit_case import BUCKET_MS, TOPIC, AuditCase
+from monasca_common.tests.unit.storage.sqlite_case import copy_schema
 
 SOURCE = Source("spark-archive", TOPIC, None)
 IN_BUCKET = 20  # messages, in two partitions
@@ -30,8 +30,9 @@ class WithoutPositions(OffsetAudit):
 class OffsetAuditTest(AuditCase):
     def setUp(self):
         super().setUp()
-        self.url = f"sqlite:///{self.useFixture(fixtures.TempDir()).path}/pipeline.sqlite"
-        open_storage(StorageSettings("sqlite", self.url)).upgrade()
+        path = f"{self.useFixture(fixtures.TempDir()).path}/pipeline.sqlite"
+        copy_schema(path)
+        self.url = f"sqlite:///{path}"
         self.buckets = 0
         OffsetStore(self.url).begin(SOURCE, {0: 0, 1: 0})
 
