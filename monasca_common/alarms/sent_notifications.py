@@ -18,8 +18,9 @@ from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
 
-#: ``sending``: an attempt is under way. ``failed``: another one follows. The last three: it was withheld.
-SENT_STATES = ("sending", "sent", "failed", "given up", "silenced", "inhibited", "held")
+#: ``sending``: an attempt is under way. ``failed``: another one follows. ``superseded``: the alarm
+#: changed before an attempt succeeded. The last three: it was withheld.
+SENT_STATES = ("sending", "sent", "failed", "given up", "superseded", "silenced", "inhibited", "held")
 
 _WHAT = "notification"
 _NOTIFICATION, _METHOD = tables.notification, tables.notification_method

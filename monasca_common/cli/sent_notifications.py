@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monasca_common.alarms.sent_notifications import SentNotification
 
 _LISTED = 100
-_STATES = ("sending", "sent", "failed", "given up", "silenced", "inhibited", "held")
+_STATES = ("sending", "sent", "failed", "given up", "superseded", "silenced", "inhibited", "held")
 _TITLES = ("ID", "CREATED", "STATE", "ATTEMPTS", "ALARM", "NEW STATE", "METHOD", "ANSWER")
 
 

@@ -15,7 +15,7 @@ from monasca_common.kafka import RetryPolicy
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.notification.errors import NotificationError, SendFailed, SendPostponed, SendRefused
-from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, NextStep, NoticeLedger
+from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENT, SUPERSEDED, NextStep, NoticeLedger
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.places import SendingPlace, SendingPlaces
@@ -70,11 +70,22 @@ class NoticeDelivery:
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
             return self._attempt(notice, method, attempt, place, released=released)
 
-    def give_up(self, notice: Notice, reason: str) -> None:
-        """Record that there will be no further attempt. Raises `StorageError`."""
-        self._finish(notice, GIVEN_UP, reason)
-        self._count("given up")
-        LOG.error("notification %s is given up: %s", notice.id, reason)
+    def give_up(self, notice: Notice, method_id: str, reason: str) -> None:
+        """Record that there will be no further attempt, unless it has ended. Raises `StorageError`."""
+        if self._end(notice, method_id, GIVEN_UP, reason):
+            LOG.error("notification %s is given up: %s", notice.id, reason)
+
+    def supersede(self, notice: Notice, method_id: str) -> None:
+        """Record that the alarm has changed, unless the notification has ended. Raises `StorageError`."""
+        self._end(notice, method_id, SUPERSEDED, "the alarm has changed since")
+
+    def _end(self, notice: Notice, method_id: str, state: str, reason: str) -> bool:
+        unpublished = self._ledger.end(notice, method_id, state, self._clock.time_ms(), reason)
+        if unpublished is None:
+            return False
+        self._announce(unpublished)
+        self._count(state)
+        return True
 
     def skip(self, why: str) -> None:
         self._count(why)

@@ -21,7 +21,6 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
 from monasca_common.notification.calm import ChangeFacts
 from monasca_common.notification.delivery import NoticeDelivery
-from monasca_common.notification.held import HeldNotices
 from monasca_common.notification.notice import Notice, notice_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
@@ -78,6 +77,8 @@ class ChangesHandler:
 class RetriesHandler:
     """Makes each attempt when it is due; after the last one the notification is a dead letter.
 
+    What the alarm's later change supersedes is not sent, unless ``keeps_superseded``.
+
     ``ttl_seconds``: how long after a change an address may wait for its key. ``max_late_seconds``: a first attempt that
     comes later than that is left out, as there is a newer one.
     """
@@ -86,7 +87,7 @@ class RetriesHandler:
         self,
         methods: NotificationMethods,
         waiting: WaitingRetries,
-        held: HeldNotices,
+        planner: NoticePlanner,
         delivery: NoticeDelivery,
         clock: Clock,
         *,
@@ -94,16 +95,19 @@ class RetriesHandler:
         max_attempts: int,
         ttl_seconds: float,
         max_late_seconds: float | None = None,
+        keeps_superseded: bool = False,
     ) -> None:
         self._methods = methods
         self._waiting = waiting
-        self._held = held
+        self._planner = planner
+        self._held = planner.held
         self._delivery = delivery
         self._clock = clock
         self._retry_topic = retry_topic
         self._max_attempts = max_attempts
         self._ttl_ms = ttl_seconds * 1000
         self._max_late_seconds = max_late_seconds
+        self._keeps_superseded = keeps_superseded
 
     def __call__(self, message: Message) -> list[Output]:
         retry = _read(Retry.read, message)
@@ -125,25 +129,36 @@ class RetriesHandler:
         notice: Notice | None = retry.notice if retry.members == 1 else self._held.message(retry.notice.id)
         if notice is None:
             return None  # a group that was finished before a crash
+        if not self._keeps_superseded:
+            standing = [each for each in notice.changes if self._planner.stands(each)]
+            if not standing:
+                self._delivery.supersede(notice, retry.method_id)
+                self._finish(retry)
+                return None
+            notice = Notice(notice.id, standing[0], tuple(standing[1:]))
         if retry.attempt > self._max_attempts:
-            self._give_up(notice, retry.reason)
+            self._give_up(retry, notice, retry.reason)
             raise Poison(retry.reason)
         try:
             method = self._methods.told(notice.change.tenant, retry.method_id)
         except UnknownId:
-            self._give_up(notice, "the method was deleted")
+            self._give_up(retry, notice, "the method was deleted")
             return None
         if method.unreadable is not None and self._clock.time_ms() - notice.change.time_ms > self._ttl_ms:
-            self._give_up(notice, str(method.unreadable))
+            self._give_up(retry, notice, str(method.unreadable))
             raise Poison(str(method.unreadable))
         following = self._delivery.attempt(notice, method, retry.attempt, released=True)
-        if following is None and notice.others:
-            self._held.finish(notice.id, self._clock.time_ms())
+        if following is None:
+            self._finish(retry)
         return following
 
-    def _give_up(self, notice: Notice, reason: str) -> None:
-        self._delivery.give_up(notice, reason)
-        if notice.others:
+    def _finish(self, retry: Retry) -> None:
+        if retry.members > 1:
+            self._held.finish(retry.notice.id, self._clock.time_ms())
+
+    def _give_up(self, retry: Retry, notice: Notice, reason: str) -> None:
+        self._delivery.give_up(notice, retry.method_id, reason)
+        if retry.members > 1:
             self._held.give_up_all(notice.id, self._clock.time_ms(), f"in the message {notice.id}: {reason}")
 
 

@@ -16,7 +16,7 @@ from monasca_common.alarms.database import AlarmsDatabase, Condition, Row
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.notification.calm import HELD, INHIBITED, LIMIT_KEY, SILENCED, Hold, RateWindow, admission
 from monasca_common.notification.errors import storable
-from monasca_common.notification.ledger import FAILED, GIVEN_UP, SENDING, SENT, new_row
+from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, new_row
 from monasca_common.notification.notice import Notice, group_of, repeat_of
 from monasca_common.storage.sql import tables
 
@@ -128,7 +128,7 @@ class HeldNotices:
         """It is withheld for another reason, or for longer; or no more, if somebody has sent it meanwhile."""
 
         def work(connection: sa.Connection) -> None:
-            if _state(connection, row.notice_id) in (SENDING, SENT, FAILED, GIVEN_UP):
+            if _state(connection, row.notice_id) in (SENDING, FAILED, *ENDED):
                 connection.execute(_HELD.delete().where(_HELD.c.id == row.id))
                 return
             due_ms = _due(connection, hold, now_ms)
@@ -184,7 +184,7 @@ class HeldNotices:
 
     def forget_sent(self, group_key: str) -> None:
         """Those that somebody sent by hand while they were held. One that is being sent may still fail."""
-        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_((SENT, GIVEN_UP)))
+        sent = sa.select(_NOTIFICATION.c.id).where(_NOTIFICATION.c.state.in_(ENDED))
         statement = _HELD.delete().where(*_unsealed(group_key), _HELD.c.notice_id.in_(sent))
         self._database.write(lambda connection: connection.execute(statement))
 
@@ -222,11 +222,11 @@ class HeldNotices:
         return self._database.read(lambda connection: _state(connection, notice_id))
 
     def finish(self, message_id: str, now_ms: int) -> None:
-        """If the message was sent or given up, so are its members. A repeated call changes nothing."""
+        """Once the message has ended, its members end alike. A repeated call changes nothing."""
 
         def work(connection: sa.Connection) -> None:
             state = _state(connection, message_id)
-            if state in (SENT, GIVEN_UP):
+            if state in ENDED:
                 _end_all(connection, message_id, state, f"in the message {message_id}", now_ms)
 
         self._database.write(work)

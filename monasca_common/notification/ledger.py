@@ -20,6 +20,9 @@ from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
+#: A newer change of the alarm came before an attempt succeeded.
+SUPERSEDED = "superseded"
+ENDED = (SENT, GIVEN_UP, SUPERSEDED)
 
 _NOTIFICATION, _RATE = tables.notification, tables.notification_rate
 _MOST_FAILURES = 50
@@ -71,12 +74,24 @@ class NoticeLedger:
         return self._database.write(work)
 
     def finish(self, notice: Notice, state: str, now_ms: int, reason: str | None = None) -> Unpublished | None:
-        """``state``: `SENT`, `FAILED` or `GIVEN_UP`. ``reason``: what the receiver answered, or why it was not sent.
+        """``state``: `FAILED` or one of `ENDED`. ``reason``: what the receiver answered, or why it was not sent.
 
         Returns what is in the outbox since then: whoever is told of sent notifications is told of those that are given
         up too.
         """
         return self._database.write(lambda connection: _finish(connection, notice, state, now_ms, reason))
+
+    def end(self, notice: Notice, method_id: str, state: str, now_ms: int, reason: str) -> Unpublished | None:
+        """Record that there will be no further attempt. ``None``: it had ended before, and stays as it was."""
+        made = new_row(notice, method_id, now_ms, state=FAILED, attempts=0)
+
+        def work(connection: sa.Connection) -> Unpublished | None:
+            connection.execute(_INSERT[connection.dialect.name], made)
+            if connection.execute(_FIND, {"own_id": notice.id}).one().state in ENDED:
+                return None
+            return _finish(connection, notice, state, now_ms, reason)
+
+        return self._database.write(work)
 
     def resend(self, notice_id: str, now_ms: int, *, also_under_way: bool = False) -> bool:
         """Begin another attempt at whatever has ended. ``False``: one is under way, or nothing has this id.
@@ -157,7 +172,7 @@ def announcement(notice: Notice, row: Row, *, state: str, answer: str | None, no
 def _step(row: Row, attempt: int, *, released: bool) -> NextStep:
     if row.state in (SILENCED, INHIBITED, HELD):
         return NextStep.SEND if released else NextStep.NOTHING
-    if row.state in (SENT, GIVEN_UP) or row.attempts > attempt:
+    if row.state in ENDED or row.attempts > attempt:
         return NextStep.NOTHING
     if row.state == SENDING:
         return NextStep.REPEAT

@@ -75,6 +75,11 @@ class NoticePlanner:
         rows = self._database.rows(joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant))
         return CurrentAlarm(*rows[0]) if rows else None
 
+    def stands(self, change: AlarmChange) -> bool:
+        """Return whether the alarm is still in the state of the change, or is not known."""
+        current = self.current(change)
+        return current is None or calm.stands(current, change)
+
     def withholds(self, notice: Notice, method: NotificationMethod, facts: ChangeFacts) -> bool:
         """Whether nothing is to be sent now: then it is recorded, with what is to come of it."""
         now_ms = self._clock.time_ms()

@@ -23,7 +23,7 @@ from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.notification import calm
 from monasca_common.notification.calm import HELD, LIMIT_KEY, RepeatStep
 from monasca_common.notification.held import REPEAT, HeldNotice, HeldRow
-from monasca_common.notification.ledger import GIVEN_UP, SENT
+from monasca_common.notification.ledger import ENDED
 from monasca_common.notification.notice import Notice, repeat_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
@@ -195,7 +195,7 @@ class HeldRelease:
     def _publish_again(self, row: HeldRow, producer: KafkaProducer) -> None:
         """Of a group: unless the ledger has it, whoever sealed it may have died before it was published."""
         state = self._held.state(row.sealed)
-        if state in (SENT, GIVEN_UP):
+        if state in ENDED:
             self._held.finish(row.sealed, self._clock.time_ms())
             return
         for each in self._held.sealed(row.sealed):

@@ -98,12 +98,13 @@ class NotificationWork:
             RetriesHandler,
             methods,
             waiting,
-            planner.held,
+            planner,
             self._delivery,
             clock,
             retry_topic=topic,
             max_attempts=settings.retry.max_attempts,
             ttl_seconds=settings.processing.ttl,
+            keeps_superseded=settings.retry.keep_superseded,
         )
         self._members = (
             NotificationMember(settings.changes, changes, settings.processing.number, clock),

@@ -346,6 +346,11 @@ class RetrySettings:
         help="How many attempts are made before a notification becomes a dead letter. Too small: a short outage of a "
         "receiver loses notifications. Too large: nobody learns that a method does not work.",
     )
+    keep_superseded: bool = option(
+        False,
+        help="Retry a notification although its alarm has changed since. true: receivers can get an old state after "
+        "the new one. false: it is recorded as superseded, and only the notification of the newer change is sent.",
+    )
     number: int = option(
         32,
         minimum=1,

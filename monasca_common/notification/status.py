@@ -31,6 +31,7 @@ _BY_TYPE = {
 }
 _ANY = {
     "given up": ("given_up", "Notifications that became dead letters, or whose method was deleted"),
+    "superseded": ("superseded", "Notifications whose alarm changed before an attempt succeeded"),
     "silenced": ("silenced", "Notifications that a silence withheld"),
     "inhibited": ("inhibited", "Notifications that an inhibition withheld"),
     "held": ("held", "Notifications that waited for a group or a limit"),

@@ -508,10 +508,9 @@ alarm_outbox = sa.Table(
 )
 
 # The ledger of notifications. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (there will be
-# another attempt) or ``given up``. ``repeats``: attempts after one whose outcome a crash hid: the receiver may have it
-# twice. ``reason``: what the receiver answered, or why it was not sent. ``failures``: a JSON object a line, of each
-# failed attempt. ``change``: the messages of its changes, one a line,
-# compressed by zlib.
+# another attempt), ``given up`` or ``superseded``. ``repeats``: attempts after one whose outcome a crash hid: the
+# receiver may have it twice. ``reason``: what the receiver answered, or why it was not sent. ``failures``: a JSON
+# object a line, of each failed attempt. ``change``: the messages of its changes, one a line, compressed by zlib.
 notification = sa.Table(
     "notification",
     metadata,

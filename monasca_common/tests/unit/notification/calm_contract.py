@@ -94,8 +94,9 @@ class CalmCase:
         self.releases = self.release()
         named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS, "ttl_seconds": 14_400}
         waiting = WaitingRetries(self.alarms_database)
-        arguments = (self.methods, waiting, self.planner.held, self.delivery, self.clock)
+        arguments = (self.methods, waiting, self.planner, self.delivery, self.clock)
         self.retries = RetriesHandler(*arguments, **named)
+        self.keeping = RetriesHandler(*arguments, **named, keeps_superseded=True)
         self.handlers = {RETRIES: self.retries, PERIODIC: RetriesHandler(*arguments, **named, max_late_seconds=60)}
 
     def release(self):

@@ -3,6 +3,7 @@
 
 import sqlalchemy as sa
 
+from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.sql import tables
@@ -14,7 +15,7 @@ class AttemptTest(CalmCase, SqliteTestCase):
     def setUp(self):
         super().setUp()
         self.define("d1", "cpu")
-        self.method()
+        self.method_id = self.method()
 
     def attempt_that_raises(self, error):
         """What is recorded of it, and its retry."""
@@ -60,3 +61,68 @@ class AttemptTest(CalmCase, SqliteTestCase):
         self.people.destination = destination
         self.tell(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.told())
+
+
+class SupersededTest(CalmCase, SqliteTestCase):
+    """Retries whose alarm has changed since."""
+
+    def setUp(self):
+        super().setUp()
+        self.define("d1", "cpu")
+        self.method_id = self.method()
+        self.people.fails = True
+        [(_, self.failed)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1").message)))
+        self.people.fails = False
+        self.clock.now_ms += 5000
+
+    def states(self):
+        table = tables.notification
+        return [tuple(row) for row in self.alarms_database.rows(sa.select(table.c.new_state, table.c.state))]
+
+    def retry(self, handler=None):
+        self.assertEqual([], list((handler or self.retries)(_read("retry-notifications", self.failed))))
+
+    def test_a_retry_does_not_overtake_a_newer_change(self):
+        self.tell(self.alarm("a1", "OK"))
+        self.retry()
+        self.assertEqual(["a1:OK"], self.told())
+        self.assertEqual({("ALARM", "superseded"), ("OK", "sent")}, set(self.states()))
+        self.assertEqual({"sent": 1, "failed attempts": 1, "superseded": 1}, dict(self.delivery.counts))
+
+    def test_an_alarm_that_came_again_is_notified_by_its_newer_change(self):
+        self.tell(self.alarm("a1", "OK"))
+        self.clock.now_ms += 1
+        self.tell(self.alarm("a1", "ALARM"))
+        self.retry()
+        self.assertEqual(["a1:OK", "a1:ALARM"], self.told())
+
+    def test_a_retry_of_an_alarm_that_has_not_changed_or_is_not_known_is_sent(self):
+        self.write(tables.alarm.delete())
+        self.retry()
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_an_operator_keeps_all(self):
+        self.tell(self.alarm("a1", "OK"))
+        self.retry(self.keeping)
+        self.assertEqual(["a1:OK", "a1:ALARM"], self.told())
+
+    def test_a_sent_notification_stays_sent_whatever_becomes_of_its_alarm_and_its_method(self):
+        self.retry()
+        self.alarm("a1", "OK")
+        self.retry()
+        self.write(tables.alarm.delete())
+        self.methods.delete("t1", self.method_id)
+        self.retry()
+        self.assertEqual([("ALARM", "sent")], self.states())
+
+    def test_a_group_is_sent_without_its_superseded_changes(self):
+        self.start(CalmRules(("definition",), 1000))
+        self.tell(self.alarm("a2"))
+        self.tell(self.alarm("a3"))
+        self.clock.now_ms += 1000
+        self.releases.release_due(self.producer)
+        self.alarm("a3", "OK")
+        self.deliver()
+        [(notice, _)] = self.people.taken
+        self.assertEqual(["a2"], [each.alarm_id for each in notice.changes])
+        self.assertEqual([], self.held())
