@@ -52,11 +52,6 @@ class Silences:
         rows = self._database.rows(ordered(statement, sorts, _SORTED_BY, _SILENCE.c.id, part))
         return [Silence(**row._asdict()) for row in rows]
 
-    def lasting(self, tenant: str, now_ms: int) -> list[Silence]:
-        """Those that last now, the one that ends last first."""
-        rows = self._database.rows(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
-        return [Silence(**row._asdict()) for row in rows]
-
     def get(self, tenant: str, silence_id: str) -> Silence:
         """Raises `UnknownId`."""
         rows = self._database.rows(_SELECT.where(*_of(tenant, silence_id)))
@@ -95,6 +90,12 @@ class Silences:
         """Remove those that ended before. Returns how many."""
         statement = _SILENCE.delete().where(_SILENCE.c.until_ms < before_ms)
         return self._database.write(lambda connection: connection.execute(statement).rowcount)
+
+
+def lasting(connection: sa.Connection, tenant: str, now_ms: int) -> list[Silence]:
+    """Return those of the tenant that last now, the one that ends last first."""
+    rows = connection.execute(_LASTING, {"of_tenant": tenant, "now_ms": now_ms})
+    return [Silence(**row._asdict()) for row in rows]
 
 
 def _lasting(now_ms: int) -> tuple[sa.ColumnElement[bool], ...]:

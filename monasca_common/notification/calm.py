@@ -7,7 +7,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from monasca_common.alarms.silences import Silence
 from monasca_common.alarms.transitions import SEVERITIES, AlarmChange
@@ -161,7 +161,8 @@ def suppression(rules: CalmRules, facts: ChangeFacts, change: AlarmChange, now_m
 def plan(rules: CalmRules, facts: ChangeFacts, change: AlarmChange, method_id: str, now_ms: int) -> Hold | None:
     """``None``: it is sent now, if the limit allows."""
     if (hold := suppression(rules, facts, change, now_ms)) is not None:
-        return hold
+        # Decided now, because the rows that say what was told last may be removed before the silence ends.
+        return hold if is_news(change, facts) else replace(hold, due_ms=None)
     if facts.withheld_before and not is_news(change, facts):
         return Hold(SILENCED, None, f"nobody was told that it was other than {change.new_state}")
     return grouping(rules, change, method_id, now_ms)

@@ -109,7 +109,10 @@ class HeldNotices:
         return self._database.write(work)
 
     def due(self, now_ms: int, limit: int) -> list[HeldRow]:
-        statement = sa.select(*_COLUMNS).where(_HELD.c.due <= now_ms).order_by(_HELD.c.due, _HELD.c.id).limit(limit)
+        """Return rows of all tenants in turn; of each tenant the longest due first."""
+        oldest = (_HELD.c.due, _HELD.c.id)
+        turn = sa.func.row_number().over(partition_by=_HELD.c.tenant, order_by=oldest)
+        statement = sa.select(*_COLUMNS).where(_HELD.c.due <= now_ms).order_by(turn, *oldest).limit(limit)
         return [HeldRow(**row._asdict()) for row in self._database.rows(statement)]
 
     def take(self, row: HeldRow, again_ms: int) -> HeldNotice | None:
@@ -127,27 +130,10 @@ class HeldNotices:
     def hold(self, row: HeldRow, hold: Hold, now_ms: int) -> None:
         """It is withheld for another reason, or for longer; or no more, if somebody has sent it meanwhile."""
 
-        def work(connection: sa.Connection) -> None:
-            if _state(connection, row.notice_id) in (SENDING, FAILED, *ENDED):
-                connection.execute(_HELD.delete().where(_HELD.c.id == row.id))
-                return
-            due_ms = _due(connection, hold, now_ms)
-            values = {"kind": hold.state, "due": due_ms, "group_key": hold.group_key, "created": now_ms}
-            connection.execute(_HELD.update().where(_HELD.c.id == row.id).values(values))
-            recorded = {"state": hold.state, "reason": storable(hold.reason), "updated": now_ms}
-            connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == row.notice_id).values(recorded))
-
-        self._database.write(work)
-
-    def release(self, row: HeldRow) -> None:
-        """It is about to be sent, so a change that comes before it is sent counts it as told."""
-        values = {"state": HELD, "reason": "it is about to be sent"}
-        withheld = (_NOTIFICATION.c.id == row.notice_id, _NOTIFICATION.c.state.in_((SILENCED, INHIBITED)))
-        statement = _NOTIFICATION.update().where(*withheld).values(values)
-        self._database.write(lambda connection: connection.execute(statement))
+        self._database.write(lambda connection: withhold_again(connection, row, hold, now_ms))
 
     def remove(self, row: HeldRow) -> None:
-        self._database.write(lambda connection: connection.execute(_HELD.delete().where(_HELD.c.id == row.id)))
+        self._database.write(lambda connection: remove(connection, row))
 
     def give_up(self, row: HeldRow, now_ms: int, reason: str) -> None:
         """Of a repeat, this one and those after it; its first was sent."""
@@ -230,6 +216,29 @@ class HeldNotices:
                 _end_all(connection, message_id, state, f"in the message {message_id}", now_ms)
 
         self._database.write(work)
+
+
+def withhold_again(connection: sa.Connection, row: HeldRow, hold: Hold, now_ms: int) -> None:
+    """See `HeldNotices.hold`."""
+    if _state(connection, row.notice_id) in (SENDING, FAILED, *ENDED):
+        remove(connection, row)
+        return
+    due_ms = _due(connection, hold, now_ms)
+    values = {"kind": hold.state, "due": due_ms, "group_key": hold.group_key, "created": now_ms}
+    connection.execute(_HELD.update().where(_HELD.c.id == row.id).values(values))
+    recorded = {"state": hold.state, "reason": storable(hold.reason), "updated": now_ms}
+    connection.execute(_NOTIFICATION.update().where(_NOTIFICATION.c.id == row.notice_id).values(recorded))
+
+
+def release(connection: sa.Connection, row: HeldRow) -> None:
+    """Record that it is about to be sent: a change that comes before it is sent counts it as told."""
+    withheld = (_NOTIFICATION.c.id == row.notice_id, _NOTIFICATION.c.state.in_((SILENCED, INHIBITED)))
+    values = {"state": HELD, "reason": "it is about to be sent"}
+    connection.execute(_NOTIFICATION.update().where(*withheld).values(values))
+
+
+def remove(connection: sa.Connection, row: HeldRow) -> None:
+    connection.execute(_HELD.delete().where(_HELD.c.id == row.id))
 
 
 def _due(connection: sa.Connection, hold: Hold, now_ms: int) -> int | None:

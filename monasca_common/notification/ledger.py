@@ -14,7 +14,7 @@ from monasca_common.alarms import outbox
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.outbox import Unpublished
 from monasca_common.models import json_text
-from monasca_common.notification.calm import HELD, INHIBITED, SILENCED
+from monasca_common.notification.calm import HELD, INHIBITED, OK, SILENCED
 from monasca_common.notification.errors import storable
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
@@ -24,7 +24,7 @@ SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
 SUPERSEDED = "superseded"
 ENDED = (SENT, GIVEN_UP, SUPERSEDED)
 
-_NOTIFICATION, _RATE = tables.notification, tables.notification_rate
+_NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, tables.alarm
 _MOST_FAILURES = 50
 NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
 ROWS_A_PORTION = 1000
@@ -112,8 +112,13 @@ class NoticeLedger:
 
     def prune(self, before_ms: int) -> int:
         """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``, and minutes of methods that got
-        nothing since then. Returns how many rows."""
-        is_old = _NOTIFICATION.c.updated < before_ms
+        nothing since then. Returns how many rows.
+
+        Rows of withheld notifications stay until their alarm is OK: they say that its end is no news.
+        """
+        is_active = sa.exists().where(_ALARM.c.id == _NOTIFICATION.c.alarm_id, _ALARM.c.state != OK)
+        is_needed = sa.and_(_NOTIFICATION.c.state.in_((SILENCED, INHIBITED)), is_active)
+        is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~is_needed)
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
         # The age is asked for twice, because an attempt may begin between the choice of a row and its removal.
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.sent_notifications import changes_of
-from monasca_common.alarms.silence_tables import Silences
+from monasca_common.alarms.silence_tables import lasting
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification import calm
@@ -27,7 +27,7 @@ from monasca_common.notification.calm import (
     CurrentAlarm,
     Hold,
 )
-from monasca_common.notification.held import HeldNotices
+from monasca_common.notification.held import HeldNotice, HeldNotices, release, remove, withhold_again
 from monasca_common.notification.ledger import FAILED, SENDING
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
@@ -59,21 +59,44 @@ class NoticePlanner:
         self.rules = rules
         self.held = HeldNotices(database)
         self._database = database
-        self._silences = Silences(database)
         self._clock = clock
         self._count = count
 
     def facts(self, change: AlarmChange) -> ChangeFacts:
-        silences = self._silences.lasting(change.tenant, self._clock.time_ms())
-        withheld_before, last_told = self._told(change)
-        return ChangeFacts(silences, self._active(change), withheld_before, last_told)
+        return self._database.read(lambda connection: self._facts(connection, change))
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
         """``None``: there is no such alarm any more."""
-        columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
-        joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
-        rows = self._database.rows(joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant))
-        return CurrentAlarm(*rows[0]) if rows else None
+        return self._database.read(lambda connection: _current(connection, change))
+
+    def end_suppression(self, withheld: HeldNotice, method: NotificationMethod | None) -> bool:
+        """Return whether it is sent now, which the ledger says then; else it is withheld further, or removed.
+
+        One transaction decides. A change of the alarm comes before it, or waits for it and finds what it recorded.
+        """
+        change, now_ms = withheld.notice.change, self._clock.time_ms()
+
+        def work(connection: sa.Connection) -> bool:
+            current = _current(connection, change, lock=True)
+            facts = self._facts(connection, change)
+            stands = current is not None and current.actions_enabled and calm.stands(current, change)
+            hold = calm.suppression(self.rules, facts, change, now_ms) if stands else None
+            if method is None or not stands or (hold is None and not calm.is_news(change, facts)):
+                remove(connection, withheld.row)
+                return False
+            hold = hold or calm.grouping(self.rules, change, method.id, now_ms)
+            if hold is None:
+                release(connection, withheld.row)
+            else:
+                withhold_again(connection, withheld.row, hold, now_ms)
+            return hold is None
+
+        return self._database.write(work)
+
+    def _facts(self, connection: sa.Connection, change: AlarmChange) -> ChangeFacts:
+        silences = lasting(connection, change.tenant, self._clock.time_ms())
+        withheld_before, last_told = _told(connection, change)
+        return ChangeFacts(silences, self._active(connection, change), withheld_before, last_told)
 
     def stands(self, change: AlarmChange) -> bool:
         """Return whether the alarm is still in the state of the change, or is not known."""
@@ -105,22 +128,7 @@ class NoticePlanner:
             now_ms = self._clock.time_ms()
             self.held.repeat(notice, method.id, now_ms + method.period * 1000, now_ms)
 
-    def _told(self, change: AlarmChange) -> tuple[bool, str]:
-        """Whether the change before was withheld; and the state that people believe the alarm is in.
-
-        That is the state before the earliest of an unbroken run of withheld changes. A change that leads to another
-        state than the next one left was not the one before it: between them was one that no method is told of.
-        """
-        believed, at_ms, withheld = change.old_state, change.time_ms, 0
-        while withheld < _MOST_WITHHELD:
-            values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": at_ms}
-            before = next(iter(self._database.rows(_BEFORE, values)), None)
-            if before is None or before.new_state != believed or before.state not in (SILENCED, INHIBITED):
-                break
-            believed, at_ms, withheld = _old_state(before), before.alarm_time, withheld + 1
-        return withheld > 0, believed
-
-    def _active(self, change: AlarmChange) -> Sequence[ActiveAlarm]:
+    def _active(self, connection: sa.Connection, change: AlarmChange) -> Sequence[ActiveAlarm]:
         """Those that may inhibit it: of a source of a rule, and with one of its dimensions."""
         rules = self.rules.inhibitions
         pairs = _pairs(change, {key for rule in rules for key in rule.equal})
@@ -145,11 +153,36 @@ class NoticePlanner:
             .order_by(_ALARM.c.id)
             .limit(_MOST_METRICS)
         )
-        found = groupby(self._database.rows(statement), key=lambda row: tuple(row[:4]))
+        found = groupby(connection.execute(statement).all(), key=lambda row: tuple(row[:4]))
         return [
             ActiveAlarm(own_id, definition_id, name, severity, tuple(row.dimensions for row in rows))
             for (own_id, definition_id, name, severity), rows in found
         ]
+
+
+def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = False) -> CurrentAlarm | None:
+    """``lock``: the alarm changes only after this transaction."""
+    columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
+    joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
+    statement = joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant)
+    row = connection.execute(statement.with_for_update(read=True, of=_ALARM) if lock else statement).one_or_none()
+    return None if row is None else CurrentAlarm(*row)
+
+
+def _told(connection: sa.Connection, change: AlarmChange) -> tuple[bool, str]:
+    """Whether the change before was withheld; and the state that people believe the alarm is in.
+
+    That is the state before the earliest of an unbroken run of withheld changes.
+    """
+    believed, at_ms, withheld = change.old_state, change.time_ms, 0
+    while withheld < _MOST_WITHHELD:
+        before = connection.execute(
+            _BEFORE, {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": at_ms}
+        ).one_or_none()
+        if before is None or before.state not in (SILENCED, INHIBITED):
+            break
+        believed, at_ms, withheld = _old_state(before), before.alarm_time, withheld + 1
+    return withheld > 0, believed
 
 
 def _old_state(row: Row) -> str:

@@ -124,29 +124,20 @@ class HeldRelease:
             self._end_suppression(row, producer)
 
     def _end_suppression(self, row: HeldRow, producer: KafkaProducer) -> None:
-        """Of a silence or an inhibition: who is not told yet is told, if the alarm is still as it was then."""
+        """Send what a silence or an inhibition has withheld, if the alarm is still in its state."""
         taken = self._held.take(row, self._later(_LEASE_MS))
         if taken is None:
             return
-        change, now_ms = taken.notice.change, self._clock.time_ms()
-        method, current = self._method(row, change), self._planner.current(change)
-        facts = self._planner.facts(change)
-        if method is None or current is None or not current.actions_enabled or not calm.stands(current, change):
-            self._held.remove(row)
+        method = self._method(row, taken.notice.change)
+        if not self._planner.end_suppression(taken, method) or method is None:
             return
-        rules = self._planner.rules
-        if (hold := calm.suppression(rules, facts, change, now_ms)) is not None:
-            self._held.hold(row, hold, now_ms)
-        elif not calm.is_news(change, facts):
-            self._held.remove(row)
-        elif (hold := calm.grouping(rules, change, method.id, now_ms) or self._planner.limit(method.id)) is not None:
-            self._held.hold(row, hold, now_ms)
+        if (hold := self._planner.limit(method.id)) is not None:
+            self._held.hold(row, hold, self._clock.time_ms())
         else:
             self._send(taken, method, producer)
 
     def _send(self, taken: HeldNotice, method: NotificationMethod, producer: KafkaProducer) -> None:
         self._planner.begin_repeats(taken.notice, method)
-        self._held.release(taken.row)
         give_up = partial(self._held.give_up, taken.row, self._clock.time_ms())
         if self._published(self._retry_topic, taken.notice, method.id, producer, give_up):
             self._held.remove(taken.row)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whom nobody may forget: what was withheld, sent by hand or interrupted is told once, whatever comes between."""
 
+import contextlib
+import itertools
+from unittest import mock
+
 from monasca_common.kafka import Poison, failpoints
 from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.ledger import FAILED, NoticeLedger
@@ -184,7 +188,90 @@ class ReleasedAndNotYetSentTest(ToldCase):
         )
         self.deliver()
         self.wait(HOUR_MS)
-        self.assertIn(self.told(), (["a1:ALARM", "a1:OK"], ["a1:OK", "a1:ALARM"], []))
+        self.assertIn(self.told(), (["a1:ALARM", "a1:OK"], ["a1:OK"], []))
+
+    def test_an_alarm_that_ends_while_its_silence_ends_is_told_with_its_end_or_not_at_all(self):
+        """Whichever statement of the release the end of the alarm comes before."""
+        self.method()
+        for number in range(1, 20):
+            own_id = f"a{number}"
+            self.silence({}, HOUR_MS)
+            self.tell(self.alarm(own_id))
+            self.clock.now_ms += HOUR_MS
+            with self.end_before_call(number, own_id) as ended:
+                self.releases.release_due(self.producer)
+            if not ended:
+                break
+            self.deliver()
+            self.wait(HOUR_MS)
+            self.assertIn(self.told(), ([f"{own_id}:ALARM", f"{own_id}:OK"], [f"{own_id}:OK"], []), number)
+        self.assertLess(number, 19)
+
+    @contextlib.contextmanager
+    def end_before_call(self, number, own_id):
+        """The alarm ends, and the service reads that, before this call of the release to the database."""
+        calls, ended = itertools.count(1), []
+
+        def counted(original):
+            def call(*arguments):
+                if not ended and next(calls) == number:
+                    ended.append(own_id)
+                    self.clock.now_ms += 1
+                    end = self.alarm(own_id, "OK", old_state="ALARM")
+                    self.queue += _values(self.changes(_read("alarm-state-transitions", end.message)))
+                return original(*arguments)
+
+            return call
+
+        with contextlib.ExitStack() as stack:
+            for name in ("rows", "read", "write"):
+                original = getattr(self.alarms_database, name)
+                stack.enter_context(mock.patch.object(self.alarms_database, name, counted(original)))
+            yield ended
+
+
+class NothingWasToldTest(ToldCase):
+    def test_a_state_without_an_action_hides_no_withheld_alarm(self):
+        self.method(states=("ALARM", "OK"))
+        self.silence({}, HOUR_MS)
+        for state in ("ALARM", "UNDETERMINED", "OK"):
+            self.clock.now_ms += SECOND_MS
+            self.tell(self.alarm("a1", state))
+        self.wait(HOUR_MS)
+        self.assertEqual([], self.told())
+
+    def test_the_end_of_an_alarm_in_a_silence_that_is_longer_than_the_retention(self):
+        self.method()
+        self.silence({}, 60 * DAY_MS)
+        self.tell(self.alarm("a1"))
+        self.clock.now_ms += 40 * DAY_MS
+        self.prune()
+        self.tell(self.alarm("a1", "OK", old_state="ALARM"))
+        self.prune()
+        self.wait(20 * DAY_MS)
+        self.assertEqual([], self.told())
+        self.clock.now_ms += 40 * DAY_MS
+        self.prune()
+        self.assertEqual([], self.ledger())
+
+    def prune(self):
+        NoticeLedger(self.alarms_database).prune(self.clock.now_ms - 30 * DAY_MS)
+
+
+class TenantsInTurnTest(ToldCase):
+    def test_many_rows_of_one_tenant_delay_no_other(self):
+        self.method()
+        self.define("d3", "cpu", tenant="t2")
+        self.method(definition="d3", tenant="t2")
+        for tenant in ("t1", "t2"):
+            self.silence({}, HOUR_MS, tenant=tenant)
+        for number in range(110):
+            self.changes(_read("alarm-state-transitions", self.alarm(f"a{number:03}").message))
+        self.changes(_read("alarm-state-transitions", self.alarm("b1", definition="d3", tenant="t2").message))
+        self.clock.now_ms += HOUR_MS
+        self.releases.release_due(self.producer)
+        self.deliver()
+        self.assertIn("b1:ALARM", self.told())
 
 
 class RepeatsOfSealedGroupsTest(ToldCase):
