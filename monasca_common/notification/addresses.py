@@ -86,12 +86,11 @@ def endpoint(url: str) -> Endpoint:
 
 
 def destination(url: str) -> str:
-    """Host and port; empty where it is not a URL that anything is sent to."""
+    """Return the host, whatever the port; empty where it is not a URL that anything is sent to."""
     try:
-        where = endpoint(url)
+        return endpoint(url).host.rstrip(".")
     except AddressRefused:
         return ""
-    return f"{where.host.rstrip('.')}:{where.port}"
 
 
 def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> Sequence[tuple[bool, str]]:

@@ -20,10 +20,12 @@ from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier
 from monasca_common.notification.places import SendingPlace, SendingPlaces
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.shared_slots import SharedSlots
 from monasca_common.notification.status import NotificationMetrics
 
 LOG = logging.getLogger(__name__)
 
+_LONGEST_TURN_SECONDS = 60.0  # shorter turns would come back before the receiver has room
 _KEY_SECONDS = 60.0  # so often an address is looked at that waits for its key
 
 
@@ -46,7 +48,8 @@ class NoticeDelivery:
         self._notifiers = notifiers
         self._policy = policy
         self._clock = clock
-        self._places = SendingPlaces(max_at_one_method, max_at_one_destination, policy.max_backoff_seconds, clock)
+        longest_turn = max(policy.max_backoff_seconds, _LONGEST_TURN_SECONDS)
+        self._places = SendingPlaces(max_at_one_method, max_at_one_destination, longest_turn, clock)
         self._announce = announce
         self._metrics = metrics or NotificationMetrics()
         self._lock = threading.Lock()
@@ -55,16 +58,26 @@ class NoticeDelivery:
         self.counts: Counter[str] = Counter()
 
     def attempt(
-        self, notice: Notice, method: NotificationMethod, attempt: int, *, released: bool = False
+        self,
+        notice: Notice,
+        method: NotificationMethod,
+        attempt: int,
+        threads: SharedSlots,
+        *,
+        released: bool = False,
     ) -> Retry | None:
-        """The retry that is to be published, if the attempt failed. ``released``: see `NoticeLedger.begin`.
+        """The retry that is to be published, if the attempt failed. ``threads``: those of the caller, which tenants
+        share. ``released``: see `NoticeLedger.begin`.
 
         Raises `StorageError`: then it comes again.
         """
         if method.unreadable is not None:
             LOG.error("notification %s waits: %s", notice.id, method.unreadable)
             return self._retry(notice, method.id, attempt, _KEY_SECONDS, str(method.unreadable))
-        with self._places.place(method.id, self._destination(method), notice.id) as place:
+        # Of one alarm, because a slow attempt could end after that of a newer change.
+        subject = notice.id if notice.others else f"{notice.change.alarm_id}/{method.id}"
+        destination, tenant = self._destination(method), notice.change.tenant
+        with self._places.place(method.id, destination, subject, tenant, threads) as place:
             if place.turn_seconds is not None:
                 reason = "others are being sent there"
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)

@@ -24,6 +24,7 @@ from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.notice import Notice, notice_of
 from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
+from monasca_common.notification.shared_slots import SharedSlots
 from monasca_common.notification.waiting import WaitingRetries
 from monasca_common.storage.errors import StorageError
 
@@ -35,7 +36,10 @@ _MOST_AT_ONCE = 16  # methods of one change
 
 
 class ChangesHandler:
-    """Tells the methods of the definition and the new state, at once, so that none waits for a slower one."""
+    """Tells the methods of the definition and the new state, at once, so that none waits for a slower one.
+
+    ``threads``: how many call it, and how many further ones it starts at most.
+    """
 
     def __init__(
         self,
@@ -46,7 +50,10 @@ class ChangesHandler:
         *,
         retry_topic: str,
         ttl_seconds: float,
+        threads: int,
     ) -> None:
+        self._threads = SharedSlots(threads)
+        self._helpers = threading.BoundedSemaphore(threads)
         self._methods = methods
         self._planner = planner
         self._delivery = delivery
@@ -64,14 +71,14 @@ class ChangesHandler:
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
             facts = self._planner.facts(change) if methods else ChangeFacts()
-            retries = _at_once([partial(self._tell, change, each, facts) for each in methods])
+            retries = _at_once([partial(self._tell, change, each, facts) for each in methods], self._helpers)
             return [Output(self._retry_topic, retry.record()) for retry in retries if retry is not None]
 
     def _tell(self, change: AlarmChange, method: NotificationMethod, facts: ChangeFacts) -> Retry | None:
         notice = notice_of(change, method.id)
         if self._planner.withholds(notice, method, facts):
             return None
-        return self._delivery.attempt(notice, method, _FIRST)
+        return self._delivery.attempt(notice, method, _FIRST, self._threads)
 
 
 class RetriesHandler:
@@ -94,9 +101,11 @@ class RetriesHandler:
         retry_topic: str,
         max_attempts: int,
         ttl_seconds: float,
+        threads: int,
         max_late_seconds: float | None = None,
         keeps_superseded: bool = False,
     ) -> None:
+        self._threads = SharedSlots(threads)
         self._methods = methods
         self._waiting = waiting
         self._planner = planner
@@ -147,7 +156,7 @@ class RetriesHandler:
         if method.unreadable is not None and self._clock.time_ms() - notice.change.time_ms > self._ttl_ms:
             self._give_up(retry, notice, str(method.unreadable))
             raise Poison(str(method.unreadable))
-        following = self._delivery.attempt(notice, method, retry.attempt, released=True)
+        following = self._delivery.attempt(notice, method, retry.attempt, self._threads, released=True)
         if following is None:
             self._finish(retry)
         return following
@@ -162,8 +171,11 @@ class RetriesHandler:
             self._held.give_up_all(notice.id, self._clock.time_ms(), f"in the message {notice.id}: {reason}")
 
 
-def _at_once(works: Sequence[Callable[[], T]]) -> list[T]:
-    """The results, in order. Raises what one of them raised, once all are over."""
+def _at_once(works: Sequence[Callable[[], T]], helpers: threading.Semaphore) -> list[T]:
+    """The results, in order. Raises what one of them raised, once all are over.
+
+    ``helpers``: one for each further thread; where there are none left, this one does all of it.
+    """
     results: dict[int, T] = {}
     errors: list[Exception] = []
     numbers = iter(range(len(works)))  # each thread takes the next one
@@ -175,11 +187,20 @@ def _at_once(works: Sequence[Callable[[], T]]) -> list[T]:
             except Exception as error:
                 errors.append(error)
 
-    helpers = [threading.Thread(target=run, daemon=True) for _ in range(min(len(works), _MOST_AT_ONCE) - 1)]
-    for thread in helpers:
-        thread.start()
+    def help_out() -> None:
+        try:
+            run()
+        finally:
+            helpers.release()
+
+    threads = []
+    for _ in range(min(len(works), _MOST_AT_ONCE) - 1):
+        if not helpers.acquire(blocking=False):
+            break
+        threads.append(threading.Thread(target=help_out, daemon=True))
+        threads[-1].start()
     run()
-    for thread in helpers:
+    for thread in threads:
         thread.join()
     if errors:
         raise errors[0]

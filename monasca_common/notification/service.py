@@ -91,7 +91,13 @@ class NotificationWork:
         (periodic_topic,) = settings.periodic.consumer.topics
         planner = NoticePlanner(self._database, settings.calm, clock, self._delivery.skip)
         changes = ChangesHandler(
-            methods, planner, self._delivery, clock, retry_topic=topic, ttl_seconds=settings.processing.ttl
+            methods,
+            planner,
+            self._delivery,
+            clock,
+            retry_topic=topic,
+            ttl_seconds=settings.processing.ttl,
+            threads=settings.processing.number,
         )
         waiting = WaitingRetries(self._database)
         again = partial(
@@ -104,6 +110,7 @@ class NotificationWork:
             retry_topic=topic,
             max_attempts=settings.retry.max_attempts,
             ttl_seconds=settings.processing.ttl,
+            threads=settings.retry.number,
             keeps_superseded=settings.retry.keep_superseded,
         )
         self._members = (

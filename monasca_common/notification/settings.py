@@ -293,7 +293,7 @@ class ProcessorSettings:
         minimum=1,
         maximum=1024,
         unit="notifications",
-        help="How many notifications are sent to one host and port at once, whichever methods lead there; a quarter of "
+        help="How many notifications are sent to one host at once, whatever the port and the methods; a quarter of "
         "them where an attempt hung last. Too small: many methods at one service are told late. Too large: a host that "
         "hangs takes the threads of others.",
     )

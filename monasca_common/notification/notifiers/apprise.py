@@ -65,7 +65,7 @@ class AppriseNotifier(Notifier):
     def destination(self, address: str) -> str:
         """The service, where it runs the server itself; the host, where the address names one."""
         url = urlsplit(address)
-        return url.scheme if url.scheme in FIXED_HOSTS else f"{url.scheme}://{url.netloc.rpartition('@')[2].lower()}"
+        return url.scheme if url.scheme in FIXED_HOSTS else f"{url.scheme}://{url.hostname}"
 
     def send(self, notice: Notice, address: str) -> str:
         scheme = self._scheme(address)

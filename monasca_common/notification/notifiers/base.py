@@ -41,7 +41,7 @@ class Notifier(ABC):
     def destination(self, address: str) -> str:
         """Which server an address leads to: at each a bounded number is sent at once, whoever's methods they are.
 
-        Here it is the host and port of a URL, and the notifier itself for addresses that are none.
+        Here it is the host of a URL, and the notifier itself for addresses that are none.
         """
         return destination(address) or type(self).__name__
 

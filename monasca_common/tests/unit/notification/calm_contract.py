@@ -89,10 +89,10 @@ class CalmCase:
         )
         self.planner = NoticePlanner(self.alarms_database, self.rules, self.clock, self.delivery.skip)
         self.changes = ChangesHandler(
-            self.methods, self.planner, self.delivery, self.clock, retry_topic=RETRIES, ttl_seconds=14_400
+            self.methods, self.planner, self.delivery, self.clock, retry_topic=RETRIES, ttl_seconds=14_400, threads=4
         )
         self.releases = self.release()
-        named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS, "ttl_seconds": 14_400}
+        named = {"retry_topic": RETRIES, "max_attempts": MAX_ATTEMPTS, "ttl_seconds": 14_400, "threads": 4}
         waiting = WaitingRetries(self.alarms_database)
         arguments = (self.methods, waiting, self.planner, self.delivery, self.clock)
         self.retries = RetriesHandler(*arguments, **named)
@@ -292,16 +292,11 @@ class SilencesContract(CalmCase):
     def test_a_silence_that_is_deleted_while_what_it_held_is_looked_at_withholds_it_no_longer(self):
         self.method()
         made = self.silence({}, HOUR_MS)
-        self.tell(self.alarm("a1"))
-        self.write(tables.notification_held.update().values(due=self.clock.now_ms))
-        facts = self.planner.facts
-
-        def deleted_meanwhile(changed):
-            found = facts(changed)
-            Silences(self.alarms_database).delete("t1", made.id)
-            return found
-
-        with mock.patch.object(self.planner, "facts", deleted_meanwhile):
+        changed = self.alarm("a1")
+        self.tell(changed)
+        facts = self.planner.facts(changed)
+        Silences(self.alarms_database).delete("t1", made.id)
+        with mock.patch.object(self.planner, "_facts", return_value=facts):
             self.releases.release_due(self.producer)
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))

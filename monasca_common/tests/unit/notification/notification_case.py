@@ -17,8 +17,8 @@ class NotificationCase:
         super().setUp()
         self.actions = 0
 
-    def receiver(self):
-        made = HttpReceiver()
+    def receiver(self, **named):
+        made = HttpReceiver(**named)
         self.addCleanup(made.close)
         return made
 

@@ -11,7 +11,7 @@ import threading
 
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 
-ALLOWED = ("127.0.0.1/32",)
+ALLOWED = ("127.0.0.0/8",)
 _SECONDS = 60
 
 
@@ -39,12 +39,13 @@ def change(**facts):
 class HttpReceiver:
     """``requests``: (path, headers, body) of each. ``answer(handler)``: what answers; by default 200."""
 
-    def __init__(self, tls=None):
+    def __init__(self, tls=None, host="127.0.0.1"):
         self.requests = []
+        self.host = host
         self.names = []  # those that TLS asked for
         self.over = threading.Event()
         self.answer = self.answers(200)
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = http.server.ThreadingHTTPServer((host, 0), self._handler())
         self._server.daemon_threads = True
         self.port = self._server.server_port
         if tls is not None:
@@ -55,8 +56,8 @@ class HttpReceiver:
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
-    def url(self, path="/hook", host="127.0.0.1", scheme="http"):
-        return f"{scheme}://{host}:{self.port}{path}"
+    def url(self, path="/hook", host=None, scheme="http"):
+        return f"{scheme}://{host or self.host}:{self.port}{path}"
 
     def close(self):
         self.over.set()

@@ -138,9 +138,15 @@ class EndpointTest(base.BaseTestCase):
         self.assertEqual(("example.org", 8443, "/a/b?token=s3cret"), (where.host, where.port, where.target))
         self.assertEqual("https://example.org:8443", where.shown)
 
-    def test_a_destination_is_host_and_port_however_they_are_written(self):
-        urls = ("https://example.org/a", "https://EXAMPLE.org.:443/b?c", "http://example.org:443", "https://u@x", "key")
-        self.assertEqual(["example.org:443"] * 3 + ["", ""], [destination(url) for url in urls])
+    def test_a_destination_is_the_host_however_it_is_written(self):
+        urls = (
+            "https://example.org/a",
+            "https://EXAMPLE.org.:443/b?c",
+            "http://example.org:8080",
+            "https://u@x",
+            "key",
+        )
+        self.assertEqual(["example.org"] * 3 + ["", ""], [destination(url) for url in urls])
 
     def test_the_usual_port_is_not_in_the_header(self):
         self.assertEqual("example.org", endpoint("https://example.org:443/").authority)

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is recorded and published of an attempt: nothing that stops another, and nothing that tenants must not read."""
 
+import threading
+from functools import partial
+
 import sqlalchemy as sa
+from oslotest import base
 
 from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
+from monasca_common.notification.handlers import _at_once
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.calm_contract import CalmCase, _read, _values
@@ -126,3 +131,19 @@ class SupersededTest(CalmCase, SqliteTestCase):
         [(notice, _)] = self.people.taken
         self.assertEqual(["a2"], [each.alarm_id for each in notice.changes])
         self.assertEqual([], self.held())
+
+
+class MethodsOfOneChangeTest(base.BaseTestCase):
+    def test_they_are_sent_at_once_by_a_bounded_number_of_threads(self):
+        helpers, names, both = threading.BoundedSemaphore(1), set(), threading.Barrier(2, timeout=50)
+
+        def work(number):
+            names.add(threading.get_ident())
+            if number < 2:
+                both.wait()
+            return number
+
+        works = [partial(work, number) for number in range(16)]
+        self.assertEqual(list(range(16)), _at_once(works, helpers))
+        self.assertEqual(2, len(names))
+        self.assertTrue(helpers.acquire(blocking=False))

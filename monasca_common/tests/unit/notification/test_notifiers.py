@@ -329,13 +329,13 @@ class DestinationsTest(NotifierCase):
     def test_methods_of_one_server_have_one_destination(self):
         jira = "[jira_notifier]\nurl = https://jira.example.org\n"
         for expected, type_, *where in (
-            ("hooks.example.org:443", "webhook", "https://hooks.example.org/a"),
-            ("hooks.slack.com:443", "slack", "https://hooks.slack.com/services/a/b/c"),
+            ("hooks.example.org", "webhook", "https://hooks.example.org/a"),
+            ("hooks.slack.com", "slack", "https://hooks.slack.com/services/a/b/c"),
             ("mail.example.org:25", "email", "a@example.org", "[email_notifier]\nserver = mail.example.org\n"),
-            ("events.pagerduty.com:443", "pagerduty", "key"),
-            ("jira.example.org:443", "jira", "https://jira.example.org/?project=OPS", jira),
+            ("events.pagerduty.com", "pagerduty", "key"),
+            ("jira.example.org", "jira", "https://jira.example.org/?project=OPS", jira),
             ("discord", "apprise", "discord://id/token"),
-            ("json://example.org:8080", "apprise", "json://u:p@Example.org:8080/a"),
+            ("json://example.org", "apprise", "json://u:p@Example.org:8080/a"),
         ):
             self.assertEqual(expected, self.destination(type_, *where))
 

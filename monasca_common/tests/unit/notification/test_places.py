@@ -8,6 +8,7 @@ from oslotest import base
 
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.notification.places import SendingPlaces
+from monasca_common.notification.shared_slots import SharedSlots
 
 _SECONDS = 50  # for a machine under load
 
@@ -17,10 +18,14 @@ class PlacesTest(base.BaseTestCase):
         super().setUp()
         self.clock = VirtualClock()
         self.places = SendingPlaces(2, 8, 600.0, self.clock)
+        self.threads = SharedSlots(1000)
         self.open = self.enterContext(contextlib.ExitStack())
 
-    def enter(self, notice, method="m", destination=""):
-        return self.begun(self.open.enter_context(self.places.place(method, destination, notice)))
+    def place(self, method, destination, notice, tenant="t1"):
+        return self.places.place(method, destination, notice, tenant, self.threads)
+
+    def enter(self, notice, method="m", destination="", tenant="t1"):
+        return self.begun(self.open.enter_context(self.place(method, destination, notice, tenant)))
 
     def begun(self, place):
         """Its notice is being sent since now."""
@@ -30,7 +35,7 @@ class PlacesTest(base.BaseTestCase):
     def sends(self, *seconds, failed=False):
         """One notice after the other, each of which takes so long."""
         for each in seconds:
-            with self.places.place("m", "", "n") as place:
+            with self.place("m", "", "n") as place:
                 self.begun(place)
                 self.clock.advance(each)
                 place.failed = failed
@@ -55,11 +60,11 @@ class PlacesTest(base.BaseTestCase):
         self.assertEqual(600.0, max(turns))
 
     def test_many_methods_at_one_host_have_no_more_than_its_places(self):
-        turns = [self.enter(f"n{number}", f"m{number}", "hangs:80").turn_seconds for number in range(8)]
+        turns = [self.enter(f"n{number}", f"m{number}", "hangs").turn_seconds for number in range(8)]
         self.clock.advance(10)
         self.assertEqual([None] * 8, turns)
-        self.assertIsNotNone(self.enter("more", "another", "hangs:80").turn_seconds)
-        self.assertIsNone(self.enter("elsewhere", "another", "quick:80").turn_seconds)
+        self.assertIsNotNone(self.enter("more", "another", "hangs").turn_seconds)
+        self.assertIsNone(self.enter("elsewhere", "another", "quick").turn_seconds)
 
     def test_a_host_where_an_attempt_hung_has_a_quarter_of_its_places_until_it_takes_one(self):
         self.send_to_host(10.0, failed=True)
@@ -72,7 +77,7 @@ class PlacesTest(base.BaseTestCase):
         self.assertEqual([True] * 8, self.find_places(8))
 
     def send_to_host(self, seconds, *, failed):
-        with self.places.place("first", "host:80", "n") as place:
+        with self.place("first", "host", "n") as place:
             self.begun(place)
             self.clock.advance(seconds)
             place.failed = failed
@@ -80,7 +85,7 @@ class PlacesTest(base.BaseTestCase):
     def find_places(self, count):
         """Which of so many methods find one at the host, one after the other."""
         with contextlib.ExitStack() as stack:
-            entered = (self.places.place(f"m{number}", "host:80", f"n{number}") for number in range(count))
+            entered = (self.place(f"m{number}", "host", f"n{number}") for number in range(count))
             found = []
             for each in entered:
                 found.append(self.begun(stack.enter_context(each)).turn_seconds is None)
@@ -89,7 +94,7 @@ class PlacesTest(base.BaseTestCase):
 
     def test_what_precedes_sending_is_not_the_receivers_time(self):
         for _ in range(9):
-            with self.places.place("m", "", "n") as place:
+            with self.place("m", "", "n") as place:
                 self.clock.advance(10)  # in the ledger
                 self.begun(place)
         self.hang()
@@ -108,7 +113,7 @@ class PlacesTest(base.BaseTestCase):
         self.hang()
 
     def test_who_is_interrupted_has_failed_and_leaves_its_place(self):
-        with contextlib.suppress(ValueError), self.places.place("m", "", "a") as place:
+        with contextlib.suppress(ValueError), self.place("m", "", "a") as place:
             self.begun(place)
             self.clock.advance(10)
             raise ValueError
@@ -116,18 +121,18 @@ class PlacesTest(base.BaseTestCase):
         self.assertIsNotNone(self.enter("c").turn_seconds)
 
     def test_a_place_at_a_quick_receiver_is_waited_for(self):
-        quick = self.places.place("m", "", "a"), self.places.place("m", "", "b")
+        quick = self.place("m", "", "a"), self.place("m", "", "b")
         for each in quick:
             self.assertIsNone(each.__enter__().turn_seconds)
         found = []
 
         def wait():
-            with self.places.place("m", "", "c") as place:
+            with self.place("m", "", "c") as place:
                 found.append(place.turn_seconds)
 
         waiting = threading.Thread(target=wait, daemon=True)
         waiting.start()
-        while not self.places._methods["m"].waiting:
+        while not self.places._known["method", "m"].waiting:
             threading.Event().wait(0.001)
         quick[0].__exit__(None, None, None)
         waiting.join(_SECONDS)
@@ -144,6 +149,23 @@ class PlacesTest(base.BaseTestCase):
 
     def test_methods_that_nobody_sends_to_are_forgotten_in_the_end(self):
         for number in range(10_002):
-            with self.places.place(f"m{number}", f"d{number}", "n"):
+            with self.place(f"m{number}", f"d{number}", "n"):
                 pass
-        self.assertEqual((1, 1), (len(self.places._methods), len(self.places._destinations)))
+        self.assertLess(len(self.places._known), 10_010)
+
+    def test_tenants_share_the_threads_however_many_hosts_of_one_hang(self):
+        self.threads = SharedSlots(32)
+        hanging = [self.enter(f"n{each}", f"m{each}", f"host{each}").turn_seconds for each in range(16)]
+        self.clock.advance(10)
+        more = [self.enter(f"n{each}", f"m{each}", f"host{each}").turn_seconds for each in range(16, 100)]
+        self.assertEqual(([None] * 16, 0), (hanging, more.count(None)))
+        others = [self.enter(f"o{each}", f"o{each}", f"other{each}", f"t{each}").turn_seconds for each in range(2, 10)]
+        self.assertEqual([None] * 8, others)
+
+    def test_turns_of_a_tenant_follow_each_other_at_the_pace_of_its_receivers(self):
+        self.threads = SharedSlots(4)
+        for each in range(2):
+            self.enter(f"n{each}", f"m{each}", f"host{each}")
+        self.clock.advance(10)
+        turns = [self.enter(f"more{each}", f"m{each}", f"other{each}").turn_seconds for each in range(2, 5)]
+        self.assertEqual([5.0, 10.0, 15.0], turns)
