@@ -45,6 +45,8 @@ _NEVER = tuple(
         ),
     )
 )
+# No machine has these: where a socket can be bound to them, it can be bound to any (ip_nonlocal_bind).
+_OTHERS = {4: ipaddress.ip_address("192.0.2.1"), 6: ipaddress.ip_address("2001:db8::1")}
 _GLOBAL_IPV6 = ipaddress.ip_network("2000::/3")
 
 
@@ -109,19 +111,37 @@ def _broken_rules(url: str, parts: SplitResult, host: str, port: int | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """``allowed``: networks that are permitted although they are not public."""
+    """``allowed``: networks that are permitted although they are not public. ``denied``: those that never are."""
 
     allowed: tuple[IpNetwork, ...] = ()
+    denied: tuple[IpNetwork, ...] = ()
 
     def permits(self, address: IpAddress) -> bool:
-        """Whether notifications may go there: to public unicast addresses, and to what is allowed by name."""
+        """Return whether notifications may go there: to public addresses of other machines and to allowed networks."""
+        if any(address in network for network in self.denied):
+            return False
         if any(address in network for network in self.allowed):
             return True
         if not address.is_global or address.is_multicast or address.is_reserved:
             return False
         if address.version == 6 and address not in _GLOBAL_IPV6:
             return False
-        return not any(address in network for network in _NEVER)
+        return not any(address in network for network in _NEVER) and not _is_own(address)
+
+
+def _is_own(address: IpAddress) -> bool:
+    """Whether this machine has the address: then a socket can be bound to it."""
+    return _can_bind(address) and not _can_bind(_OTHERS[address.version])
+
+
+def _can_bind(address: IpAddress) -> bool:
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((str(address), 0))
+    except OSError:
+        return False
+    return True
 
 
 class Resolver:
@@ -182,7 +202,7 @@ def refusal(what: str, address: str) -> AddressRefused:
     """``what`` leads to an address where nothing may be sent. Which one it is tells of a network that is not public."""
     return AddressRefused(
         f"{what} leads where notifications may not go: use a public address, or have the operator add its network to "
-        "allowed_networks in group [notification]",
+        "allowed_networks in the notifier's group",
         detail=f"to {address}",
     )
 

@@ -7,8 +7,8 @@ import email.utils
 import http.client
 import ssl
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import urllib3
@@ -18,7 +18,7 @@ from urllib3.util.ssl_match_hostname import CertificateError
 from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Resolver, endpoint
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.send_deadline import SendDeadline
-from monasca_common.notification.settings import HttpSettings
+from monasca_common.notification.settings import HttpSettings, networks
 
 _MOST_WAIT_SECONDS = 24 * 3600.0
 
@@ -36,8 +36,13 @@ class HttpSender:
 
     def __init__(self, settings: HttpSettings, resolver: Resolver | None = None) -> None:
         self._settings = settings
-        self._rules = AddressRules(settings.networks())
         self._resolver = resolver or Resolver()
+        self.rules = AddressRules(networks(settings.allowed_networks), networks(settings.denied_networks))
+
+    def allowing(self, more: Sequence[str]) -> HttpSender:
+        """Return a sender that may also send to these networks. Look-ups of hosts are shared."""
+        allowed = (*self._settings.allowed_networks, *more)
+        return HttpSender(replace(self._settings, allowed_networks=allowed), self._resolver)
 
     def post(
         self,
@@ -76,7 +81,7 @@ class HttpSender:
         where = endpoint(url)
         most_bytes = self._settings.max_response_bytes if max_answer_bytes is None else max_answer_bytes
         with SendDeadline(timeout_seconds) as deadline:
-            addresses = self._resolver.addresses(where, self._rules, deadline.left(timeout_seconds), tenant)
+            addresses = self._resolver.addresses(where, self.rules, deadline.left(timeout_seconds), tenant)
             try:
                 answer, after_seconds = self._exchange(method, where, addresses, body, headers, deadline, most_bytes)
             except (urllib3.exceptions.HTTPError, http.client.HTTPException, OSError, ValueError) as error:

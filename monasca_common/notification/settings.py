@@ -6,6 +6,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from oslo_config import cfg
 
@@ -34,6 +35,8 @@ from monasca_common.notification import legacy
 from monasca_common.notification.calm import CalmRules, Inhibition
 from monasca_common.storage.settings import StorageSettings
 
+T = TypeVar("T")
+
 NOTIFICATION_GROUP = "notification"
 CHANGES_GROUP, RETRIES_GROUP = "kafka_notifications", "kafka_retry_notifications"
 PERIODIC_GROUP = "kafka_periodic_notifications"
@@ -42,6 +45,12 @@ _DAY_SECONDS = 86_400
 _TIMEOUT_HELP = (
     "How long one attempt may take. Too small: slow receivers get a notification twice. Too large: a receiver that "
     "hangs keeps a thread."
+)
+
+
+_ALLOWED_HELP = (
+    "Networks to which notifications of this type may go although their addresses are not public, in addition to those "
+    "of [notification]."
 )
 
 
@@ -61,8 +70,14 @@ class HttpSettings:
 
     allowed_networks: tuple[str, ...] = option(
         (),
-        help="Networks, as 10.1.0.0/16 or 192.0.2.7, to which notifications may go although their addresses are not "
-        "public. Tenants can then make this service send requests to whatever answers there.",
+        help="Networks, as 10.1.0.0/16 or 192.0.2.7, to which notifications of every type may go although their "
+        "addresses are not public. Tenants can then make this service send requests to whatever answers there. For one "
+        "type, set the option in the group of its notifier.",
+    )
+    denied_networks: tuple[str, ...] = option(
+        (),
+        help="Networks, as 203.0.113.0/24 or 203.0.113.7, to which no notification may go although their addresses are "
+        "public, such as your own behind a translation of addresses. They take precedence over allowed_networks.",
     )
     connect_timeout_seconds: float = option(
         3.0,
@@ -99,9 +114,10 @@ class HttpSettings:
         "Unset: none is replaced.",
     )
 
-    def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-        """Raises `ValueError`."""
-        return tuple(map(ipaddress.ip_network, self.allowed_networks))
+
+def networks(texts: Sequence[str]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Raises `ValueError`."""
+    return tuple(map(ipaddress.ip_network, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +191,7 @@ class WebhookSettings:
     """``hmac_secret``: never shown."""
 
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
     hmac_secret: str | None = option(
         None,
         secret=True,
@@ -186,11 +203,13 @@ class WebhookSettings:
 @dataclass(frozen=True, slots=True)
 class SlackSettings:
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
 
 
 @dataclass(frozen=True, slots=True)
 class PagerdutySettings:
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
     url: str = option(
         "https://events.pagerduty.com/v2/enqueue", help="Where events are sent: an endpoint of Events API v2."
     )
@@ -201,6 +220,7 @@ class JiraSettings:
     """``password`` and ``token``: never shown."""
 
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
     url: str | None = option(
         None,
         help="The server of Jira, such as https://jira.example.org. The account is used there alone: methods whose "
@@ -229,6 +249,7 @@ class JiraSettings:
 @dataclass(frozen=True, slots=True)
 class AppriseSettings:
     timeout: float = option(10.0, minimum=0.1, maximum=600.0, unit="seconds", help=_TIMEOUT_HELP)
+    allowed_networks: tuple[str, ...] = option((), help=_ALLOWED_HELP)
     schemes: tuple[str, ...] = option(
         FIXED_HOSTS,
         help="The forms of addresses that methods of type apprise may have: what stands before :// in them. Those of "
@@ -478,25 +499,30 @@ def _stream(conf: cfg.ConfigOpts, group: str) -> StreamOf:
 
 def http_settings(conf: cfg.ConfigOpts) -> HttpSettings:
     """Raises `ConfigurationError`, which names the option; so do the others."""
-    read = GroupReader(conf, _HTTP)
-    settings = read.settings(HttpSettings)
-    try:
-        settings.networks()
-    except ValueError as error:
-        raise read.error("allowed_networks", f"is refused: {error}; write networks as 10.1.0.0/16") from None
+    return _with_networks(conf, _HTTP, HttpSettings)
+
+
+def _with_networks(conf: cfg.ConfigOpts, group: OptionGroup, kind: type[T]) -> T:
+    read = GroupReader(conf, group)
+    settings = read.settings(kind)
+    for name in ("allowed_networks", "denied_networks"):
+        try:
+            networks(getattr(settings, name, ()))
+        except ValueError as error:
+            raise read.error(name, f"is refused: {error}; write networks as 10.1.0.0/16") from None
     return settings
 
 
 def webhook_settings(conf: cfg.ConfigOpts) -> WebhookSettings:
-    return GroupReader(conf, _WEBHOOK).settings(WebhookSettings)
+    return _with_networks(conf, _WEBHOOK, WebhookSettings)
 
 
 def slack_settings(conf: cfg.ConfigOpts) -> SlackSettings:
-    return GroupReader(conf, _SLACK).settings(SlackSettings)
+    return _with_networks(conf, _SLACK, SlackSettings)
 
 
 def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
-    settings = GroupReader(conf, _PAGERDUTY).settings(PagerdutySettings)
+    settings = _with_networks(conf, _PAGERDUTY, PagerdutySettings)
     if settings.url != legacy.EVENTS_V1:
         return settings
     config_file.warn_once(f"[pagerduty_notifier] url is ignored: {legacy.EVENTS_V1_IGNORED}")
@@ -504,14 +530,14 @@ def pagerduty_settings(conf: cfg.ConfigOpts) -> PagerdutySettings:
 
 
 def jira_settings(conf: cfg.ConfigOpts) -> JiraSettings:
-    settings = GroupReader(conf, _JIRA).settings(JiraSettings)
+    settings = _with_networks(conf, _JIRA, JiraSettings)
     if settings.url is not None and not settings.url.startswith(("http://", "https://")):
         raise ConfigurationError("url in group [jira_notifier] is not a URL: write https://jira.example.org")
     return settings
 
 
 def apprise_settings(conf: cfg.ConfigOpts) -> AppriseSettings:
-    settings = GroupReader(conf, _APPRISE).settings(AppriseSettings)
+    settings = _with_networks(conf, _APPRISE, AppriseSettings)
     return replace(settings, schemes=tuple(each.lower().removesuffix("://") for each in settings.schemes))
 
 

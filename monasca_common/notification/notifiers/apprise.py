@@ -28,7 +28,7 @@ from monasca_common.notification.errors import AddressRefused, SendFailed, SendR
 from monasca_common.notification.notice import Notice
 from monasca_common.notification.notifiers.base import Notifier, Tools
 from monasca_common.notification.send_deadline import SendDeadline
-from monasca_common.notification.settings import FIXED_HOSTS, AppriseSettings, apprise_settings, http_settings
+from monasca_common.notification.settings import FIXED_HOSTS, AppriseSettings, apprise_settings
 from monasca_common.notification.texts import Texts
 
 if importlib.util.find_spec("apprise") is None:  # so that the type is offered nowhere without the library
@@ -56,7 +56,8 @@ class AppriseNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> AppriseNotifier:
-        return cls(apprise_settings(conf), AddressRules(http_settings(conf).networks()), tools.texts)
+        settings = apprise_settings(conf)
+        return cls(settings, tools.http.allowing(settings.allowed_networks).rules, tools.texts)
 
     @classmethod
     def address_fault(cls, address: str) -> str | None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from oslo_config import cfg
 
@@ -20,6 +21,10 @@ class Tools:
 
     http: HttpSender
     texts: Texts
+
+    def allowing(self, networks: Sequence[str]) -> Tools:
+        """Return tools that may also send to these networks."""
+        return replace(self, http=self.http.allowing(networks))
 
 
 class Notifier(ABC):

@@ -61,7 +61,8 @@ class JiraNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> JiraNotifier:
-        return cls(jira_settings(conf), tools)
+        settings = jira_settings(conf)
+        return cls(settings, tools.allowing(settings.allowed_networks))
 
     def destination(self, _address: str) -> str:
         return destination(self._settings.url or "")

@@ -27,7 +27,8 @@ class PagerdutyNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> PagerdutyNotifier:
-        return cls(pagerduty_settings(conf), tools)
+        settings = pagerduty_settings(conf)
+        return cls(settings, tools.allowing(settings.allowed_networks))
 
     def destination(self, _address: str) -> str:
         return destination(self._settings.url)

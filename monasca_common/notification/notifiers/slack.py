@@ -25,7 +25,8 @@ class SlackNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> SlackNotifier:
-        return cls(slack_settings(conf), tools)
+        settings = slack_settings(conf)
+        return cls(settings, tools.allowing(settings.allowed_networks))
 
     def send(self, notice: Notice, address: str) -> str:
         # Unescaped, a text could mention a channel or hide a link.

@@ -23,7 +23,8 @@ class WebhookNotifier(Notifier):
 
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> WebhookNotifier:
-        return cls(webhook_settings(conf), tools)
+        settings = webhook_settings(conf)
+        return cls(settings, tools.allowing(settings.allowed_networks))
 
     def send(self, notice: Notice, address: str) -> str:
         body = json_text.write(body_of(notice))

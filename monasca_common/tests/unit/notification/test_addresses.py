@@ -4,15 +4,18 @@
 import ipaddress
 import socket
 import threading
+from unittest import mock
 
 from oslotest import base
 
+from monasca_common.notification import addresses
 from monasca_common.notification.addresses import AddressRules, Resolver, destination, endpoint
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendPostponed
 from monasca_common.notification.http_sender import HttpSender
 from monasca_common.notification.settings import HttpSettings
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
+DENIED = ("8.8.8.0/24", "10.1.0.0/16")
 # Names, and what a resolver says of them: whoever owns a name chooses that.
 NAMES = {
     "127.0.0.1.nip.example": ["127.0.0.1"],
@@ -123,6 +126,21 @@ class RulesTest(base.BaseTestCase):
         self.assertTrue(self.permitted("10.1.2.3", "10.1.0.0/16"))
         self.assertFalse(self.permitted("10.2.0.1", "10.1.0.0/16"))
         self.assertFalse(self.permitted("::ffff:10.1.2.3", "10.1.0.0/16"))
+
+    def test_what_is_denied_is_not_permitted_though_it_is_public_or_allowed(self):
+        denied = AddressRules((ipaddress.ip_network("10.0.0.0/8"),), tuple(map(ipaddress.ip_network, DENIED)))
+        found = [denied.permits(ipaddress.ip_address(each)) for each in ("8.8.8.8", "10.1.2.3", "10.2.0.1", "9.9.9.9")]
+        self.assertEqual([False, False, True, True], found)
+
+    def test_a_public_address_of_this_machine_is_not_permitted_unless_it_is_allowed(self):
+        own = ["127.0.0.1", "93.184.216.34"]
+        bindable = mock.patch.object(addresses, "_can_bind", lambda address: str(address) in own)
+        with bindable:
+            self.assertEqual([False, True], [self.permitted(each) for each in ("93.184.216.34", "8.8.8.8")])
+            self.assertTrue(self.permitted("93.184.216.34", "93.184.216.34"))
+            own.append("192.0.2.1")  # a machine that can bind to any
+            self.assertTrue(self.permitted("93.184.216.34"))
+        self.assertEqual([True, False], [addresses._can_bind(ipaddress.ip_address(each)) for each in own[:2]])
 
     def test_one_forbidden_address_of_several_refuses_the_host(self):
         resolver, where = Resolver(lookup), endpoint("http://both.example/")

@@ -86,6 +86,28 @@ class SettingsTest(ConfigurationTestCase):
         self.assertRaises(ConfigurationError, Notifiers(conf).load, "email")
 
 
+class NetworksTest(NotifierCase):
+    def test_those_of_one_notifier_are_open_to_no_other(self):
+        receiver = self.receiver()
+        jira = f"[jira_notifier]\nallowed_networks = 127.0.0.1/32\nurl = {receiver.url('')}\ntoken = t\n"
+        notifiers, notice = Notifiers(self.configured(jira)), notice_of(change(), "m1")
+        self.assertRaises(AddressRefused, notifiers.load("webhook").send, notice, receiver.url())
+        self.assertEqual([], receiver.requests)
+        address = receiver.url("/?project=OPS")
+        self.assertRaises(SendFailed, notifiers.load("jira").send, notice, address)  # the receiver speaks no Jira
+        self.assertEqual(1, len(receiver.requests))
+
+    def test_what_is_denied_is_open_to_none(self):
+        conf = self.configured(f"{CONFIGURATION}denied_networks = 127.0.0.0/8\n")
+        self.assertRaises(AddressRefused, Notifiers(conf).load("webhook").send, notice_of(change(), "m1"),
+                          self.receiver().url())  # fmt: skip
+
+    def test_one_that_is_none_is_refused_with_its_group(self):
+        for group, name in (("notification", "denied_networks"), ("jira_notifier", "allowed_networks")):
+            conf = self.configured(f"[{group}]\n{name} = 10.0.0.1/8\n")
+            self.assertIn(f"{name} in group [{group}]", self.refused(lambda conf=conf: Notifiers(conf).load("jira")))
+
+
 class WebhookTest(NotifierCase):
     def test_the_body_is_that_of_monasca_with_three_more_fields(self):
         receiver = self.receiver()
