@@ -14,6 +14,7 @@ import math
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -40,6 +41,7 @@ LOG = logging.getLogger(__name__)
 
 # In addition to the members' stop: for their clients to close, and for the parent to notice.
 _CLOSE_SECONDS = 5
+_MARGIN_SECONDS = 1  # the process ends itself before it is killed
 # Messages and rows live for a batch and are not in reference cycles. With Python's own thresholds (700, 10, 10) the
 # collector scans all of them again and again, which takes two fifths of a worker's time.
 _GC_THRESHOLDS = (100_000, 20, 100)
@@ -168,6 +170,7 @@ class PersisterWorker(cotyledon.Service):
         spec = plan.workers[index][worker_id]
         limits = DeadLetters(max_consecutive=plan.settings.max_consecutive_dead_letters)
         self._rest_seconds = respawns.rest_seconds(spec.names[0])
+        self._stop_seconds = _grace_seconds(plan.settings) - _MARGIN_SECONDS
         self._stopping = threading.Event()
         self._members = []
         for name, group in zip(spec.names, spec.groups, strict=True):
@@ -184,13 +187,16 @@ class PersisterWorker(cotyledon.Service):
             thread.start()
 
     def terminate(self) -> None:
+        """Return before the time to stop is over, after which cotyledon kills the process: a member that still waits,
+        for example for a database, has nothing to lose."""
+        deadline = time.monotonic() + self._stop_seconds
         self._stopping.set()
         stoppers = [threading.Thread(target=member.stop, daemon=True) for member in self._members]
         for thread in stoppers:
             thread.start()
         for thread in self._threads:
             if thread.ident is not None:
-                thread.join()
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class StatusWorker(cotyledon.Service):

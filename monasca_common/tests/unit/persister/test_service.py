@@ -1,14 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 import pathlib
 import socket
+import threading
+from types import SimpleNamespace
 
 import fixtures
 
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.monitoring.status_server import listen_for_status
-from monasca_common.persister.service import Plan, Respawns, check_storage, start_line, stop_line, worker_specs
+from monasca_common.persister.service import (
+    PersisterWorker,
+    Plan,
+    Respawns,
+    check_storage,
+    start_line,
+    stop_line,
+    worker_specs,
+)
 from monasca_common.persister.settings import persister_settings
 from monasca_common.persister.status import Status
+from monasca_common.persister.status_board import StatusBoard
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, WriterAlreadyRuns
@@ -54,6 +65,36 @@ class JobsTest(ServiceCase):
         (alike, _) = worker_specs(settings, MemoryStorage())
         ids = [spec.groups[0].consumer.group_instance_id for spec in alike]
         self.assertEqual(["here-0", "here-1"], ids)
+
+
+class HangingMember:
+    """It ends when the test does."""
+
+    ended = threading.Event()
+
+    def __init__(self, *_arguments):
+        self.run = self.ended.wait
+
+    def stop(self):
+        self.ended.wait()
+
+
+class StopTest(ServiceCase):
+    def test_a_member_that_does_not_end_ends_with_the_process_at_the_time_to_stop(self):
+        self.addCleanup(HangingMember.ended.set)
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.Member", HangingMember))
+        settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
+        specs = worker_specs(settings, MemoryStorage())
+        plan = SimpleNamespace(
+            settings=settings, workers=specs, storage=None, board=StatusBoard([Status("metrics-0", Kind.METRICS)])
+        )
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service._CLOSE_SECONDS", 0))
+        worker = PersisterWorker(0, plan, 0, Respawns(VirtualClock()))
+        worker._threads[0].start()
+        stopper = threading.Thread(target=worker.terminate, daemon=True)
+        stopper.start()
+        stopper.join(10.0)
+        self.assertFalse(stopper.is_alive())
 
 
 class StartTest(ServiceCase):
