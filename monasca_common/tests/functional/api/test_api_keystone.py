@@ -14,6 +14,7 @@ from pathlib import Path
 from monasca_common.tests.functional.api.api_case import METRICS, ApiProcess, ApiProcessCase, metric
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
+from monasca_common.tests.periodic import periodic
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "api.conf"
 LOGS = "/v2.0/logs"
@@ -46,6 +47,7 @@ class MemcachedRequest(socketserver.StreamRequestHandler):
                     self.wfile.write(b"ERROR\r\n")
 
 
+@periodic("a real Keystone, which the smoke test of tempest uses")
 class TestKeystone(ApiProcessCase):
     @classmethod
     def setUpClass(cls):

@@ -73,7 +73,7 @@ def wait_until(condition, seconds=PATIENCE_SECONDS):
     return True
 
 
-@periodic("the development broker's own test; TestTlsAlone is the smoke test")
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestOneNode(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -122,7 +122,7 @@ class TestOneNode(base.BaseTestCase):
         self.assertTrue(wait_until(lambda: self.cluster.admin.topic_max_message_bytes(topic, timeout=10) == 6000))
 
 
-@periodic("the development broker's own test; TestTlsAlone is the smoke test")
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestNothingIsLeftBehind(base.BaseTestCase):
     def start_parent(self, meanwhile=""):
         parent = subprocess.Popen([sys.executable, "-c", PARENT.format(meanwhile=meanwhile)], stdout=subprocess.PIPE)
@@ -173,7 +173,7 @@ class TestNothingIsLeftBehind(base.BaseTestCase):
         cluster.stop()
 
 
-@periodic("the development broker's own test; TestTlsAlone is the smoke test")
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestStart(base.BaseTestCase):
     def test_a_data_folder_keeps_its_data_and_refuses_another_purpose(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +219,7 @@ class TestStart(base.BaseTestCase):
         self.assertIn("log.retention.hours", str(self.assertRaises(BrokerFailed, cluster.start)))
 
 
-@periodic("the development broker's own test; TestTlsAlone is the smoke test")
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestProxy(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -311,7 +311,7 @@ class TestProxy(base.BaseTestCase):
         client.wait_for_brokers(1, timeout=PATIENCE_SECONDS)
 
 
-@periodic("the development broker's own test; TestTlsAlone is the smoke test")
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestThreeNodes(base.BaseTestCase):
     def test_a_cluster_survives_the_loss_of_one_node(self):
         fixture = self.useFixture(KafkaClusterFixture(nodes=3))
@@ -334,7 +334,7 @@ class TestThreeNodes(base.BaseTestCase):
         return description.leaders[0], len(description.in_sync[0])
 
 
-@periodic("the development broker's own test; TestTlsAlone is the smoke test")
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestSecurity(base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -385,6 +385,7 @@ class TestSecurity(base.BaseTestCase):
         self.assertEqual(0, producer.flush(60))
 
 
+@periodic("the development broker's own test; TestBrokerStart has the smoke test")
 class TestTlsAlone(base.BaseTestCase):
     def test_a_client_that_trusts_the_authority_connects(self):
         fixture = self.useFixture(KafkaClusterFixture(tls=True))

@@ -58,6 +58,7 @@ class Protocol(ProtocolCase):
         lasting = [error for error in first.errors + second.errors if not isinstance(error, RetriableError)]
         self.assertEqual([], lasting)
 
+    @periodic("the unit tests cover it")
     def test_who_closes_before_it_heard_of_its_partitions_leaves_at_once(self):
         listener = Recorder()
         consumer = self.consumer(self.topic, listener=listener, **self.protocol)
@@ -103,6 +104,7 @@ class Protocol(ProtocolCase):
         stale = Batch((parts[next(iter(moved))],))
         self.assertRaises(StaleCommit, consumer.next_offsets, stale)
 
+    @periodic("the unit tests cover it")
     def test_a_listener_that_raises_does_not_break_the_rebalance(self):
         def fail(partitions, deadline):
             raise RuntimeError("the database is away")

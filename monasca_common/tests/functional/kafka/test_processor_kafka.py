@@ -335,6 +335,7 @@ class TestCrashInTransaction(CrashCase):
         with each_once():
             self.assertEqual(sorted(b"%d" % number * 2 for number in range(MESSAGES)), self.outputs())
 
+    @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_mutant_sends_outputs_outside_of_the_transaction(self):
         self.crash("processor.in_transaction=kill@4", mutant="sends_outputs_outside_of_the_transaction")
         self.assertGreater(len(self.outputs()), MESSAGES)

@@ -26,6 +26,7 @@ _HOUR_MS = 3_600_000
 _UNSAFE = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
 
 
+@periodic("three nodes; the unit tests cover each rule, and TestEveryCommand runs the check")
 class TestDurabilityCheck(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -56,7 +57,6 @@ class TestDurabilityCheck(Waiting, base.BaseTestCase):
         self.lose_messages_of(unsafe)
         self.wait_for(1, unsafely | {(unsafe, "under_replicated"), (unsafe, "truncated")}, unsafe)
 
-    @periodic("the unit tests cover each rule; the cluster that would lose messages is in the gate")
     def test_each_fault_is_named_by_its_rule(self):
         sound = self.fixture.topic(replication_factor=3)
         single = self.fixture.topic(3, replication_factor=1)

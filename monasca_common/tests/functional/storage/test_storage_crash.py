@@ -85,6 +85,7 @@ class StorageCrash:
         self.crash_and_finish("storage.after_commit")
         self.assert_each_once()
 
+    @periodic("mutant; the persister's test_mutant_that_trusts_kafkas_offsets is the smoke test")
     def test_a_writer_that_compares_no_offsets_is_caught(self):
         self.crash_and_finish("storage.after_commit", "compares_no_offsets")
         self.assertEqual(2, max(self.copies().values()))
