@@ -32,6 +32,7 @@ _MESSAGES_A_POLL = 500
 _POLL_SECONDS = 1.0
 _MISSING_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _HAND_OUT_SHARE = 0.1  # of max.poll.interval: the last message handed out has the rest of it for its handler
+_NO_TIMESTAMP, _TIMESTAMP = 0, 1  # as confluent-kafka numbers them
 
 
 class ServiceProducer:
@@ -120,7 +121,7 @@ class ServiceProducer:
 
 
 class ServiceMessage:
-    """What a `ServiceConsumer` iterates."""
+    """A message that a `ServiceConsumer` iterates, with the methods of confluent-kafka's messages."""
 
     __slots__ = ("_message",)
 
@@ -141,6 +142,22 @@ class ServiceMessage:
 
     def topic(self) -> str:
         return self._message.topic
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Return the headers, or None if the message has none."""
+        return list(self._message.headers) or None
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return the type of the timestamp (0: none, 1: set by the producer or the broker) and its milliseconds."""
+        timestamp_ms = self._message.timestamp_ms
+        return (_NO_TIMESTAMP, 0) if timestamp_ms is None else (_TIMESTAMP, timestamp_ms)
+
+    def error(self) -> None:
+        """Return None: a `ServiceConsumer` raises errors instead of iterating them."""
+
+    def __len__(self) -> int:
+        """Return the size of the value in bytes."""
+        return len(self._message.value or b"")
 
 
 class ServiceConsumer(RebalanceListener):

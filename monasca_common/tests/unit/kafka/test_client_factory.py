@@ -13,7 +13,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.client_factory.clients import ServiceConsumer
 from monasca_common.kafka.client_factory.factory import get_kafka_consumer, get_kafka_producer
 from monasca_common.kafka.errors import CommitUnknown, ConfigurationError, TransportError, UndeliveredError
-from monasca_common.kafka.message import Batch, Record, TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Batch, Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Delay, Fail, VirtualClock
 
@@ -139,6 +139,16 @@ class ServiceProducerTest(FactoryTestCase):
 class ServiceConsumerTest(FactoryTestCase):
     def filled(self, *values: str) -> None:
         self.producer().publish(TOPIC, list(values), key="k")
+
+    def test_a_message_has_the_methods_of_its_predecessor(self):
+        self.filled("one")
+
+        message = next(self.consumer())
+
+        kind, milliseconds = message.timestamp()
+        self.assertEqual((1, True), (kind, milliseconds > 0))
+        self.assertEqual((None, 3), (message.error(), len(message)))
+        self.assertEqual([MESSAGE_ID_HEADER], [name for name, _ in message.headers()])
 
     def test_messages_are_iterated(self):
         self.filled("one", "two")
