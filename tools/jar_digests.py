@@ -1,32 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the jars that are installed against the pinned SHA-256 digests, or pin those of another version.
 
-``check`` compares Kafka's jars, fetched where they are missing, and all jars within the installed pyspark; those that
-Spark fetches for its Kafka connector are compared when a session is opened. ``kafka VERSION`` and ``spark`` fetch what
-they pin: look at the changes that they make to the files before you commit them.
+``check`` compares Kafka's jars and those of Spark's Kafka connector, fetched where they are missing, and all jars
+within the installed pyspark. ``kafka VERSION``, ``spark`` and ``remote`` resolve what they pin with the Ivy in pyspark:
+look at the changes that they make to the files before you commit them.
 """
 
 import argparse
 import hashlib
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
 
-from monasca_common.devbroker import fetch
-from monasca_common.devbroker.digests import foreign_jars, read_digests
 from monasca_common.devbroker.errors import DevBrokerError
-from monasca_common.devbroker.jars import digest_file as kafka_file
 from monasca_common.devbroker.jars import kafka_jars
-from monasca_common.pipeline.settings import SparkSettings
-from monasca_common.pipeline.spark import jars, session
+from monasca_common.devbroker.java import find_java
+from monasca_common.jars import foreign_jars, list_file, read_digests
+from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.spark.jars import connector_jars, kafka_connector
 from monasca_common.tests.remote import hadoop
 
 _VERSION = pyspark.__version__
 PYSPARK_FILE = Path(__file__).with_name(f"pyspark-{_VERSION}.txt")
 PYSPARK_JARS = Path(pyspark.__file__).parent / "jars"
+# Kafka logs through slf4j and brings no binding: without this one a broker that fails logs nothing.
+_LOGGING_JAR = "org.slf4j:slf4j-simple:1.7.36"
+# What Hadoop's resource manager needs and its cluster for tests does not name; the second was a part of Java 8.
+_FOR_HADOOP = ("org.bouncycastle:bcpkix-jdk18on:1.77", "org.glassfish.jaxb:jaxb-runtime:2.3.2")
 
 
 def main() -> int:
@@ -40,32 +44,59 @@ def main() -> int:
     if arguments.command == "check":
         return check()
     if arguments.command == "kafka":
-        with tempfile.TemporaryDirectory() as folder:
-            fetch.fetch(Path(folder, "jars"), arguments.version)
-            write(kafka_file(arguments.version), Path(folder, "jars").glob("*.jar"))
+        kafka = f"org.apache.kafka:kafka_2.13:{arguments.version}"
+        write(list_file(f"kafka-{arguments.version}"), resolved(kafka, _LOGGING_JAR))
     elif arguments.command == "remote":
-        write(hadoop.SPARK_DIGESTS, fetched(SparkSettings(master="local[1]", packages=hadoop.packages())))
-        with tempfile.TemporaryDirectory() as folder:
-            hadoop.fetch_cluster(Path(folder, "jars"))
-            write(hadoop.CLUSTER_DIGESTS, Path(folder, "jars").glob("*.jar"))
+        # The Ivy in Spark names a file group_artifact-version.jar.
+        fetched = {
+            "{}_{}-{}.jar".format(*name.split(":")): digest for name, digest in resolved(*hadoop.packages()).items()
+        }
+        write(hadoop.SPARK_DIGESTS, fetched)
+        cluster = f"org.apache.hadoop:hadoop-client-minicluster:{hadoop.hadoop_version()}"
+        write(hadoop.cluster_list(), resolved(cluster, *_FOR_HADOOP))
     else:
-        write(jars.digest_file(_VERSION), fetched(SparkSettings(master="local[1]")))
-        write(PYSPARK_FILE, PYSPARK_JARS.glob("*.jar"))
+        write(PYSPARK_FILE, {jar.name: digest_of(jar) for jar in PYSPARK_JARS.glob("*.jar")})
+        shipped = read_digests(PYSPARK_FILE)
+        connector = {
+            name: digest
+            for name, digest in resolved(kafka_connector()).items()
+            if "{1}-{2}.jar".format(*name.split(":")) not in shipped
+        }
+        write(list_file(f"spark-{_VERSION}"), connector)
     return 0
 
 
-def fetched(settings: SparkSettings) -> list[Path]:
-    """What Spark fetches for these settings."""
-    options = session.configuration(settings)
-    session._start_java(options)
-    return session._fetched(options)
+def resolved(*coordinates: str) -> Mapping[str, str]:
+    """{coordinates: digest} of the jars that these coordinates need, from the repository that Ivy is set up for."""
+    dependencies = "\n".join(
+        '<dependency org="{}" name="{}" rev="{}" conf="default->master,runtime(default)"/>'.format(*each.split(":"))
+        for each in coordinates
+    )
+    [ivy] = PYSPARK_JARS.glob("ivy-*.jar")
+    with tempfile.TemporaryDirectory() as folder:
+        module = Path(folder, "ivy.xml")
+        module.write_text(
+            '<ivy-module version="2.0"><info organisation="monasca" module="jars"/>'
+            f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+            "</ivy-module>"
+        )
+        command = [find_java().path, "-jar", str(ivy), "-cache", f"{folder}/cache", "-ivy", str(module)]
+        command += ["-confs", "default", "-types", "jar", "bundle"]
+        command += ["-retrieve", f"{folder}/jars/[organisation]:[artifact]:[revision](:[classifier]).[ext]"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return {jar.stem: digest_of(jar) for jar in Path(folder, "jars").iterdir()}
+
+
+def digest_of(jar: Path) -> str:
+    return hashlib.sha256(jar.read_bytes()).hexdigest()
 
 
 def check() -> int:
     faults = []
     try:
         kafka_jars()
-    except DevBrokerError as error:
+        connector_jars()
+    except (DevBrokerError, SparkUnavailable) as error:
         faults.append(str(error))
     if PYSPARK_FILE.is_file():
         faults += [f"pyspark {_VERSION}: {fault}" for fault in foreign_jars(installed(), read_digests(PYSPARK_FILE))]
@@ -79,8 +110,7 @@ def installed() -> list[Path]:
     return sorted(PYSPARK_JARS.glob("*.jar"))
 
 
-def write(file: Path, found: Iterable[Path]) -> None:
-    digests = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in found}
+def write(file: Path, digests: Mapping[str, str]) -> None:
     file.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())))
     print(f"{file}: {len(digests)} jars")
 

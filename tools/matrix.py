@@ -25,8 +25,7 @@ from matrix_run import Counts, Outcome, Results, run_tests
 from matrix_table import fragment, text
 
 from monasca_common.devbroker import DevBrokerError
-from monasca_common.devbroker.fetch import KAFKA_VERSION
-from monasca_common.devbroker.jars import JARS_VARIABLE, VERSION_VARIABLE, kafka_jars
+from monasca_common.devbroker.jars import JARS_VARIABLE, KAFKA_VERSION, VERSION_VARIABLE, kafka_jars
 
 _CHECKOUT = Path(__file__).parent.parent
 _FAILED, _MISUSED, _NOT_RUN, _INTERRUPTED = 1, 2, 3, 130

@@ -23,8 +23,7 @@ from jar_digests import PYSPARK_FILE
 from licences import PACKAGE, RUNTIME_EXTRAS, needed
 from packaging.utils import canonicalize_name
 
-from monasca_common.devbroker.digests import read_digests
-from monasca_common.pipeline.spark.jars import digest_file
+from monasca_common.jars import list_file, read_digests, read_list
 
 _VERSION = "1.6"
 _SPARK = "pyspark"
@@ -92,7 +91,8 @@ def spark_jars() -> Mapping[str, Bom]:
 
     if not PYSPARK_FILE.is_file():
         raise SystemExit(f"the jars of pyspark {pyspark.__version__} are not pinned: python tools/jar_digests.py spark")
-    digests = read_digests(PYSPARK_FILE) | read_digests(digest_file(pyspark.__version__))
+    connector = read_list(list_file(f"spark-{pyspark.__version__}"))
+    digests = read_digests(PYSPARK_FILE) | {jar.name: jar.sha256 for jar in connector}
     return {
         f"jar:{name}": {
             "bom-ref": f"jar:{name}",

@@ -49,7 +49,7 @@ _DAY_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """The settings of a session. ``packages``: Maven coordinates; none: the connector of the installed pyspark."""
+    """The settings of a session."""
 
     master: str = option(
         "local[*]",
@@ -57,7 +57,8 @@ class SparkSettings:
     )
     packages: tuple[str, ...] = option(
         (),
-        help="Maven coordinates that Spark fetches at the start. Unset: the Kafka connector of the installed pyspark.",
+        help="Maven coordinates of your own, which Spark resolves by Ivy at each start. The Kafka connector is not one "
+        "of them: its jars are fetched once and kept.",
     )
     jars: tuple[str, ...] = option(
         (), help="Jar files that Spark loads in addition to packages; paths that every node can read."
@@ -65,8 +66,8 @@ class SparkSettings:
     jar_digests: str | None = option(
         None,
         help="File with the SHA-256 digest of each jar that Spark fetches for packages, as sha256sum writes it; with "
-        "any other jar a job does not start. Unset: the Kafka connector is compared with the digests that are shipped "
-        "for its version, and other jars are used as they come, with a warning.",
+        "any other jar a job does not start. Unset: these jars are used without a comparison, with a warning. The "
+        "Kafka connector is always compared with its pinned digests.",
     )
     driver_memory: str = option("1g", help="Heap of the driver's JVM, as Java writes it: 512m, 2g.")
     shuffle_partitions: int = option(

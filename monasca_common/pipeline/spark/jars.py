@@ -1,65 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the jars that Spark has fetched with pinned SHA-256 digests, before anything in them is used."""
+"""The jars of a session: Spark's Kafka connector from our cache, and those that Spark's Ivy fetches for the user."""
 
 from __future__ import annotations
 
 import logging
 import urllib.parse
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from monasca_common.devbroker.digests import Digests, foreign_jars, read_digests
+from monasca_common.jars import Digests, JarError, fetched, foreign_jars, list_file, read_digests, read_list
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
 
 LOG = logging.getLogger(__name__)
 
 _OPTION = "jar_digests in group [spark]"
+_SCALA = "2.13"
 
 
-def check_jars(fetched: Sequence[Path], settings: SparkSettings, pyspark_version: str) -> None:
-    """Raise `SparkUnavailable` if a jar is not the pinned one.
+def kafka_connector() -> str:
+    """The coordinates of the connector that belongs to the installed pyspark."""
+    import pyspark
 
-    ``settings.jar_digests`` pins every jar; so do, without ``settings.packages``, the digests of the Kafka connector
-    that are shipped for its version. A jar that nobody has pinned is logged.
+    return f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
+
+
+def connector_jars() -> list[Path]:
+    """The connector's jars, fetched if the cache does not have them; none if they are not pinned for this pyspark.
+
+    Raises `SparkUnavailable`.
     """
-    shipped = digest_file(pyspark_version)
-    if settings.jar_digests is not None:
-        pinned, all_are_pinned = _given_digests(settings.jar_digests), True
-    else:
-        pinned = read_digests(shipped) if shipped.is_file() else {}
-        all_are_pinned = shipped.is_file() and not settings.packages
-    unpinned = [] if all_are_pinned else [jar.name for jar in fetched if jar.name not in pinned]
-    faults = [*foreign_jars((jar for jar in fetched if jar.name not in unpinned), pinned)]
-    if faults:
+    if not _connector_list().is_file():
+        return []
+    try:
+        return sorted(fetched(_connector_list()).glob("*.jar"))
+    except JarError as error:
+        raise SparkUnavailable(str(error)) from error
+
+
+def packages(settings: SparkSettings) -> list[str]:
+    """The coordinates that Ivy resolves: the user's, and the connector if its jars are not pinned for this pyspark."""
+    own = [each for each in settings.packages if each != kafka_connector()]
+    return own if _connector_list().is_file() else [kafka_connector(), *own]
+
+
+def resolved_jars(local: str, settings: SparkSettings) -> list[Path]:
+    """The jars of the packages: those in Spark's list of local jars (URLs, separated by commas) that are neither the
+    connector's nor given in the settings."""
+    names = {_name(jar) for jar in settings.jars}
+    if _connector_list().is_file():
+        names |= {jar.name for jar in read_list(_connector_list())}
+    urls = [url for url in local.split(",") if url and _name(url) not in names]
+    return [Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)) for url in urls]
+
+
+def _name(url: str) -> str:
+    return Path(urllib.parse.urlsplit(url).path).name
+
+
+def _connector_list() -> Path:
+    import pyspark
+
+    return list_file(f"spark-{pyspark.__version__}")
+
+
+def check_jars(resolved: Sequence[Path], settings: SparkSettings) -> None:
+    """Raise `SparkUnavailable` if a jar that Ivy has resolved is not one that ``settings.jar_digests`` pins.
+
+    Without that option, log the jars.
+    """
+    if settings.jar_digests is None:
+        if resolved:
+            LOG.warning(
+                "%s is not set, so the jars that Spark has fetched are used without a comparison: %s",
+                _OPTION,
+                ", ".join(jar.name for jar in resolved),
+            )
+    elif faults := [*foreign_jars(resolved, _given_digests(settings.jar_digests))]:
         raise SparkUnavailable(
             f"Spark has fetched jars that are not the pinned ones: {'; '.join(faults)}. Find out where they came from "
             f"(the repository that Spark's Ivy is set up for, or its cache); if they are right, pin them by {_OPTION}"
         )
-    if unpinned:
-        LOG.warning(
-            "%s tells nothing of jars that Spark has fetched, so that they are used as they came: %s",
-            _OPTION,
-            ", ".join(unpinned),
-        )
-
-
-def digest_file(pyspark_version: str) -> Path:
-    """The file that pins the jars of the Kafka connector; ``tools/jar_digests.py`` writes it."""
-    return Path(__file__).with_name(f"connector-{pyspark_version}.txt")
-
-
-def connector_jars(pyspark_version: str) -> Collection[str]:
-    """The names of the Kafka connector's jars; none for a version whose jars are not pinned."""
-    shipped = digest_file(pyspark_version)
-    return read_digests(shipped) if shipped.is_file() else ()
-
-
-def fetched_jars(local: str, given: Iterable[str]) -> list[Path]:
-    """The files in Spark's list of local jars (URLs, separated by commas), without those that are ``given``."""
-    names = {Path(urllib.parse.urlsplit(jar).path).name for jar in given}
-    jars = [Path(urllib.parse.unquote(urllib.parse.urlsplit(url).path)) for url in local.split(",") if url]
-    return [jar for jar in jars if jar.name not in names]
 
 
 def _given_digests(path: str) -> Digests:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from monasca_common.kafka.temporary_folder import lock_for_child, temporary_folder
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
-from monasca_common.pipeline.spark.jars import check_jars, connector_jars, fetched_jars
+from monasca_common.pipeline.spark.jars import check_jars, connector_jars, packages, resolved_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,6 @@ LOG = logging.getLogger(__name__)
 
 _NEEDED = ("pyspark", "pandas", "pyarrow")
 _OLDEST_JAVA = 17
-_SCALA = "2.13"
 # In addition to what Spark itself redacts: one option of the Kafka client contains logins.
 _SECRETS = "(?i)secret|password|token|access[.]?key|jaas|keystore|connection"
 # Java's log: one line an event. A failed task is hundreds of lines otherwise; its reason is in the job's own log.
@@ -59,17 +58,15 @@ _PY4J = re.compile(r"An error occurred while calling .*\n: ")
 
 # In the environment of the program that `submit` runs.
 _DRIVER = "MONASCA_PIPELINE_DRIVER"
-# spark-submit adds the jars of the packages to this option: if it is set again, executors have no connector.
+# spark-submit adds the jars of the packages to this option: if it is set again, executors do not have them.
 _JARS = "spark.jars"
 _PACKAGES = "spark.jars.packages"
 _LOCAL_JARS = "spark.repl.local.jars"  # those of the packages, and those that were given
-_PYTHON_FILES = "spark.submit.pyFiles"  # spark-submit adds the jars of the packages
 
 
 def open_session(settings: SparkSettings, name: str) -> SparkSession:
     """Open a session. Raises `SparkUnavailable`, which says what to install or to correct."""
     check_installed()
-    import pyspark
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -77,15 +74,17 @@ def open_session(settings: SparkSettings, name: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # It logs each call with its arguments: options, with logins among them.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    options = configuration(settings)
+    under_submit = _GATEWAY in os.environ  # which has loaded the connector
+    options = configuration(settings, () if under_submit else connector_jars())
     builder = SparkSession.builder.appName(name)
     for option, value in options.items():
         if option != _JARS:
             builder = builder.config(option, value)
     try:
         _start_java(options)
-        check_jars(_fetched(options), settings, pyspark.__version__)
-        session = builder.config(_PYTHON_FILES, _python_files(pyspark.__version__)).getOrCreate()
+        if options.get(_PACKAGES):
+            check_jars(_resolved(settings), settings)
+        session = builder.getOrCreate()
     except SparkUnavailable:
         raise
     except (PySparkException, Exception) as error:
@@ -155,31 +154,18 @@ def _java_options(folder: Path) -> str:
     return f"{shlex.join(options)} {os.environ.get(_JAVA_OPTIONS, '')}".rstrip()
 
 
-def _fetched(options: Mapping[str, str]) -> list[Path]:
-    """The jars that spark-submit has fetched for the packages, for every kind of master."""
+def _resolved(settings: SparkSettings) -> list[Path]:
+    """The jars that spark-submit has fetched for the packages; it does not report them to a driver in a cluster."""
     from pyspark import SparkContext
 
     java: Any = SparkContext._jvm
-    local = java.java.lang.System.getProperty(_LOCAL_JARS)
-    if not local and options[_PACKAGES]:
+    local = java.java.lang.System.getProperty(_LOCAL_JARS) or ""
+    if not local and settings.jar_digests is not None:
         raise SparkUnavailable(
-            f"Spark does not report what it has fetched for {options[_PACKAGES]}: {_LOCAL_JARS} is empty"
+            "jar_digests in group [spark] is set, but Spark does not report the jars that it has fetched for packages "
+            f"({_LOCAL_JARS} is empty): run the driver on this machine, or unset jar_digests"
         )
-    return fetched_jars(local or "", options.get(_JARS, "").split(","))
-
-
-def _python_files(pyspark_version: str) -> str:
-    """What Python's workers import from, but for the connector's jars, in which there is nothing for them.
-
-    Each task reads the directory of every such file again: of the connector's, 30,000 entries, two thirds of a small
-    task's time.
-    """
-    from pyspark import SparkContext
-
-    java: Any = SparkContext._jvm
-    files = java.java.lang.System.getProperty(_PYTHON_FILES) or ""
-    connector = connector_jars(pyspark_version)
-    return ",".join(file for file in files.split(",") if file.rpartition("/")[2] not in connector)
+    return resolved_jars(local, settings)
 
 
 def close_session(session: SparkSession) -> None:
@@ -201,11 +187,14 @@ def has_ended(session: SparkSession) -> bool:
         return True
 
 
-def configuration(settings: SparkSettings) -> dict[str, str]:
-    """Spark's own options; those of ``[spark] options`` override the others."""
+def configuration(settings: SparkSettings, connector: Sequence[Path] = ()) -> dict[str, str]:
+    """Spark's own options; those of ``[spark] options`` override the others. ``connector``: the jars of its Kafka
+    connector, which every kind of master takes from this machine."""
+    options = dict(settings.options)
+    given = [path if "://" in path else os.path.abspath(path) for path in settings.jars]
+    jars = [*map(str, connector), *given, *filter(None, [options.pop(_JARS, "")])]
     wanted = {
         "spark.master": settings.master,
-        _PACKAGES: ",".join(settings.packages or (kafka_connector(),)),
         "spark.driver.memory": settings.driver_memory,
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         # A batch's frames are small, and their plans repeat: adaptive execution costs more than it saves.
@@ -216,19 +205,14 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.redaction.regex": _SECRETS,
     }
-    if settings.jars:
-        wanted[_JARS] = ",".join(path if "://" in path else os.path.abspath(path) for path in settings.jars)
+    if jars:
+        wanted[_JARS] = ",".join(jars)
+    if resolved := packages(settings):
+        wanted[_PACKAGES] = ",".join(resolved)
     if settings.master.startswith("local"):
         # The machine's name may resolve to an address of another one, and everything here runs on this machine.
         wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return wanted | dict(settings.options)
-
-
-def kafka_connector() -> str:
-    """The coordinates of the connector that belongs to the installed pyspark."""
-    import pyspark
-
-    return f"org.apache.spark:spark-sql-kafka-0-10_{_SCALA}:{pyspark.__version__}"
+    return wanted | options
 
 
 def check_installed() -> None:
@@ -285,7 +269,7 @@ def submit(settings: SparkSettings, program: str, arguments: Sequence[str]) -> i
     import pyspark
 
     spark_submit = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-submit")
-    with temporary_folder(_FOLDER) as folder, _in_a_file(configuration(settings), folder) as options:
+    with temporary_folder(_FOLDER) as folder, _in_a_file(configuration(settings, connector_jars()), folder) as options:
         driver = folder / "pid"
         environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, _DRIVER: str(driver)}
         environment[_JAVA_OPTIONS] = _java_options(folder)

@@ -19,7 +19,7 @@ from monasca_common.api.auth import PUBLIC_PATHS
 from monasca_common.api.settings import api_settings
 from monasca_common.cli import services
 from monasca_common.cli.config import look_over
-from monasca_common.devbroker.fetch import KAFKA_VERSION
+from monasca_common.devbroker.jars import KAFKA_VERSION
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
 from monasca_common.monitoring.settings import lag_settings
 from monasca_common.monitoring.status_server import STATUS_PATHS

@@ -121,11 +121,12 @@ Caused by: org.apache.kafka.OffsetOutOfRangeException: offset 0 is out of range
 
 
 class ConfigurationTest(base.BaseTestCase):
-    def test_the_connector_is_that_of_the_installed_spark(self):
-        import pyspark
-
-        packages = session.configuration(SparkSettings())["spark.jars.packages"]
-        self.assertEqual(f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}", packages)
+    def test_the_connectors_jars_are_local_files_for_every_kind_of_master(self):
+        connector = [Path("/cache/clients.jar"), Path("/cache/connector.jar")]
+        for master in ("local[*]", "spark://h:7077", "yarn", "k8s://https://h"):
+            found = session.configuration(SparkSettings(master), connector)
+            self.assertEqual("/cache/clients.jar,/cache/connector.jar", found["spark.jars"])
+            self.assertNotIn("spark.jars.packages", found)
 
     def test_workers_are_forked_from_a_daemon_that_there_is(self):
         module = session.configuration(SparkSettings())["spark.python.daemon.module"]
@@ -141,16 +142,20 @@ class ConfigurationTest(base.BaseTestCase):
 
     def test_jars_may_be_relative_to_where_the_command_is_started(self):
         jars = ("a.jar", "/b.jar", "hdfs://name/c.jar")
-        found = session.configuration(SparkSettings(jars=jars))["spark.jars"]
-        self.assertEqual(f"{os.getcwd()}/a.jar,/b.jar,hdfs://name/c.jar", found)
+        settings = SparkSettings(jars=jars, options={"spark.jars": "/d.jar"})
+        found = session.configuration(settings, [Path("/connector.jar")])["spark.jars"]
+        self.assertEqual(f"/connector.jar,{os.getcwd()}/a.jar,/b.jar,hdfs://name/c.jar,/d.jar", found)
 
     def test_a_laptop_asks_nobody_for_its_address_and_a_cluster_does(self):
         self.assertEqual("127.0.0.1", session.configuration(SparkSettings())["spark.driver.host"])
         self.assertNotIn("spark.driver.host", session.configuration(SparkSettings("spark://h:7077")))
 
-    def open(self, settings, fetched, **properties):
-        """What a session is built with, after Spark has fetched these jars; nothing if it refuses to be built.
-        ``properties``: others of Java's, by the last part of their names."""
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.session.connector_jars", list))
+
+    def open(self, settings, local_jars):
+        """The options of a session after Spark has reported these jars; none if it refuses to be built."""
         built = {}
 
         class Builder:
@@ -169,8 +174,7 @@ class ConfigurationTest(base.BaseTestCase):
             pyspark.SparkContext._gateway = mock.Mock()
 
         java = mock.Mock()
-        properties["jars"] = fetched
-        java.java.lang.System.getProperty = lambda name: properties.get(name.rpartition(".")[2])
+        java.java.lang.System.getProperty = {"spark.repl.local.jars": local_jars}.get
         for name, value in (
             ("pyspark.sql.SparkSession.builder", Builder()),
             ("pyspark.SparkContext._gateway", None),
@@ -183,40 +187,34 @@ class ConfigurationTest(base.BaseTestCase):
         return built if built.pop("it", False) else {}, str(error)
 
     def test_jars_do_not_take_the_place_of_those_of_the_packages(self):
-        """spark-submit has put them together by the time that a session is built."""
+        """spark-submit has merged them when a session is built."""
         built, _ = self.open(SparkSettings(packages=("a:b:1",), jars=("/x.jar",)), "file:///x.jar")
 
         self.assertIn("spark.jars.packages", built)
         self.assertNotIn("spark.jars", built)
 
-    def test_no_session_is_built_with_a_jar_that_is_not_the_pinned_one(self):
-        jar = Path(self.useFixture(fixtures.TempDir()).path, "org.apache.kafka_kafka-clients-3.9.0.jar")
-        jar.write_bytes(b"another")
+    def test_no_session_is_built_with_a_resolved_jar_that_is_not_the_pinned_one(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / "a_b-1.jar").write_bytes(b"another")
+        (folder / "digests").write_text(f"{'0' * 64}  a_b-1.jar\n")
+        settings = SparkSettings(packages=("a:b:1",), jar_digests=str(folder / "digests"))
 
-        built, said = self.open(SparkSettings(), f"file://{jar}")
-
-        self.assertEqual({}, built)
-        self.assertIn(f"{jar.name} has the SHA-256 digest", said)
-
-    def test_no_session_is_built_if_spark_does_not_report_what_it_has_fetched(self):
-        built, said = self.open(SparkSettings(), None)
+        built, refusal = self.open(settings, f"file://{folder}/a_b-1.jar")
 
         self.assertEqual({}, built)
-        self.assertIn("spark.repl.local.jars is empty", said)
+        self.assertIn("a_b-1.jar has the SHA-256 digest", refusal)
 
-    def test_nothing_is_fetched_where_the_operator_says_so(self):
-        built, _ = self.open(SparkSettings(options={"spark.jars.packages": ""}), None)
+    def test_no_session_is_built_if_spark_does_not_report_the_jars_that_are_pinned(self):
+        built, refusal = self.open(SparkSettings(packages=("a:b:1",), jar_digests="/x"), None)
+
+        self.assertEqual({}, built)
+        self.assertIn("spark.repl.local.jars is empty", refusal)
+
+    def test_without_packages_ivy_is_not_used(self):
+        built, _ = self.open(SparkSettings(), None)
 
         self.assertIn("spark.master", built)
-
-    def test_workers_import_from_what_is_given_and_not_from_the_connectors_jars(self):
-        connector = "/ivy/org.apache.spark_spark-sql-kafka-0-10_2.13-4.0.0.jar"
-        self.useFixture(fixtures.MonkeyPatch("pyspark.__version__", "4.0.0"))
-        settings = SparkSettings(options={"spark.jars.packages": ""})
-
-        built, _ = self.open(settings, None, pyFiles=f"/a.zip,{connector},/ivy/with_python.jar")
-
-        self.assertEqual("/a.zip,/ivy/with_python.jar", built["spark.submit.pyFiles"])
+        self.assertNotIn("spark.jars.packages", built)
 
     def test_submit_gives_spark_its_options_in_a_file_that_is_gone_afterwards(self):
         seen = {}
@@ -251,6 +249,7 @@ class ConfigurationTest(base.BaseTestCase):
             "from monasca_common.pipeline.settings import SparkSettings\n"
             "from monasca_common.pipeline.spark import session\n"
             f"pyspark.__file__, session.check_installed = {str(home / '__init__.py')!r}, lambda: None\n"
+            "session.connector_jars = list\n"
             "session.submit(SparkSettings('local'), 'program.py', ())\n"
         )
         environment = {**os.environ, "TMPDIR": str(home)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a fetch is, on standard error: a bar on a terminal, a few lines elsewhere."""
+"""Shows the progress of a fetch on standard error: a bar on a terminal, a few lines elsewhere."""
 
 from types import TracebackType
 from typing import Self
@@ -11,12 +11,12 @@ _LINES_EVERY = 10
 
 
 def say(text: str) -> None:
-    """One plain line on standard error."""
+    """Print one plain line on standard error."""
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class JarProgress:
-    """Counts the jars of a fetch. Its ``title`` is shown at once, because the first jar may take a while."""
+    """Counts the jars of a fetch. Its ``title`` is shown immediately, because the first jar may take a while."""
 
     def __init__(self, title: str, *, total: int) -> None:
         self._title = title
@@ -31,15 +31,14 @@ class JarProgress:
             self._bar.start()
             self._bar.add_task(self._title, total=self._total)
         else:
-            say(f"{self._title} (about {self._total} jars, 44 MB, kept for the next time) ...")
+            say(f"{self._title}: {self._total} jars, which are kept for the next time")
         return self
 
     def jar(self, name: str) -> None:
-        """One more jar has arrived."""
+        """Count one more jar."""
         self._count += 1
         if self._bar is not None:
-            task = self._bar.task_ids[0]
-            self._bar.update(task, completed=self._count, total=max(self._count, self._total))
+            self._bar.update(self._bar.task_ids[0], completed=self._count)
         elif self._count % _LINES_EVERY == 0:
             say(f"  {self._count} of {self._total}: {name}")
 

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``monasca-common jars fetch``: the jars of Kafka and of Spark's Kafka connector, for this or another machine."""
+
+import argparse
+import importlib.metadata
+import os
+from pathlib import Path
+
+from monasca_common.cli.command import MonascaCommand
+from monasca_common.devbroker.jars import kafka_version
+from monasca_common.jars import CACHE_VARIABLE, JarError, cache_folder, fetched, list_file, pinned_lists
+
+_TESTED_SPARK = "4.0.0"
+
+
+class JarsFetch(MonascaCommand):
+    """Fetch the jars of Kafka (44 MB) and of Spark's Kafka connector (10 MB), and compare them with pinned digests.
+
+    Other commands fetch them when they first need them. For a machine without internet access, fetch them on
+    another machine, copy the folder, and set MONASCA_COMMON_JARS to it. The jars come from the URL in
+    MONASCA_COMMON_MAVEN_REPOSITORY, else from the mirror in Maven's settings.xml, else from Maven Central.
+    For example, the connector for a machine with pyspark 4.0.0:
+    monasca-common jars fetch --to /srv/jars spark-4.0.0
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "lists",
+            nargs="*",
+            metavar="NAME",
+            help=f"{', '.join(pinned_lists())} (default: the tested Kafka, and the connector of the installed pyspark)",
+        )
+        parser.add_argument(
+            "--to", type=Path, metavar="DIR", help="the folder to write to (default: the folder that is searched)"
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        unknown = [name for name in parsed_args.lists if name not in pinned_lists()]
+        if unknown:
+            return self.complain(f"{', '.join(unknown)} is not pinned: the names are {', '.join(pinned_lists())}")
+        environ = dict(os.environ)
+        if parsed_args.to is not None:
+            environ[CACHE_VARIABLE] = str(parsed_args.to.absolute())
+        try:
+            for name in parsed_args.lists or (f"kafka-{kafka_version()}", f"spark-{_spark_version()}"):
+                self.print(str(fetched(list_file(name), environ)))
+        except JarError as error:
+            return self.complain(str(error))
+        if parsed_args.to is not None:
+            self.print(f"To use them: export {CACHE_VARIABLE}={cache_folder(environ)}")
+        return 0
+
+
+def _spark_version() -> str:
+    """The version of the installed pyspark, if its connector is pinned."""
+    try:
+        version = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        return _TESTED_SPARK
+    return version if f"spark-{version}" in pinned_lists() else _TESTED_SPARK

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of each list of jars: fetched once, by one process, and compared with the pinned digests at each use."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from monasca_common.jars.digests import Jar, JarError, foreign_jars, read_list
+from monasca_common.jars.progress import JarProgress, say
+from monasca_common.jars.repository import configured_repository, download
+
+CACHE_VARIABLE = "MONASCA_COMMON_JARS"
+
+_LOCK_SECONDS = 900.0
+_LOCK_EVERY_SECONDS = 0.1
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """The folder that ``MONASCA_COMMON_JARS`` names, else ``monasca-common`` in the user's cache."""
+    if given := environ.get(CACHE_VARIABLE):
+        return Path(given)
+    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache"), "monasca-common")
+
+
+def fetched(jar_list: Path, environ: Mapping[str, str] | None = None) -> Path:
+    """The folder with exactly the jars of this list, which has the list's name; fetched if it does not exist.
+
+    The digests are compared each time, which takes 0.1 s for 44 MB. Raises `JarError`.
+    """
+    environ = os.environ if environ is None else environ
+    folder, jars = cache_folder(environ) / jar_list.stem, read_list(jar_list)
+    if not folder.is_dir():
+        try:
+            _fetch_once(folder, jars, environ)
+        except OSError as error:
+            raise JarError(
+                f"the jars of {jar_list.stem} cannot be kept in {folder.parent} ({error}): set {CACHE_VARIABLE} to a "
+                "folder that this user can write to"
+            ) from error
+    _check(folder, jars)
+    return folder
+
+
+def _check(folder: Path, jars: tuple[Jar, ...]) -> None:
+    """Raise `JarError` unless the folder has exactly these jars."""
+    found = sorted(folder.glob("*.jar"))
+    pinned = {jar.name: jar.sha256 for jar in jars}
+    faults = [*foreign_jars(found, pinned)]
+    faults += [f"{name} is missing" for name in sorted(pinned.keys() - {jar.name for jar in found})]
+    if faults:
+        raise JarError(
+            f"{folder} does not have the pinned jars: {'; '.join(faults)}. Find out why; remove {folder}, and they are "
+            "fetched again"
+        )
+
+
+def _fetch_once(folder: Path, jars: tuple[Jar, ...], environ: Mapping[str, str]) -> None:
+    """Fetch into another folder and rename it: a process that sees ``folder`` sees all of it. A later fetch continues
+    one that failed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(folder.with_name(f"{folder.name}.lock")):
+        if folder.is_dir():  # another process fetched while this one waited
+            return
+        repository = configured_repository(environ)
+        partial = folder.with_name(f"{folder.name}.partial")
+        partial.mkdir(exist_ok=True)
+        with JarProgress(f"Fetching {folder.name} from {repository.url}", total=len(jars)) as progress:
+            for jar in jars:
+                if not _is_whole(partial / jar.name, jar):
+                    download(jar, repository, partial)
+                progress.jar(jar.name)
+        for file in set(partial.iterdir()) - {partial / jar.name for jar in jars}:
+            file.unlink()
+        partial.rename(folder)
+
+
+def _is_whole(file: Path, jar: Jar) -> bool:
+    return file.is_file() and not [*foreign_jars([file], {jar.name: jar.sha256})]
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Admit one process at a time. The lock of a process that ends is free."""
+    deadline = time.monotonic() + _LOCK_SECONDS
+    with path.open("w") as lock:
+        waits = False
+        while not _try_lock(lock.fileno()):
+            if not waits:
+                say(f"another process fetches {path.stem}; waiting for it")
+            waits = True
+            if time.monotonic() > deadline:
+                raise JarError(
+                    f"another process has held {path} for {_LOCK_SECONDS:.0f} s: end it (fuser {path} shows its id)"
+                )
+            time.sleep(_LOCK_EVERY_SECONDS)
+        yield
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pinned jars and their SHA-256 digests: a repository may deliver something else.
+
+Each file ``<list>.txt`` in this folder has one line for each jar: its digest and its Maven coordinates.
+``tools/jar_digests.py`` writes these files.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+Digests = Mapping[str, str]
+
+_HERE = Path(__file__).parent
+
+
+class JarError(Exception):
+    """A jar cannot be fetched or is not the pinned one; the message names the jar and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar of a Maven repository."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def path(self) -> str:
+        """The path below the address of a Maven repository."""
+        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
+
+
+def pinned_lists() -> list[str]:
+    """The names of the lists, such as ``kafka-4.3.0``."""
+    return sorted(file.stem for file in _HERE.glob("*.txt"))
+
+
+def list_file(name: str) -> Path:
+    """The file of the list of this name; it may not exist."""
+    return _HERE / f"{name}.txt"
+
+
+def read_list(file: Path) -> tuple[Jar, ...]:
+    """The jars of a list. Raises `OSError`; `ValueError` for a line without a digest and coordinates."""
+    return tuple(Jar(*_coordinates(file, text), digest) for text, digest in read_digests(file).items())
+
+
+def _coordinates(file: Path, text: str) -> tuple[str, str, str]:
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise ValueError(f"{file}: {text} is not group:artifact:version; write the file with tools/jar_digests.py")
+    return parts[0], parts[1], parts[2]
+
+
+def read_digests(file: Path) -> dict[str, str]:
+    """Return {name: digest} of a file in the format of ``sha256sum``. Raises `OSError`; `ValueError`, which names the
+    line."""
+    digests = {}
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        digest, _, name = line.partition(" ")
+        name = name.lstrip(" *")
+        if not name or len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+            raise ValueError(f"{file} line {number} is not a SHA-256 digest and a name: write it with sha256sum")
+        digests[name] = digest
+    return digests
+
+
+def foreign_jars(jars: Iterable[Path], pinned: Digests) -> Iterator[str]:
+    """Yield a sentence for each jar that is not pinned or whose digest differs from the pinned one."""
+    for jar in jars:
+        with jar.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        if jar.name not in pinned:
+            yield f"{jar.name} is not one of the pinned jars"
+        elif digest != pinned[jar.name]:
+            yield f"{jar.name} has the SHA-256 digest {digest}, and {pinned[jar.name]} is pinned"

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Downloads jars from the configured Maven repository over HTTP.
+
+The repository is the URL in ``MONASCA_COMMON_MAVEN_REPOSITORY``, else the mirror of Maven Central in Maven's
+``settings.xml`` with the login of its server, else Maven Central. Proxies come from the environment (``https_proxy``).
+"""
+
+import base64
+import hashlib
+import http.client
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import xml.etree.ElementTree as ElementTree  # nosec B405: the user's own settings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from monasca_common.jars.digests import Jar, JarError
+
+REPOSITORY_VARIABLE = "MONASCA_COMMON_MAVEN_REPOSITORY"
+
+_CENTRAL = "https://repo1.maven.org/maven2"
+_GLOBAL_SETTINGS = Path("/etc/maven/settings.xml")
+_MATCHES_CENTRAL = {"central", "*", "external:*"}
+_WAITS_SECONDS = (1.0, 2.0, 4.0)  # between the four attempts
+_SILENCE_SECONDS = 30.0
+_ATTEMPT_SECONDS = 300.0
+_CHUNK_BYTES = 65_536
+_TEMPORARY_ANSWERS = {408, 425, 429, 500, 502, 503, 504}
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """``source``: where it is configured, for error messages. ``login``: ``user:password``."""
+
+    url: str
+    source: str
+    login: str | None = field(default=None, repr=False)
+
+    def url_of(self, jar: Jar) -> str:
+        return f"{self.url}/{jar.path}"
+
+
+def configured_repository(environ: Mapping[str, str]) -> Repository:
+    """The repository that this machine is configured for. Raises `JarError` if the configuration is wrong."""
+    if given := environ.get(REPOSITORY_VARIABLE):
+        return _of_url(given)
+    for file in (Path(environ.get("HOME") or Path.home(), ".m2", "settings.xml"), _GLOBAL_SETTINGS):
+        if file.is_file() and (mirror := _mirror(file, environ)):
+            return mirror
+    return Repository(_CENTRAL, "the default")
+
+
+def _of_url(given: str) -> Repository:
+    parts = urllib.parse.urlsplit(given)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise JarError(
+            f"{REPOSITORY_VARIABLE} is not the http or https URL of a Maven repository: write one such as {_CENTRAL}"
+        )
+    user, at, host = parts.netloc.rpartition("@")
+    url = urllib.parse.urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+    return Repository(url, REPOSITORY_VARIABLE, urllib.parse.unquote(user) if at else None)
+
+
+def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
+    """The mirror of Maven Central in a ``settings.xml``."""
+
+    def text(element: ElementTree.Element, name: str) -> str:
+        found = (element.findtext(f"{{*}}{name}") or "").strip()
+        return re.sub(r"\$\{env\.(\w+)\}", lambda match: environ.get(match[1], ""), found)
+
+    try:
+        settings = ElementTree.parse(file).getroot()  # nosec B314
+    except (OSError, ElementTree.ParseError) as error:
+        raise JarError(f"{file} cannot be read ({error}): correct it, or set {REPOSITORY_VARIABLE}") from None
+    for mirror in settings.iterfind("{*}mirrors/{*}mirror"):
+        patterns = {pattern.strip() for pattern in text(mirror, "mirrorOf").split(",")}
+        if patterns & _MATCHES_CENTRAL and "!central" not in patterns:
+            servers = settings.iterfind("{*}servers/{*}server")
+            server = next((each for each in servers if text(each, "id") == text(mirror, "id")), None)
+            login = None if server is None else f"{text(server, 'username')}:{text(server, 'password')}"
+            if login and re.search(r":\{.*\}$", login):
+                raise JarError(
+                    f"{file} has an encrypted password for the mirror {text(mirror, 'id')}, which only Maven can read: "
+                    f"write https://USER:PASSWORD@HOST/PATH to {REPOSITORY_VARIABLE}"
+                )
+            return Repository(text(mirror, "url").rstrip("/"), str(file), login)
+    return None
+
+
+def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Write the jar to ``folder``, whole and compared with its digest, in four attempts at most. Raises `JarError`."""
+    waits = iter(_WAITS_SECONDS)
+    while True:
+        try:
+            _attempt(jar, repository, folder)
+        except (_Unusable, OSError, http.client.HTTPException) as error:
+            wait = next(waits, None) if _is_temporary(error) else None
+            if wait is None:
+                raise JarError(_refusal(jar, repository, error)) from error
+            sleep(wait)
+        else:
+            return
+
+
+class _Unusable(Exception):
+    """The repository delivered something else than the jar."""
+
+
+def _is_temporary(error: Exception) -> bool:
+    return not isinstance(error, urllib.error.HTTPError) or error.code in _TEMPORARY_ANSWERS
+
+
+def _refusal(jar: Jar, repository: Repository, error: Exception) -> str:
+    reason = error.reason if isinstance(error, urllib.error.URLError) and error.reason else error
+    answer = f"{error.code} " if isinstance(error, urllib.error.HTTPError) else ""
+    return (
+        f"{jar.name} cannot be fetched from {repository.url_of(jar)} (repository of {repository.source}): "
+        f"{answer}{str(reason) or type(error).__name__}. Try again, set {REPOSITORY_VARIABLE} to the URL of a Maven "
+        "repository that has it, or copy the folder that `monasca-common jars fetch --to DIR` writes on a machine with "
+        "internet access and set MONASCA_COMMON_JARS to it"
+    )
+
+
+def _attempt(jar: Jar, repository: Repository, folder: Path) -> None:
+    request = urllib.request.Request(repository.url_of(jar))
+    if repository.login is not None:
+        login = base64.b64encode(repository.login.encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {login}")
+    partial = folder / f"{jar.name}.part"
+    digest = hashlib.sha256()
+    with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as response, partial.open("wb") as file:
+        for chunk in _chunks(response):
+            digest.update(chunk)
+            file.write(chunk)
+        announced = response.headers.get("Content-Length")
+        if announced is not None and file.tell() != int(announced):
+            raise _Unusable(f"the answer ended after {file.tell()} of {announced} bytes")
+        if digest.hexdigest() != jar.sha256:
+            raise _Unusable(
+                f"{file.tell()} bytes with the SHA-256 digest {digest.hexdigest()} arrived, and {jar.sha256} is pinned"
+            )
+    partial.rename(folder / jar.name)
+
+
+def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    while chunk := response.read1(_CHUNK_BYTES):
+        yield chunk
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the answer takes longer than {_ATTEMPT_SECONDS:.0f} s")

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+import base64
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.jars import REPOSITORY_VARIABLE, JarError, read_list
+from monasca_common.jars.repository import Repository, configured_repository, download
+from monasca_common.tests.unit.jars.registry import RIGHT, UNAVAILABLE, Registry
+
+SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0">
+<mirrors>
+  <mirror><id>other</id><mirrorOf>*,!central</mirrorOf><url>https://other.example</url></mirror>
+  <mirror><id>own</id><mirrorOf>{of}</mirrorOf><url>https://maven.example/m2/</url></mirror>
+</mirrors>
+<servers><server><id>own</id><username>reader</username><password>{password}</password></server></servers>
+</settings>
+"""
+
+
+class TestConfigured(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.environ = {"HOME": self.useFixture(fixtures.TempDir()).path}
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.repository._GLOBAL_SETTINGS", Path("/nonexistent")))
+
+    def settings(self, text):
+        file = Path(self.environ["HOME"], ".m2", "settings.xml")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def test_without_a_configuration_it_is_maven_central(self):
+        self.assertEqual("https://repo1.maven.org/maven2", configured_repository(self.environ).url)
+        self.settings("<settings/>")
+        self.assertEqual("https://repo1.maven.org/maven2", configured_repository(self.environ).url)
+
+    def test_it_is_the_mirror_of_central_in_mavens_settings_with_its_login(self):
+        self.environ["NEXUS_PASSWORD"] = "hush"
+        for mirror_of in ("central", "*", "external:*", "a, central", "*,!b"):
+            file = self.settings(SETTINGS.format(of=mirror_of, password="${env.NEXUS_PASSWORD}"))
+
+            found = configured_repository(self.environ)
+
+            self.assertEqual(("https://maven.example/m2", str(file)), (found.url, found.source), mirror_of)
+            self.assertEqual("reader:hush", found.login)
+            self.assertNotIn("hush", repr(found))
+
+    def test_a_mirror_of_other_repositories_is_not_used(self):
+        self.settings(SETTINGS.format(of="jboss,!central", password=""))
+        self.assertEqual("https://repo1.maven.org/maven2", configured_repository(self.environ).url)
+
+    def test_the_variable_overrides_mavens_settings(self):
+        self.settings(SETTINGS.format(of="*", password="x"))
+        self.environ[REPOSITORY_VARIABLE] = "https://me:p%40ss@maven.example:8443/a/"
+
+        found = configured_repository(self.environ)
+
+        self.assertEqual(("https://maven.example:8443/a", "me:p@ss"), (found.url, found.login))
+
+    def test_wrong_configurations_are_refused_with_the_remedy(self):
+        for text, part in (("<settings", "cannot be read"), (SETTINGS.format(of="*", password="{x=}"), "encrypted")):
+            file = self.settings(text)
+            refusal = str(self.assertRaises(JarError, configured_repository, self.environ))
+            for each in (str(file), part, REPOSITORY_VARIABLE):
+                self.assertIn(each, refusal)
+        for url in ("maven.example", "file:///srv/maven", "https://"):
+            self.environ[REPOSITORY_VARIABLE] = url
+            self.assertIn("https://repo1", str(self.assertRaises(JarError, configured_repository, self.environ)))
+
+
+class TestDownload(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.registry = self.useFixture(Registry("one"))
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.waits = []
+
+    def download(self, login=None):
+        [jar] = read_list(self.registry.jar_list)
+        download(jar, Repository(self.registry.url, "a test", login), self.folder, self.waits.append)
+
+    def test_attempts_back_off(self):
+        self.registry.faults["one-1.0.jar"] = [UNAVAILABLE] * 3 + [RIGHT]
+        self.download()
+        self.assertEqual([1.0, 2.0, 4.0], self.waits)
+        self.assertTrue((self.folder / "one-1.0.jar").is_file())
+
+    def test_the_login_is_sent_and_is_not_in_an_error(self):
+        self.registry.faults["one-1.0.jar"] = [UNAVAILABLE] * 4
+        error = self.assertRaises(JarError, self.download, "me:hush")
+        self.assertNotIn("hush", str(error))
+        self.assertEqual(f"Basic {base64.b64encode(b'me:hush').decode()}", self.registry.requests[0][1])
+
+    def test_an_answer_that_takes_too_long_is_ended(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.repository._ATTEMPT_SECONDS", -1.0))
+        self.assertIn("takes longer", str(self.assertRaises(JarError, self.download)))
+
+    def test_a_repository_that_does_not_listen_is_named(self):
+        jar = read_list(self.registry.jar_list)[0]
+        repository = Repository("http://127.0.0.1:9", "a test")
+        error = self.assertRaises(JarError, download, jar, repository, self.folder, self.waits.append)
+        self.assertIn("Connection refused", str(error))
