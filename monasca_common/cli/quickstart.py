@@ -10,6 +10,7 @@ import shutil
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,7 @@ from monasca_common.quickstart.services import (
     write_configuration,
     write_notification_configuration,
 )
-from monasca_common.quickstart.table import RunSummary, show
+from monasca_common.quickstart.table import RunSummary, StageResult, show, show_stages
 
 _DEAD_LETTERS = tuple(f"{topic}.dlq" for topic in TOPICS)
 _SERVICES = {
@@ -47,6 +48,7 @@ _SERVICES = {
     "audit count": "the audit",
     "lag serve": "the service of lag",
     "dashboard": "the dashboard",
+    aggregates.JOB: "Spark",
 }
 _SAY_EVERY_SECONDS = 5.0
 _NEEDED = ("psutil", "monasca_common.api.server", "monasca_common.persister.service")
@@ -91,22 +93,50 @@ class Quickstart(MonascaCommand):
         out = self.app.stderr if parsed_args.json else self.app.stdout
         self._console = Console(file=obeyed(out), highlight=False)
         self._running: list[str] = []
+        self._stages: list[StageResult] = []
+        self._outcome = RunSummary()
         self._interrupted = False
-        status = 130
         try:
             with _ends_at_signals(), contextlib.ExitStack() as stack:
                 try:
                     status = self._run(parsed_args, stack)
                 except KeyboardInterrupt:
+                    status = 130
+                    self._report(parsed_args)
                     self._say_what_stops(parsed_args.keep_data)
+                except Exception as error:
+                    self._report(parsed_args)
+                    if not isinstance(error, DevBrokerError | ServiceFailed):
+                        raise
+                    status = self.complain(str(error))
         except KeyboardInterrupt:
             self._say("interrupted while it stopped")
             return 130
-        except (DevBrokerError, ServiceFailed) as error:
-            return self.complain(str(error))
         if self._interrupted:
             self._say("everything is stopped")
         return status
+
+    @contextlib.contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Note how long a stage takes, and why it fails."""
+        began = time.monotonic()
+        error: str | None = "interrupted"
+        try:
+            yield
+            error = None
+        except Exception as raised:
+            error = str(raised) or type(raised).__name__
+            raise
+        finally:
+            self._stages.append(StageResult(name, round(time.monotonic() - began, 1), error))
+
+    def _report(self, wanted: argparse.Namespace) -> None:
+        """Show the stages and print the JSON object, with what has happened so far."""
+        self._outcome = replace(self._outcome, stages=tuple(self._stages))
+        if self._stages:
+            show_stages(self._stages, self._console)
+        if wanted.json:
+            self.print(json.dumps(self._outcome.as_json()))
 
     def _say_what_stops(self, keep: Path | None) -> None:
         self._interrupted = True
@@ -116,40 +146,56 @@ class Quickstart(MonascaCommand):
 
     def _run(self, wanted: argparse.Namespace, stack: contextlib.ExitStack) -> int:
         folder = self._folder(wanted.keep_data, stack)
-        broker = stack.enter_context(self._broker())
+        with self._stage("Kafka"):
+            broker = stack.enter_context(self._broker())
+        self._outcome = replace(self._outcome, broker=broker.kind)
         port, evaluator_port, dashboard_port = free_ports(3)
         configuration, database = write_configuration(folder, broker, port, evaluator_port, dashboard_port)
         aggregates.write_specifications(folder)
-        self._make_what_is_missing(broker, configuration)
-        self._say("starting the persister and the API")
+        with self._stage("database and topics"):
+            self._make_what_is_missing(broker, configuration)
         supervisor = Supervisor()
         stack.callback(supervisor.close)
-        persister, api = (self._started(name, supervisor, configuration, stack) for name in ("persister", "api"))
-        api.wait_until_answers(f"http://127.0.0.1:{port}/")
-        services, dashboard = [persister, api], f"http://127.0.0.1:{dashboard_port}/"
-        if self._has_dashboard(broker):
-            for name in ("audit count", "lag serve", "dashboard"):
-                services += [self._started(name, supervisor, configuration, stack)]
-            services[-1].wait_until_answers(f"{dashboard}healthcheck")
-            self._say(f"the dashboard shows what happens: {dashboard}")
-        self._say(f"posting this machine's metrics for {wanted.seconds:.0f} s")
-        run = Run(broker, persister, database, port, seconds=wanted.seconds)
-        with self._bar(wanted.seconds) as tell:
-            outcome = run.go(tell)
-        show(outcome, run.latencies_ms, self._console)
-        if self._has_spark(broker):
-            # Started here, because it takes its time to start while the averages are made.
-            evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
-            services.append(evaluator)
-            hook = self._notified(supervisor, configuration, stack, services)
-            outcome = replace(outcome, aggregates=self._aggregate(configuration, database))
-            evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
-            outcome = replace(outcome, alarm=self._alarm(port, hook, services))
-        if wanted.json:
-            self.print(json.dumps(outcome.as_json()))
-        if not wanted.once:
-            self._stay_up(port, dashboard, configuration, outcome, wanted.keep_data, *services)
-        return 0 if outcome.good else 1
+        dashboard = f"http://127.0.0.1:{dashboard_port}/"
+        evaluator: ServiceProcess | None = None
+        hook: webhook.LocalWebhook | None = None
+        with self._stage("services"):
+            self._say("starting the persister and the API")
+            persister, api = (self._started(name, supervisor, configuration, stack) for name in ("persister", "api"))
+            services = [persister, api]
+            if self._has_spark(broker):  # it takes its time to start, during which metrics are posted
+                evaluator = self._started("pipeline run evaluate", supervisor, configuration, stack)
+                services.append(evaluator)
+                hook = self._notified(supervisor, configuration, stack, services)
+            api.wait_until_answers(f"http://127.0.0.1:{port}/")
+            if self._has_dashboard(broker):
+                for name in ("audit count", "lag serve", "dashboard"):
+                    services += [self._started(name, supervisor, configuration, stack)]
+                services[-1].wait_until_answers(f"{dashboard}healthcheck")
+                self._say(f"the dashboard shows what happens: {dashboard}")
+        self._post(Run(broker, persister, database, port, seconds=wanted.seconds), wanted.seconds)
+        if evaluator is not None:
+            self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 10 MB)")
+            job = self._started(aggregates.JOB, supervisor, configuration, stack)
+            with contextlib.suppress(DevBrokerError, ServiceFailed), self._stage("alarm"):
+                evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
+                self._alarm(port, hook, services)
+            with contextlib.suppress(DevBrokerError, ServiceFailed), self._stage("hourly averages"):
+                self._show_averages(job, database)
+        self._report(wanted)
+        failed = any(stage.error for stage in self._stages)
+        if not wanted.once and not failed:
+            self._stay_up(port, dashboard, configuration, self._outcome, wanted.keep_data, *services)
+        return 0 if self._outcome.good else 1
+
+    def _post(self, run: Run, seconds: float) -> None:
+        self._say(f"posting this machine's metrics for {seconds:.0f} s")
+        try:
+            with self._stage("from POST to row"), self._bar(seconds) as tell:
+                run.go(tell)
+        finally:
+            self._outcome = run.summary()
+            show(self._outcome, run.latencies_ms, self._console)
 
     def _make_what_is_missing(self, broker: Broker, configuration: Path) -> None:
         if broker.kind == "kafka":
@@ -202,17 +248,13 @@ class Quickstart(MonascaCommand):
         services.append(self._started("notification", supervisor, configuration, stack, own))
         return hook
 
-    def _aggregate(self, configuration: Path, database: Path) -> int:
-        self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 60 MB)")
-        self._running.append("Spark")
-        averages = aggregates.aggregate(configuration, database)
-        self._running.remove("Spark")
+    def _show_averages(self, job: ServiceProcess, database: Path) -> None:
+        averages = aggregates.averages_of(job, database)
+        self._running.remove(_SERVICES[aggregates.JOB])
+        self._outcome = replace(self._outcome, aggregates=len(averages))
         aggregates.show(averages, self._console)
-        return len(averages)
 
-    def _alarm(
-        self, port: int, hook: webhook.LocalWebhook | None, services: Sequence[ServiceProcess]
-    ) -> alarm.AlarmSummary:
+    def _alarm(self, port: int, hook: webhook.LocalWebhook | None, services: Sequence[ServiceProcess]) -> None:
         def check() -> None:
             for service in services:
                 service.check()
@@ -224,13 +266,13 @@ class Quickstart(MonascaCommand):
         )
         with OwnLoad() as load:
             summary = alarm.AlarmRun(port, load, hook, check=check, say=self._say).go()
+        self._outcome = replace(self._outcome, alarm=summary)
         alarm.show(summary, self._console)
         if summary.notifications is not None:
             webhook.show(summary.notifications, self._console)
             self._say("the first attempt of an ALARM is refused on purpose; the next one has its id")
         if hook is not None:
             hook.tell(self._say_what_came)
-        return summary
 
     def _say_what_came(self, told: webhook.ReceivedNotification) -> None:
         self._say(f"the webhook got {told.state}, id {told.id}, attempt {told.attempts}: {told.answers[-1]}")
@@ -248,7 +290,7 @@ class Quickstart(MonascaCommand):
     def _folder(self, keep: Path | None, stack: contextlib.ExitStack) -> Path:
         if keep is None:
             folder = Path(tempfile.mkdtemp(prefix="monasca-quickstart-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            stack.callback(self._remove_unless_failed, folder)
             return folder
         if keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
             raise ServiceFailed(f"--keep-data {keep} is not an empty folder: name a new one")
@@ -257,6 +299,12 @@ class Quickstart(MonascaCommand):
         except OSError as error:
             raise ServiceFailed(f"--keep-data {keep} cannot be made ({error.strerror}): name another folder") from None
         return keep.absolute()
+
+    def _remove_unless_failed(self, folder: Path) -> None:
+        if self._interrupted or not any(stage.error for stage in self._stages):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            self._say(f"a stage failed; the logs and the data stay in {folder}")
 
     @contextlib.contextmanager
     def _bar(self, seconds: float) -> Iterator[Callable[[RunProgress], None]]:

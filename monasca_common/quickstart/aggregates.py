@@ -14,10 +14,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from monasca_common.quickstart.services import ServiceFailed, run_command
+from monasca_common.quickstart.services import ServiceFailed, ServiceProcess
 
 SUFFIX = "_agg"
 _NAMES = ("cpu.percent", "mem.usable_mb", "load.avg_1_min")
+JOB = "pipeline run aggregate --once --json"
+_JOB_SECONDS = 600.0  # the first one fetches Spark's Kafka connector
 _PATIENCE_SECONDS = 30.0
 _LOOK_EVERY_SECONDS = 0.1
 _RAW_AND_AGGREGATED = """
@@ -61,10 +63,15 @@ def write_specifications(folder: Path) -> None:
     (folder / "pre_transform_specs.jsonl").write_text("\n".join(pre_transforms) + "\n")
 
 
-def aggregate(configuration: Path, database: Path) -> list[HourlyAverage]:
-    """Run the job once, and wait until its rows are stored. Raises `ServiceFailed`."""
-    told = run_command("pipeline", "run", "aggregate", "--once", "--json", configuration=configuration)
-    messages = json.loads(told.splitlines()[-1])["results"]["published_messages"]
+def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
+    """Wait until the job has ended and its rows are stored. Raises `ServiceFailed`."""
+    deadline = time.monotonic() + _JOB_SECONDS
+    while (output := job.finished()) is None:
+        if time.monotonic() > deadline:
+            raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_words()}")
+        time.sleep(_LOOK_EVERY_SECONDS)
+    result = next(line for line in reversed(output.splitlines()) if line.startswith("{"))  # among those of Java's log
+    messages = json.loads(result)["results"]["published_messages"]
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while len(found := stored(database)) < messages:
         if time.monotonic() > deadline:

@@ -39,7 +39,7 @@ class RunProgress:
 
 
 class Run:
-    """``seconds``: how long to post. `outcome` and `latencies_ms` are there once `go` has returned."""
+    """``seconds``: how long to post. `summary` and `latencies_ms` have what has happened so far."""
 
     def __init__(self, broker: Broker, persister: ServiceProcess, database: Path, port: int, *, seconds: float) -> None:
         self._broker = broker
@@ -50,16 +50,23 @@ class Run:
         self._events: list[PostedBulk] = []
         self._kills = 0
         self._progress = RunProgress()
+        self._started = time.monotonic()
         self._watch = RowWatch(database)
         self._poster = Poster("127.0.0.1", port, threads=_POSTING_THREADS, acknowledged=self._acknowledged)
 
-    def go(self, tell: Callable[[RunProgress], None]) -> RunSummary:
+    def go(self, tell: Callable[[RunProgress], None]) -> None:
         """Post, and wait for the rows. ``tell`` is called about ten times a second."""
         from monasca_common.quickstart.own_metrics import OwnMetrics  # it needs an extra
 
         own = OwnMetrics()
-        self._wait_for_a_first_row(own)
-        started = time.monotonic()
+        try:
+            self._wait_for_a_first_row(own)
+            self._post_and_wait(own, tell)
+        finally:
+            self._watch.stop()
+
+    def _post_and_wait(self, own: OwnMetrics, tell: Callable[[RunProgress], None]) -> None:
+        self._started = started = time.monotonic()
         self._post(own, started, tell)
         self._note("posting has ended; waiting for the last rows", tell)
         self._poster.finish(_FINISH_SECONDS)
@@ -70,8 +77,6 @@ class Run:
             self._persister.check()
             self._tell(started, tell)
             time.sleep(_BETWEEN_POSTS_SECONDS)
-        self._watch.stop()
-        return self._outcome(time.monotonic() - started)
 
     @property
     def latencies_ms(self) -> list[float]:
@@ -89,7 +94,7 @@ class Run:
         while self._watch.waiting():
             self._persister.check()
             if time.monotonic() > deadline:
-                raise ServiceFailed(f"no row came within {_FIRST_ROW_SECONDS:.0f} s:\n{self._persister.log_tail()}")
+                raise ServiceFailed(f"no row came within {_FIRST_ROW_SECONDS:.0f} s: {self._persister.last_words()}")
             time.sleep(_BETWEEN_POSTS_SECONDS)
 
     def _post(self, own: OwnMetrics, started: float, tell: Callable[[RunProgress], None]) -> None:
@@ -136,13 +141,14 @@ class Run:
         found = count(self._database, self._metrics, self._events)
         return found.rows >= sum(bulk.size for bulk in self._metrics + self._events)
 
-    def _outcome(self, seconds: float) -> RunSummary:
+    def summary(self) -> RunSummary:
+        """What has been posted and stored so far."""
         bulks = self._metrics + self._events
         found = count(self._database, self._metrics, self._events)
         latencies = self.latencies_ms
         return RunSummary(
             broker=self._broker.kind,
-            seconds=round(seconds, 1),
+            seconds=round(time.monotonic() - self._started, 1),
             posted=sum(bulk.size for bulk in bulks),
             acknowledged=sum(bulk.size for bulk in bulks if bulk.acknowledged_at is not None),
             rows=found.rows,

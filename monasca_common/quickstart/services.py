@@ -22,7 +22,7 @@ TENANT = "quickstart"
 PUBLISH_SECONDS = 2.0
 _READY_SECONDS = 60.0
 _CAUGHT_UP_SECONDS = 180.0
-_COMMAND_SECONDS = 600.0  # the first one on Spark fetches its connector
+_COMMAND_SECONDS = 600.0
 _LOOK_EVERY_SECONDS = 0.05
 _STOP_SECONDS = 10.0
 
@@ -155,7 +155,7 @@ def write_notification_configuration(folder: Path) -> Path:
 
 
 def run_command(*words: str, configuration: Path) -> str:
-    """One of `monasca-common`'s commands; what it printed. Raises `ServiceFailed`."""
+    """Run one of `monasca-common`'s commands and return its output. Raises `ServiceFailed`."""
     command = _command(*words, files=[configuration])
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_COMMAND_SECONDS)
@@ -170,13 +170,14 @@ class ServiceProcess:
     """One command, running until `stop`; it ends with this process, even when this process is killed.
 
     ``name``: the words after ``monasca-common``, such as ``persister`` or ``pipeline run evaluate``. ``more``: further
-    configuration files.
+    configuration files. Its output, and that of its Java, goes to a file beside the configuration, which errors name.
     """
 
     def __init__(self, supervisor: Supervisor, name: str, configuration: Path, *more: Path) -> None:
         self.name = name
         self._supervisor = supervisor
-        self._log = configuration.with_name(f"{name.replace(' ', '-')}.log")
+        words = [word for word in name.split() if not word.startswith("-")]
+        self._log = configuration.with_name(f"{'-'.join(words)}.log")
         self._pid = supervisor.start(_command(*name.split(), files=[configuration, *more]), log=self._log)
 
     def kill_workers(self) -> int:
@@ -192,7 +193,14 @@ class ServiceProcess:
         """Raises `ServiceFailed` when it has ended."""
         status = self._supervisor.poll(self._pid)
         if status is not None:
-            raise ServiceFailed(f"the {self.name} ended with {status}; its log ends with\n{self.log_tail()}")
+            raise ServiceFailed(f"the {self.name} ended with {status}: {self.last_words()}")
+
+    def finished(self) -> str | None:
+        """The output of a command that ends by itself; ``None`` while it runs. Raises `ServiceFailed`."""
+        status = self._supervisor.poll(self._pid)
+        if status:
+            self.check()
+        return None if status is None else self._log.read_text(errors="replace")
 
     def wait_until_answers(self, url: str) -> None:
         deadline = time.monotonic() + _READY_SECONDS
@@ -203,7 +211,7 @@ class ServiceProcess:
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(_LOOK_EVERY_SECONDS)
-        raise ServiceFailed(f"the {self.name} did not answer within {_READY_SECONDS:.0f} s:\n{self.log_tail()}")
+        raise ServiceFailed(f"the {self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_words()}")
 
     def wait_until_caught_up(self, metrics_url: str) -> None:
         """Of a job: a batch has ended after which nothing was left to read."""
@@ -213,7 +221,7 @@ class ServiceProcess:
             if _caught_up(metrics_url):
                 return
             time.sleep(_LOOK_EVERY_SECONDS)
-        raise ServiceFailed(f"the {self.name} read no batch within {_CAUGHT_UP_SECONDS:.0f} s:\n{self.log_tail()}")
+        raise ServiceFailed(f"the {self.name} read no batch within {_CAUGHT_UP_SECONDS:.0f} s: {self.last_words()}")
 
     def stop(self) -> None:
         """SIGTERM, and wait for the end; what is left then dies with the supervisor."""
@@ -225,9 +233,13 @@ class ServiceProcess:
         except DevBrokerError:
             return
 
-    def log_tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        return "\n".join(lines[-20:])
+    def last_words(self) -> str:
+        """The last line of the log, that of the command rather than of its Java, and the path of the log."""
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        own = [line for line in lines if line.startswith("monasca-common ")]
+        last = (own or lines or ["it has written nothing"])[-1]
+        return f"{last} (log: {self._log})"
 
 
 def _caught_up(metrics_url: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from monasca_common.quickstart.alarm import AlarmSummary
@@ -18,30 +19,41 @@ _CHART_WIDTH = 60
 
 
 @dataclass(frozen=True, slots=True)
+class StageResult:
+    """``error``: why the stage failed; ``None`` if it succeeded."""
+
+    name: str
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """Counts of metrics and events together; latencies from the POST of a bulk to its last row, in ms.
 
     ``aggregates``: rows that the pipeline has added to these. ``alarm``: `None` where nothing evaluates alarms.
+    ``stages``: in the order in which they ended.
     """
 
-    broker: str
-    seconds: float
-    posted: int
-    acknowledged: int
-    rows: int
-    duplicates: int
-    lost: int
-    repeated_posts: int
-    persister_kills: int
-    answers_lost: int
-    p50_ms: float | None
-    p99_ms: float | None
+    broker: str | None = None
+    seconds: float = 0.0
+    posted: int = 0
+    acknowledged: int = 0
+    rows: int = 0
+    duplicates: int = 0
+    lost: int = 0
+    repeated_posts: int = 0
+    persister_kills: int = 0
+    answers_lost: int = 0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
     aggregates: int = 0
     alarm: AlarmSummary | None = None
+    stages: tuple[StageResult, ...] = ()
 
     @property
     def good(self) -> bool:
-        if self.alarm is not None and not self.alarm.good:
+        if any(stage.error for stage in self.stages) or (self.alarm is not None and not self.alarm.good):
             return False
         return self.posted > 0 and self.acknowledged == self.posted == self.rows and not (self.lost or self.duplicates)
 
@@ -83,6 +95,19 @@ def show(outcome: RunSummary, latencies_ms: Sequence[float], console: Console) -
         )
         console.print(chart(latencies_ms))
         console.print(f"{_ms(min(latencies_ms))} to {_ms(max(latencies_ms))}")
+
+
+def show_stages(stages: Sequence[StageResult], console: Console) -> None:
+    table = Table(title="Stages", title_justify="left")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("result")
+    for stage in stages:
+        result = "done" if stage.error is None else f"failed: {stage.error}"
+        table.add_row(
+            stage.name, f"{stage.seconds:.1f}", escape(result), style=None if stage.error is None else "bold red"
+        )
+    console.print(table)
 
 
 def chart(values: Sequence[float]) -> str:

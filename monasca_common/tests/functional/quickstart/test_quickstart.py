@@ -82,6 +82,7 @@ class QuickstartTest(base.BaseTestCase):
     def test_on_a_real_kafka_nothing_is_lost_or_doubled_by_a_kill_and_lost_answers(self):
         outcome, _ = self.run_once(meanwhile=self.assert_the_dashboard_shows_the_faults)
         self.assertEqual("kafka", outcome["broker"])
+        self.assertEqual({None}, {stage["error"] for stage in outcome["stages"]})
         self.assertGreater(outcome["answers_lost"], 0)
         self.assert_nothing_lost_or_doubled(outcome)
         with contextlib.closing(sqlite3.connect(self.data / "monasca.sqlite")) as database:
@@ -148,7 +149,8 @@ class QuickstartTest(base.BaseTestCase):
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_SECONDS)
         self.assertEqual(130, process.returncode)
-        self.assertIn("stopping the dashboard, the service of lag, the audit, the API, the persister and ", out)
+        self.assertIn("stopping the dashboard, the service of lag, the audit, ", out)
+        self.assertIn("the evaluator, the API, the persister and ", out)
         self.assert_nothing_runs()
 
     @periodic("a walk-through; test_without_java is the smoke test")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import contextlib
+import json
+import os
 from unittest import mock
 
 import fixtures
@@ -8,7 +10,10 @@ from oslotest import base
 
 from monasca_common.cli import quickstart
 from monasca_common.cli.main import main
+from monasca_common.devbroker import DevBrokerError
+from monasca_common.quickstart import aggregates
 from monasca_common.quickstart.services import ServiceFailed
+from monasca_common.quickstart.table import RunSummary, show_stages
 
 
 class PortTest(base.BaseTestCase):
@@ -18,13 +23,14 @@ class PortTest(base.BaseTestCase):
         ).mock
         command = mock.MagicMock(spec=quickstart.Quickstart)
         with contextlib.ExitStack() as stack:
+            command._outcome = RunSummary()
             wanted = argparse.Namespace(keep_data=None)
             self.assertRaises(ServiceFailed, quickstart.Quickstart._run, command, wanted, stack)
         port = written.call_args.args[2]
         self.assertTrue(20_000 <= port < 32_000, port)
 
 
-class InterruptTest(base.BaseTestCase):
+class QuickstartCase(base.BaseTestCase):
     """Nothing runs here; what stands for Kafka and the services notes when it is stopped."""
 
     def setUp(self):
@@ -39,6 +45,7 @@ class InterruptTest(base.BaseTestCase):
                 "Run",
                 "run_command",
                 "show",
+                "show_stages",
                 "aggregates",
                 "alarm",
                 "OwnLoad",
@@ -46,10 +53,11 @@ class InterruptTest(base.BaseTestCase):
             )
         }
         self.stand_ins["webhook"].why_not.return_value = None
+        self.stand_ins["aggregates"].JOB = aggregates.JOB
+        self.stand_ins["Run"].return_value.summary.return_value = RunSummary("kafka", posted=1, acknowledged=1, rows=1)
         self.has_java(True)
         self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", lambda: self.broker("kafka")))
         self.useFixture(fixtures.MockPatchObject(quickstart, "mock", lambda _topics: self.broker("mock")))
-        self.useFixture(fixtures.MockPatchObject(quickstart, "replace", lambda outcome, **_: outcome))
         self.folder = self.useFixture(fixtures.TempDir()).join("data")
 
     def has_java(self, has):
@@ -61,6 +69,8 @@ class InterruptTest(base.BaseTestCase):
         yield mock.Mock(kind=kind, bootstrap_servers="127.0.0.1:1", topic_check_seconds=60.0)
         self.out.write("(Kafka ends)\n")
 
+
+class InterruptTest(QuickstartCase):
     def interrupted(self, where, *arguments):
         """The exit status, and the lines from the one on that says what is stopped."""
         where.side_effect = KeyboardInterrupt
@@ -83,7 +93,7 @@ class InterruptTest(base.BaseTestCase):
         )
 
     def test_what_stays_up_is_named_as_well(self):
-        self.stand_ins["aggregates"].aggregate.return_value = []
+        self.stand_ins["aggregates"].averages_of.return_value = []
         status, lines = self.interrupted(
             self.stand_ins["ServiceProcess"].return_value.check, "--keep-data", self.folder
         )
@@ -99,26 +109,26 @@ class InterruptTest(base.BaseTestCase):
 
     def test_spark_is_named_while_it_runs(self):
         self.stand_ins["aggregates"].why_not.return_value = None
-        status, lines = self.interrupted(self.stand_ins["aggregates"].aggregate)
+        status, lines = self.interrupted(self.stand_ins["aggregates"].averages_of)
         self.assertEqual(130, status)
         self.assertIn(
-            "Spark, the notification service, the evaluator, the dashboard, the service of lag, the audit, the API, ",
+            "Spark, the dashboard, the service of lag, the audit, the notification service, the evaluator, the API, ",
             lines[0],
         )
 
     def test_the_evaluator_is_named_while_the_alarm_is_awaited(self):
         self.stand_ins["aggregates"].why_not.return_value = None
-        self.stand_ins["aggregates"].aggregate.return_value = []
+        self.stand_ins["aggregates"].averages_of.return_value = []
         status, lines = self.interrupted(self.stand_ins["alarm"].AlarmRun.return_value.go)
         self.assertEqual(130, status)
         self.assertIn(
-            "stopping the notification service, the evaluator, the dashboard, the service of lag, the audit, the API, ",
+            "the dashboard, the service of lag, the audit, the notification service, the evaluator, the API, ",
             lines[0],
         )
 
     def test_without_the_extra_nobody_is_notified_and_the_alarm_is_shown_all_the_same(self):
         self.stand_ins["aggregates"].why_not.return_value = None
-        self.stand_ins["aggregates"].aggregate.return_value = []
+        self.stand_ins["aggregates"].averages_of.return_value = []
         self.stand_ins["webhook"].why_not.return_value = "jinja2 is not installed"
         main(["quickstart", "--once"])
         self.out.seek(0)
@@ -126,11 +136,83 @@ class InterruptTest(base.BaseTestCase):
         self.assertIsNone(self.stand_ins["alarm"].AlarmRun.call_args.args[2])
 
     def test_an_alarm_that_did_not_come_back_is_the_exit_status(self):
-        self.stand_ins["Run"].return_value.go.return_value.good = False
+        self.stand_ins["Run"].return_value.summary.return_value = RunSummary("kafka", posted=1, lost=1)
         self.assertEqual(1, main(["quickstart", "--once"]))
 
     def test_without_an_interrupt_it_does_not_speak_of_one(self):
-        self.stand_ins["aggregates"].aggregate.return_value = []
+        self.stand_ins["aggregates"].averages_of.return_value = []
         main(["quickstart", "--once"])
         self.out.seek(0)
         self.assertNotIn("stop", self.out.read())
+
+
+class FailureTest(QuickstartCase):
+    """The stages that failed, and the counts so far, are reported in any case."""
+
+    def setUp(self):
+        super().setUp()
+        self.err = self.useFixture(fixtures.StringStream("stderr")).stream
+        self.useFixture(fixtures.MonkeyPatch("sys.stderr", self.err))
+        self.stand_ins["show_stages"].side_effect = show_stages
+        self.stand_ins["aggregates"].why_not.return_value = None
+
+    def report(self):
+        """The exit status, the object that is printed, and {stage: error} of those that failed."""
+        status = main(["quickstart", "--once", "--json"])
+        self.out.seek(0)
+        [printed] = [json.loads(line) for line in self.out.read().splitlines() if line.startswith("{")]
+        return status, printed, {each["name"]: each["error"] for each in printed["stages"] if each["error"]}
+
+    def table(self):
+        self.err.seek(0)
+        return self.err.read()
+
+    def test_a_stage_on_spark_that_fails_is_reported_with_the_counts(self):
+        self.stand_ins["aggregates"].averages_of.side_effect = ServiceFailed("Java ended (log: /x/aggregate.log)")
+        self.stand_ins["alarm"].AlarmRun.return_value.go.side_effect = ServiceFailed("the API ended")
+
+        status, printed, failed = self.report()
+
+        self.assertEqual((1, 1), (status, printed["rows"]))
+        self.assertEqual({"alarm": "the API ended", "hourly averages": "Java ended (log: /x/aggregate.log)"}, failed)
+        self.assertIn("failed: the API ended", self.table())
+
+    def test_a_post_that_fails_is_reported_with_the_counts_so_far(self):
+        self.stand_ins["Run"].return_value.go.side_effect = ServiceFailed("the persister ended")
+
+        status, printed, failed = self.report()
+
+        self.assertEqual((1, 1), (status, printed["posted"]))
+        self.assertEqual({"from POST to row": "the persister ended"}, failed)
+
+    def test_a_kafka_that_does_not_start_is_reported(self):
+        self.useFixture(fixtures.MockPatchObject(quickstart, "real_kafka", side_effect=DevBrokerError("no jars")))
+
+        status, printed, failed = self.report()
+
+        self.assertEqual((1, None, {"Kafka": "no jars"}), (status, printed["broker"], failed))
+
+    def test_an_interrupt_is_reported(self):
+        self.stand_ins["Run"].return_value.go.side_effect = KeyboardInterrupt
+
+        status, _, failed = self.report()
+
+        self.assertEqual((130, {"from POST to row": "interrupted"}), (status, failed))
+
+    def test_the_logs_of_a_failure_stay_and_their_folder_is_named(self):
+        self.stand_ins["Run"].return_value.go.side_effect = ServiceFailed("the persister ended")
+        kept = self.useFixture(fixtures.TempDir()).join("kept")
+        os.mkdir(kept)
+        self.useFixture(fixtures.MockPatch("tempfile.mkdtemp", return_value=kept))
+
+        self.report()
+
+        self.assertTrue(os.path.isdir(kept))
+        self.assertIn(f"the logs and the data stay in {kept}", self.table())
+
+    def test_an_unexpected_error_is_reported_too(self):
+        self.stand_ins["Run"].return_value.go.side_effect = ValueError("a defect")
+
+        status, _, failed = self.report()
+
+        self.assertEqual((1, {"from POST to row": "a defect"}), (status, failed))

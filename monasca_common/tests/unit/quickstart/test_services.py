@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
 
 from monasca_common.quickstart import services
-from monasca_common.quickstart.services import ServiceFailed, make_folder, run_command
+from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, make_folder, run_command
 
 
 def mode(path):
@@ -27,6 +28,38 @@ class RunCommandTest(base.BaseTestCase):
         self.useFixture(fixtures.MockPatchObject(services, "_COMMAND_SECONDS", 0.0))
         error = self.assertRaises(ServiceFailed, run_command, "db", "upgrade", configuration=self.configuration)
         self.assertEqual("monasca-common db upgrade took longer than 0 s", str(error))
+
+
+class ServiceProcessTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.supervisor = mock.Mock()
+        self.job = ServiceProcess(self.supervisor, "pipeline run aggregate --once", self.folder / "a.conf")
+        self.log = self.folder / "pipeline-run-aggregate.log"
+
+    def test_a_failure_has_the_last_line_of_the_command_and_the_path_of_the_log_instead_of_javas_output(self):
+        java = "\tat org.apache.spark.X\n" * 450
+        self.log.write_text(f"{java}monasca-common pipeline run: Spark does not start\n{java}")
+        self.supervisor.poll.return_value = 1
+
+        error = str(self.assertRaises(ServiceFailed, self.job.finished))
+
+        self.assertIn(f"monasca-common pipeline run: Spark does not start (log: {self.log})", error)
+        self.assertEqual(1, len(error.splitlines()))
+
+    def test_a_log_without_a_line_of_the_command_is_quoted_by_its_last_line(self):
+        self.supervisor.poll.return_value = -9
+        self.assertIn("it has written nothing", str(self.assertRaises(ServiceFailed, self.job.check)))
+        self.log.write_text("one\ntwo\n\n")
+        self.assertIn("ended with -9: two (log: ", str(self.assertRaises(ServiceFailed, self.job.check)))
+
+    def test_a_job_that_has_ended_returns_its_output(self):
+        self.supervisor.poll.return_value = None
+        self.assertIsNone(self.job.finished())
+        self.log.write_text("{}\n")
+        self.supervisor.poll.return_value = 0
+        self.assertEqual("{}\n", self.job.finished())
 
 
 class FolderTest(base.BaseTestCase):
