@@ -21,7 +21,13 @@ from monasca_common.kafka.errors import AuthorizationError, ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.lag import LagVerdict, LagWindow, group_lag
-from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following, read_history
+from monasca_common.monitoring.lag_history import (
+    LagHistory,
+    PartitionHistory,
+    following,
+    offline_partitions,
+    read_history,
+)
 from monasca_common.monitoring.lag_positions import DatabasePositions, ReadPositions, no_database, which_counts
 from monasca_common.monitoring.lag_survey import LagSurvey
 from monasca_common.monitoring.settings import DLQ_GROUP, history_topic, lag_window
@@ -35,6 +41,7 @@ _FACTS = (
     "lost_in_seconds",
     "expires_soon",
     "truncated",
+    "hidden",
     "window",
 )
 # Where the position is that counts, and whether the verdict is by another one.
@@ -108,8 +115,11 @@ class _LagCommand(ClusterCommand):
         return position_reader(self.read(parsed_args), parsed_args.section)
 
     def tell_which_counts(self, judged: _Judged, stored: DatabasePositions) -> None:
-        """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, differs."""
+        """On standard error, where a verdict is by a copy in Kafka, and the database, which counts, differs; and which
+        partitions have no leader."""
         lines = which_counts(judged, stored)
+        if offline := sorted({each for partitions in judged.values() for each in offline_partitions(partitions)}):
+            lines.append(f"not judged, because these partitions have no leader: {', '.join(offline)}")
         if lines:
             self.complain("\n".join(lines))
 
@@ -140,9 +150,10 @@ class LagList(_LagCommand, Lister):
     """Show how each consumer group keeps up: a group is as well as its worst partition.
 
     Status OK: it keeps up or catches up. WARNING: it moves, and its lag never falls. STALL: it commits the same offset
-    again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. The exit status is 1
-    where a group has one of the last three, or loses unread messages to retention, now or soon, as [lag] least_headroom
-    says, or has offsets beyond the end of the log; 2 where the brokers cannot be asked; 3 where no group has the name.
+    again and again. STOP: it leaves messages unread and does not commit. REWIND: it went back. OFFLINE: a partition has
+    no leader. The exit status is 1 where a group has one of the last four, or loses unread messages to retention, now
+    or soon, as [lag] least_headroom says, or has offsets beyond the end of the log; 2 where the brokers cannot be
+    asked; 3 where no group has the name.
     For example, for a program:
     monasca-common lag list --group 1_metrics -f json
     """
@@ -267,7 +278,7 @@ def _values(lag: LagVerdict) -> tuple[Any, ...]:
     headroom, lost = (None if each is None else round(each) for each in (lag.headroom_seconds, lag.lost_in_seconds))
     seconds, completeness = round(lag.seconds, 1), round(lag.completeness, 2)
     facts = (lag.status.name, lag.messages, seconds, lag.deleted, headroom, lost, lag.expires_soon)
-    return *facts, lag.truncated, completeness
+    return *facts, lag.truncated, lag.hidden, completeness
 
 
 def _is_news(before: LagVerdict | None, lag: LagVerdict) -> bool:
@@ -276,7 +287,7 @@ def _is_news(before: LagVerdict | None, lag: LagVerdict) -> bool:
 
 
 def _told(lag: LagVerdict) -> Sequence[object]:
-    return lag.status, lag.expires_soon, lag.deleted > 0, lag.truncated > 0
+    return lag.status, lag.expires_soon, lag.deleted > 0, lag.truncated > 0, lag.hidden > 0
 
 
 def _line(group: str, before: LagVerdict | None, lag: LagVerdict, counting: Mapping[str, Any] | None) -> str:
@@ -289,6 +300,7 @@ def _line(group: str, before: LagVerdict | None, lag: LagVerdict, counting: Mapp
     change = lag.status.name if former in (None, lag.status.name) else f"{former} -> {lag.status.name}"
     lost = f"; {lag.deleted:,} were deleted unread" if lag.deleted else ""
     beyond = f"; its offsets are {lag.truncated:,} beyond the end of the log" if lag.truncated else ""
+    hidden = f"; a transaction that stays open hides {lag.hidden:,} offsets" if lag.hidden else ""
     soon = f"; retention deletes some unread in {lag.lost_in_seconds or 0:.0f} s" if lag.expires_soon else ""
     unread = f"{lag.messages:,} unread, the oldest {lag.seconds:.0f} s old"
-    return f"{now} {group}: {change}: {lag.status.value}; {unread}{lost}{beyond}{soon}"
+    return f"{now} {group}: {change}: {lag.status.value}; {unread}{lost}{beyond}{hidden}{soon}"

@@ -20,26 +20,31 @@ class LagStatus(enum.Enum):
     """From the best to the worst. The value says what it means."""
 
     OK = "it keeps up, or it catches up"
-    WARNING = "it commits and moves on, but its lag never falls; or its log ends before its offset"
+    WARNING = (
+        "it commits and moves on, but its lag never falls; or its log ends before its offset; or a transaction that "
+        "stays open hides messages"
+    )
     STALL = "it commits again and again, always the same offset"
     STOP = "it leaves messages unread and does not commit"
     REWIND = "it went back to an earlier offset"
+    OFFLINE = "a partition has no leader, so neither readers nor this check can reach it"
 
     @property
     def is_error(self) -> bool:
-        return self in (LagStatus.STALL, LagStatus.STOP, LagStatus.REWIND)
+        return self not in (LagStatus.OK, LagStatus.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
 class LagWindow:
     """``commits``: how many make a complete window. ``seconds``: how long a consumer may take before it is judged.
     ``least_headroom``: 0 to 1; messages expire soon when no more than this part of the time that they are kept is left
-    until one of them is deleted unread.
+    until one of them is deleted unread. ``allowed_lag``: unread messages in a partition that are always OK.
     """
 
     commits: int = 10
     seconds: float = 60.0
     least_headroom: float = 0.25
+    allowed_lag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,8 @@ class PartitionState:
     ``retention_ms``: how long the topic keeps messages; ``None`` where time removes nothing.
     ``is_size_limited``: whether it removes what is beyond a size. ``looks``: earlier ones, in the order of their times;
     none where there is no history. ``written_end``: where the log ends with what unfinished transactions have written;
-    ``None``: at ``end``.
+    ``None``: at ``end``. ``open_since_ms``: the timestamp of the first message of the oldest open transaction.
+    ``is_assigned``: whether a live member reads it. ``is_offline``: it has no leader, so its log is not known.
     """
 
     first: int
@@ -91,6 +97,9 @@ class PartitionState:
     is_size_limited: bool = False
     looks: tuple[LogLook, ...] = ()
     written_end: int | None = None
+    open_since_ms: int | None = None
+    is_assigned: bool = True
+    is_offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,8 @@ class LagVerdict:
     ``completeness``: 0 to 1, how much of the window is known. ``truncated``: offsets that the group has committed and
     the log no longer has: an unclean election threw messages away, or the topic was recreated. ``lost_in_seconds``:
     how long until retention removes an unread message if the group reads on as fast as in the window; ``None`` also
-    where it reads faster than retention follows. ``expires_soon``: whether that is near.
+    where it reads faster than retention follows. ``expires_soon``: whether that is near. ``hidden``: offsets that no
+    reader of committed messages gets, because a transaction before them stays open.
     """
 
     status: LagStatus
@@ -115,6 +125,7 @@ class LagVerdict:
     truncated: int = 0
     lost_in_seconds: float | None = None
     expires_soon: bool = False
+    hidden: int = 0
 
     @property
     def is_error(self) -> bool:
@@ -123,18 +134,21 @@ class LagVerdict:
 
 
 def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagVerdict:
+    if state.is_offline:
+        return LagVerdict(LagStatus.OFFLINE, 0, 0.0, 0, None, 0.0)
     recent = _recent(state.commits, window)
     position = recent[-1].offset if recent else expected_start(state.first, state.looks)
     is_unread = state.unread_since_ms is not None
     messages = max(0, state.end - max(position, state.first)) if is_unread else 0
     truncated = max(0, position - max(state.end, state.written_end or 0))
-    status = _status(state, recent, now_ms, window) if is_unread else LagStatus.OK
+    hidden = _hidden(state, now_ms, window)
+    status = _status(state, recent, now_ms, window) if messages > window.allowed_lag else LagStatus.OK
     seconds = max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0
     removals = _removals(state, position, messages, now_ms) if is_unread else []
     headroom_ms = min((each.in_ms for each in removals), default=None)
     lost_in_ms = _lost_in_ms(removals, 0.0 if status is LagStatus.STOP else _read_per_ms(recent, now_ms))
     return LagVerdict(
-        status=LagStatus.WARNING if truncated and status is LagStatus.OK else status,
+        status=LagStatus.WARNING if (truncated or hidden) and status is LagStatus.OK else status,
         messages=messages,
         seconds=seconds,
         deleted=max(0, state.first - _known_read_to(state, position)),
@@ -143,13 +157,15 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
         truncated=truncated,
         lost_in_seconds=None if lost_in_ms is None else lost_in_ms / 1000,
         expires_soon=_expires_soon(lost_in_ms, headroom_ms, seconds, window),
+        hidden=hidden,
     )
 
 
 def expected_start(first: int, looks: Sequence[LogLook]) -> int:
     """Where a group that has committed nothing begins: at the end that its log had when the group was first seen,
-    because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history."""
-    return looks[0].end if looks else first
+    because a group that asks for the latest messages reads none of the earlier ones; at ``first`` without a history,
+    and if no member read the partition then."""
+    return looks[0].end if looks and not looks[0].is_unread else first
 
 
 def read_to(state: PartitionState) -> int:
@@ -178,7 +194,18 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
         truncated=sum(each.truncated for each in parts),
         lost_in_seconds=min(losses, default=None),
         expires_soon=any(each.expires_soon for each in parts),
+        hidden=sum(each.hidden for each in parts),
     )
+
+
+def _hidden(state: PartitionState, now_ms: int, window: LagWindow) -> int:
+    """How many offsets lie after the end for readers of what is committed, which has not moved for the window's time.
+    A copy has the timestamps of its originals, so the looks count where there are some."""
+    if state.open_since_ms is None or state.written_end is None:
+        return 0
+    moved_ms = [look.time_ms for look in state.looks if look.end < state.end]
+    since_ms = max([state.open_since_ms, *moved_ms])
+    return state.written_end - state.end if now_ms - since_ms > window.seconds * 1000 else 0
 
 
 def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:
@@ -206,7 +233,7 @@ def _status(state: PartitionState, recent: Sequence[Commit], now_ms: int, window
         return LagStatus.OK
     if all(commit.offset == recent[0].offset for commit in recent):
         return LagStatus.STALL
-    return LagStatus.WARNING if _never_falls(recent) else LagStatus.OK
+    return LagStatus.WARNING if _never_falls(recent) and not _is_in_pace(state, recent, now_ms) else LagStatus.OK
 
 
 def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, window: LagWindow) -> bool:
@@ -217,7 +244,7 @@ def _has_stopped(state: PartitionState, recent: Sequence[Commit], now_ms: int, w
     before the last look that found nothing unread.
     """
     unread_since = state.unread_since_ms
-    began = [recent[-1].time_ms] if recent else [look.time_ms for look in state.looks[:1]]
+    began = [commit.time_ms for commit in recent[-1:]]
     began += [look.time_ms for look in state.looks if not look.is_unread]
     if unread_since is not None and unread_since <= now_ms:
         began.append(unread_since)
@@ -236,6 +263,13 @@ def _never_falls(recent: Sequence[Commit]) -> bool:
     read, behind = recent[-1].offset - recent[0].offset, recent[-1].lag
     falls = any(later.lag < earlier.lag for earlier, later in pairwise(recent))
     return not falls and (behind > recent[0].lag or behind > read)
+
+
+def _is_in_pace(state: PartitionState, recent: Sequence[Commit], now_ms: int) -> bool:
+    """The oldest unread message is younger than the longest time between two commits: the group has read what was
+    there at its last commit but one. A timestamp from the future says nothing."""
+    longest_ms = max(later.time_ms - earlier.time_ms for earlier, later in pairwise(recent))
+    return state.unread_since_ms is not None and 0 <= now_ms - state.unread_since_ms <= longest_ms
 
 
 def _is_long_enough(recent: Sequence[Commit], window: LagWindow) -> bool:

@@ -83,6 +83,7 @@ class _HistoryLag(msgspec.Struct, frozen=True):
     truncated: int = 0
     lost_in_seconds: float | None = None
     expires_soon: bool = False
+    hidden: int = 0
 
 
 class _HistoryValue(msgspec.Struct, frozen=True):
@@ -151,13 +152,21 @@ def following(
 
 
 def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> PartitionHistory:
+    if state.is_offline:
+        return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, state.looks)
     position = state.commits[-1].offset if state.commits else None
-    if position is None and not state.looks:
+    if position is None and not state.looks and state.is_assigned:
         # A group that is seen for the first time, and has committed nothing, may begin at the end of its log.
         state = replace(state, unread_since_ms=None)
     look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None, read_to(state))
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)
+
+
+def offline_partitions(partitions: Mapping[TopicPartition, PartitionHistory]) -> list[str]:
+    """Name the partitions without a leader, as ``topic/partition``."""
+    offline = sorted(each for each, known in partitions.items() if known.lag.status is LagStatus.OFFLINE)
+    return [f"{each.topic}/{each.partition}" for each in offline]
 
 
 def to_keep(kept: LagHistory, after: LagHistory) -> LagHistory:
@@ -170,7 +179,9 @@ def to_keep(kept: LagHistory, after: LagHistory) -> LagHistory:
 
 
 def _newest(kept: PartitionHistory | None, known: PartitionHistory) -> PartitionHistory:
-    if kept is None or known.looks[-1].is_unread or kept.commits != known.commits or kept.lag != known.lag:
+    if kept is None or kept.commits != known.commits or kept.lag != known.lag:
+        return known
+    if not known.looks or not kept.looks or known.looks[-1].is_unread:
         return known
     return kept if replace(known.looks[-1], time_ms=kept.looks[-1].time_ms) == kept.looks[-1] else known
 

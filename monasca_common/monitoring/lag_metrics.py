@@ -22,6 +22,11 @@ _FIGURES: tuple[tuple[str, str, Callable[[LagVerdict], float | None]], ...] = (
     ("messages", "Unread messages", lambda lag: lag.messages),
     ("seconds", "The age of the oldest unread message", lambda lag: lag.seconds),
     ("deleted_messages", "Messages that retention removed unread", lambda lag: lag.deleted),
+    (
+        "hidden_messages",
+        "Offsets after a transaction that stays open, which no reader of committed messages gets",
+        lambda lag: lag.hidden,
+    ),
     ("truncated_messages", "Offsets that were committed and are no longer in the log", lambda lag: lag.truncated),
     (
         "headroom_seconds",

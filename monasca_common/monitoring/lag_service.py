@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from oslo_config import cfg
@@ -25,11 +25,14 @@ from monasca_common.kafka import (
 )
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config import joined, started, stopped
+from monasca_common.kafka.message import TopicPartition
 from monasca_common.monitoring.health import LoopTurn, ServiceHealth, liveness, readiness
 from monasca_common.monitoring.lag import LagStatus, LagVerdict, group_lag
 from monasca_common.monitoring.lag_history import (
     LagHistory,
+    PartitionHistory,
     following,
+    offline_partitions,
     read_history,
     records,
     to_keep,
@@ -155,7 +158,7 @@ class LagService:
             was = None if earlier is None else _concern(group_lag(known.lag for known in earlier.values()))
             if _concern(lag) != was and (was is not None or lag.is_error):
                 log = LOG.warning if lag.is_error else LOG.info
-                log("group %s is %s: %s; %s", group, lag.status.name, lag.status.value, _losses(lag))
+                log("group %s is %s: %s; %s", group, lag.status.name, lag.status.value, _facts(lag, partitions))
                 changed[group] = partitions
         lines = which_counts(changed, self._read_positions()) if changed else []
         if lines:
@@ -179,11 +182,13 @@ def _concern(lag: LagVerdict) -> tuple[LagStatus, bool]:
     return lag.status, lag.is_error
 
 
-def _losses(lag: LagVerdict) -> str:
+def _facts(lag: LagVerdict, partitions: Mapping[TopicPartition, PartitionHistory]) -> str:
     facts = [f"{lag.messages} unread"]
     facts += [f"{lag.deleted} deleted unread"] if lag.deleted else []
     facts += [f"{lag.truncated} truncated"] if lag.truncated else []
+    facts += [f"{lag.hidden} hidden by an open transaction"] if lag.hidden else []
     facts += ["messages expire soon"] if lag.expires_soon else []
+    facts += [f"without a leader: {joined(offline)}"] if (offline := offline_partitions(partitions)) else []
     return ", ".join(facts)
 
 

@@ -29,6 +29,7 @@ _NO_HISTORY = LagHistory()
 
 _GroupPartition = tuple[str, TopicPartition]
 _Offsets = Mapping[str, Mapping[TopicPartition, int]]
+_Leaders = Mapping[str, Mapping[int, int | None]]
 _Commits = dict[_GroupPartition, list[CommitRecord]]
 
 
@@ -40,6 +41,7 @@ class LagSurvey:
     ) -> None:
         self._admin = admin
         self._reader = LogReader(connection, most_seconds=timeout_seconds)
+        self._uncommitted_reader = LogReader(connection, most_seconds=timeout_seconds, with_open_transactions=True)
         self._window = window
         self._times: dict[tuple[TopicPartition, int], int] = {}
 
@@ -55,26 +57,35 @@ class LagSurvey:
         topics: Collection[str] | None = None,
         history: LagHistory = _NO_HISTORY,
     ) -> dict[str, dict[TopicPartition, PartitionState]]:
-        """The partitions of each group, as far as they exist: those that it has an offset in, and those that a member
-        of it reads. ``topics``: of these alone. ``history``: what earlier looks found.
+        """The partitions of each group, as far as they exist: those that it has an offset in, those that a member
+        reads, and the others of these topics if its members subscribe to topics. ``topics``: of these alone.
+        ``history``: what earlier looks found.
 
         Raises `RetriableError` if it takes too long.
         """
-        offsets = {group: _of(topics, found) for group, found in self._admin.offsets_of(groups).items()}
-        assigned = {
-            group: _of(topics, dict.fromkeys(found, 0))
-            for group, found in self._admin.assigned_partitions(groups).items()
+        offsets = {
+            group: {each: found[each] for each in _of(topics, found)}
+            for group, found in self._admin.offsets_of(groups).items()
         }
+        assigned = self._admin.assignments(groups)
+        leaders = self._admin.leaders()
+        partitions_of = {group: {*offsets[group], *_of(topics, assigned[group].partitions)} for group in groups}
+        for group, found in partitions_of.items():
+            if assigned[group].subscribes:  # its members share whole topics
+                names = {each.topic for each in found}
+                found |= {TopicPartition(name, number) for name in names for number in leaders.get(name, ())}
         since_ms = self._since_ms(offsets, now_ms, history)
         has_gap = history.surveyed_ms is not None and since_ms > history.surveyed_ms
-        records = self._records({group for group in groups if offsets[group]}, since_ms)
+        records = self._records(
+            {group for group in groups if offsets[group]}, since_ms, len(leaders.get(OFFSETS_TOPIC, ()))
+        )
         # The ends are asked for after the commits, so that no commit lies beyond them because of the order.
-        logs = _LogSpans(self._admin, {each for group in groups for each in (*offsets[group], *assigned[group])})
+        logs = _LogSpans(self._admin, set().union(*partitions_of.values()), leaders)
         pasts = {
             group: _GroupPast(
                 group,
                 history,
-                sorted({*offsets[group], *assigned[group]} & logs.ends.keys()),
+                sorted(partitions_of[group] & logs.ends.keys()),
                 logs,
                 now_ms=now_ms,
                 window=self._window,
@@ -83,6 +94,7 @@ class LagSurvey:
         }
         starts_of = {group: past.starts(offsets[group]) for group, past in pasts.items()}
         times = self._unread_since(starts_of.values(), logs)
+        open_since = self._open_since(pasts.values(), logs)
         states = {}
         for group, committed in offsets.items():
             past, starts, partitions = pasts[group], starts_of[group], pasts[group].partitions
@@ -99,8 +111,6 @@ class LagSurvey:
                 if each in committed
             }
             ends = self._ends_at(commits, unread, past, logs)
-            beyond = [each for each, at in starts.items() if at > logs.ends[each]]
-            written = self._admin.end_offsets(beyond, open_transactions=True)
             states[group] = {
                 each: PartitionState(
                     first=logs.firsts[each],
@@ -110,10 +120,21 @@ class LagSurvey:
                     retention_ms=logs.retention_ms[each.topic],
                     is_size_limited=logs.is_size_limited[each.topic],
                     looks=past.looks[each],
-                    written_end=written.get(each),
+                    written_end=logs.written_ends[each],
+                    open_since_ms=open_since.get(each),
+                    is_assigned=each in assigned[group].partitions,
                 )
                 for each in partitions
             }
+            for each in sorted(partitions_of[group] & logs.offline):
+                known = history.of(group, each)
+                states[group][each] = PartitionState(
+                    0,
+                    0,
+                    () if known is None else known.commits,
+                    looks=() if known is None else known.looks,
+                    is_offline=True,
+                )
         return states
 
     def _since_ms(self, offsets: _Offsets, now_ms: int, history: LagHistory) -> int:
@@ -122,10 +143,9 @@ class LagSurvey:
         known = all(history.of(group, each) is not None for group, found in offsets.items() for each in found)
         return max(since_ms, history.surveyed_ms - _OVERLAP_MS) if known and history.surveyed_ms else since_ms
 
-    def _records(self, groups: set[str], since_ms: int) -> _Commits:
-        """The commits of these groups since then, in their order."""
+    def _records(self, groups: set[str], since_ms: int, count: int) -> _Commits:
+        """The commits of these groups since then, in their order. ``count``: the partitions of the topic of commits."""
         found: _Commits = defaultdict(list)
-        count = self._admin.partition_counts().get(OFFSETS_TOPIC, 0)
         if not count and groups:
             raise AuthorizationError(f"{OFFSETS_TOPIC} cannot be seen: let this user describe and read it")
         partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in range(count)]
@@ -180,6 +200,21 @@ class LagSurvey:
                 self._times[partition, waiting.pop(0)] = message.timestamp_ms or 0
         return self._times
 
+    def _open_since(self, pasts: Iterable[_GroupPast], logs: _LogSpans) -> dict[TopicPartition, int]:
+        """The time of the first message of the oldest open transaction in each log whose end has not moved since the
+        last look."""
+        stuck = {
+            each: [logs.ends[each]]
+            for past in pasts
+            for each in past.partitions
+            if logs.written_ends[each] > logs.ends[each]
+            and all(look.end == logs.ends[each] for look in past.looks[each][-1:])
+        }
+        found: dict[TopicPartition, int] = {}
+        for message in self._uncommitted_reader.at(stuck, logs.written_ends):
+            found.setdefault(TopicPartition(message.topic, message.partition), message.timestamp_ms or 0)
+        return found
+
     def _ends_at(
         self,
         commits: Mapping[TopicPartition, Sequence[CommitRecord]],
@@ -206,13 +241,16 @@ class LagSurvey:
 
 
 class _LogSpans:
-    """The logs of those partitions that exist: where each begins and ends, and what its topic removes."""
+    """The logs of those partitions that exist: where each begins and ends, and what its topic removes. ``offline``:
+    those without a leader, of which nothing else is known."""
 
-    def __init__(self, admin: Admin, partitions: set[TopicPartition]) -> None:
-        counts = admin.partition_counts()
-        known = sorted(each for each in partitions if each.partition < counts.get(each.topic, 0))
+    def __init__(self, admin: Admin, partitions: set[TopicPartition], leaders: _Leaders) -> None:
+        there = {each for each in partitions if each.partition in leaders.get(each.topic, ())}
+        self.offline = {each for each in there if leaders[each.topic][each.partition] is None}
+        known = sorted(there - self.offline)
         self.firsts = admin.first_offsets(known)
         self.ends = admin.end_offsets(known)
+        self.written_ends = admin.end_offsets(known, open_transactions=True)
         configs = admin.topic_configs({each.topic for each in known})
         self.retention_ms = {topic: retention_ms(config) for topic, config in configs.items()}
         self.is_size_limited = {topic: is_size_limited(config) for topic, config in configs.items()}
@@ -257,8 +295,8 @@ class _GroupPast:
         return end_at((*self.looks[partition], now), time_ms, self._window)
 
 
-def _of(topics: Collection[str] | None, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    return offsets if topics is None else {tp: offset for tp, offset in offsets.items() if tp.topic in topics}
+def _of(topics: Collection[str] | None, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    return [each for each in partitions if topics is None or each.topic in topics]
 
 
 def retention_ms(config: Mapping[str, str]) -> int | None:

@@ -89,9 +89,19 @@ class JudgingSettings:
         "the time to do something. Too large: groups that are slow on purpose look like faults.",
     )
 
+    allowed_lag: int = option(
+        0,
+        minimum=0,
+        maximum=1_000_000_000,
+        unit="messages",
+        help="A partition with at most this many unread messages has the status OK, as with allowed-lag of Burrow. "
+        "Lost messages and those that expire soon are errors nevertheless. Too large: a consumer that has stopped on a "
+        "quiet topic is not reported.",
+    )
+
     @property
     def window(self) -> LagWindow:
-        return LagWindow(seconds=self.window_seconds, least_headroom=self.least_headroom)
+        return LagWindow(seconds=self.window_seconds, least_headroom=self.least_headroom, allowed_lag=self.allowed_lag)
 
 
 @dataclass(frozen=True, slots=True)

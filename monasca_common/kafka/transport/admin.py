@@ -83,6 +83,15 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupAssignment:
+    """``partitions``: those that live members read. ``subscribes``: its members share whole topics; other groups only
+    keep the offsets of partitions that their clients chose themselves."""
+
+    partitions: frozenset[TopicPartition] = frozenset()
+    subscribes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Permission:
     """What a principal may do: ``Permission("User:alice", "write", "topic", "metrics")``.
 
@@ -277,8 +286,16 @@ class Admin:
 
     def partition_counts(self, timeout: float = 10.0) -> dict[str, int]:
         """How many partitions each topic of the cluster has, those aside that this principal may not see."""
+        return {topic: len(leaders) for topic, leaders in self.leaders(timeout).items()}
+
+    def leaders(self, timeout: float = 10.0) -> dict[str, dict[int, int | None]]:
+        """The leader of each partition of each topic that this principal may see; ``None`` while there is none."""
         topics = self._metadata(timeout=timeout).topics.values()
-        return {topic.topic: len(topic.partitions) for topic in topics if topic.error is None}
+        return {
+            topic.topic: {each.id: each.leader if each.leader >= 0 else None for each in topic.partitions.values()}
+            for topic in topics
+            if topic.error is None
+        }
 
     def cluster_id(self, timeout: float = 10.0) -> str:
         """The cluster's own id: two addresses with one id lead to the same cluster."""
@@ -397,21 +414,23 @@ class Admin:
             return ()
         return tuple(GroupMember(member.client_id, member.host) for member in members)
 
-    def assigned_partitions(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, set[TopicPartition]]:
+    def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:
         """What the live members of each consumer group read; nothing where it has none, or is a group of another kind,
         as the workers of Kafka Connect are. ``timeout``: see `offsets_of`."""
-        assigned: dict[str, set[TopicPartition]] = {}
+        assigned: dict[str, GroupAssignment] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
             futures = self._client.describe_consumer_groups(some, request_timeout=timeout)
             for group, future in futures.items():
                 try:
-                    members = self._result(future, timeout).members
+                    found = self._result(future, timeout)
                 except TransportError as error:
                     if error.code not in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
                         raise
-                    members = ()
-                assignments = [member.assignment.topic_partitions for member in members if member.assignment]
-                assigned[group] = {TopicPartition(tp.topic, tp.partition) for each in assignments for tp in each}
+                    assigned[group] = GroupAssignment()
+                    continue
+                parts = [member.assignment.topic_partitions for member in found.members if member.assignment]
+                partitions = frozenset(TopicPartition(tp.topic, tp.partition) for part in parts for tp in part)
+                assigned[group] = GroupAssignment(partitions, subscribes=not found.is_simple_consumer_group)
         return assigned
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:

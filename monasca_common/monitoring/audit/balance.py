@@ -12,6 +12,7 @@ Nothing here depends on the order of reports, nor on how often one comes. The ti
 * *copies* are other logs with other offsets, and have as many different message ids as the log.
 
 What a tier lacks is **late** while it has reported nothing from behind it, else it is **lost**: it was passed over.
+A record is also lost if the counter of the log has passed over its offset: retention deleted it before it was counted.
 """
 
 from __future__ import annotations
@@ -192,6 +193,17 @@ class _TierBooks:
         """Whether it began after this bucket, so that it cannot have it."""
         return self.since_ms is not None and bucket_ms < self.since_ms
 
+    def passed_over(self, bucket: _Bucket) -> int:
+        """How many offsets before the last of this bucket no bucket has, back to the next offset that one has. One
+        missing offset may be the marker of a transaction."""
+        found = 0
+        for partition, runs in bucket.offsets.items():
+            counted = union(*(each.offsets.get(partition, ()) for each in self.buckets.values()))
+            earlier = [following for _, following in counted if following < runs[0][0]]
+            span = ((max(earlier, default=runs[0][0]), runs[-1][1]),)
+            found += sum(after - first for first, after in difference(span, counted) if after - first > 1)
+        return found
+
     def is_beyond(self, bucket_ms: int, now_ms: int) -> bool:
         """A timestamp from the future says nothing of what comes behind."""
         return any(bucket_ms < each <= now_ms for each in reversed(self.buckets))  # the newest came last, mostly
@@ -329,6 +341,8 @@ class _Balancing:
         records, repeated = bucket.records, bucket.repeated
         missing = max(0, expected - (records - repeated if by_id else records))
         lost = missing if books.is_beyond(bucket_ms, self._now_ms) else 0
+        if missing and not lost and not by_id:
+            lost = min(missing, books.passed_over(bucket))
         surplus = max(0, records - repeated - expected)
         return self._balance(
             key, bucket_ms, bucket, expected, records, lost, missing - lost, duplicates=repeated, surplus=surplus

@@ -168,6 +168,11 @@ def _concern(group: GroupFigures) -> Concern:
     facts += [f"{lag.messages:,} unread, the oldest {span(lag.seconds)} old"] if lag.messages else []
     facts += [f"{lag.deleted:,} were deleted unread"] if lag.deleted else []
     facts += [f"its offsets are {lag.truncated:,} beyond the end of the log"] if lag.truncated else []
+    facts += [f"a transaction that stays open hides {lag.hidden:,} offsets"] if lag.hidden else []
+    offline = [
+        f"{tp.topic}/{tp.partition}" for tp, each in group.partitions.items() if each.status is LagStatus.OFFLINE
+    ]
+    facts += [f"without a leader: {', '.join(offline)}"] if offline else []
     if lag.expires_soon:
         facts.append(f"at its speed retention deletes some unread in {span(lag.lost_in_seconds or 0.0)}")
     return Concern(_tone(lag), "; ".join([*facts, *group.which_counts[:_TOLD_POSITIONS]]))

@@ -145,6 +145,21 @@ def _look(minutes_ago, end, position, *, first=0, is_unread=True, read_to=None):
     return LogLook(_NOW - round(minutes_ago * _MINUTE), first, end, position, is_unread, known or 0)
 
 
+class TestAllowedLag(base.BaseTestCase):
+    def test_a_group_that_has_stopped_with_that_many_unread_messages_is_ok(self):
+        stopped = _state(_commits((990, 1000), until_ms=_NOW - 9 * _MINUTE))
+        for allowed_lag, expected in ((9, LagStatus.STOP), (10, LagStatus.OK)):
+            lag = partition_lag(stopped, _NOW, replace(_WINDOW, allowed_lag=allowed_lag))
+            self.assertEqual((expected, 10), (lag.status, lag.messages))
+
+
+class TestPace(base.BaseTestCase):
+    def test_a_growing_lag_of_messages_that_came_since_the_last_commit_but_one_is_ok(self):
+        commits = _commits((100, 103), (200, 204), (300, 305), (400, 407))
+        for age_ms, expected in ((30_000, LagStatus.OK), (30_001, LagStatus.WARNING), (-1, LagStatus.WARNING)):
+            self.assertEqual(expected, _judged(_state(commits, end=410, unread_since_ms=_NOW - age_ms)).status)
+
+
 class TestHistory(base.BaseTestCase):
     """What a single look cannot know, and earlier ones do."""
 
@@ -169,8 +184,12 @@ class TestHistory(base.BaseTestCase):
 
     def test_a_group_that_never_committed_is_judged_from_when_it_was_first_seen(self):
         cases = {
-            "seen now for the first time": ((_look(0.1, 100, None),), LagStatus.OK, 20),
-            "silent for a minute and more": ((_look(1.1, 100, None), _look(0.5, 110, None)), LagStatus.STOP, 20),
+            "seen now for the first time": ((_look(0.1, 100, None, is_unread=False),), LagStatus.OK, 20),
+            "silent for a minute and more": (
+                (_look(1.1, 100, None, is_unread=False), _look(0.5, 110, None)),
+                LagStatus.STOP,
+                20,
+            ),
             "the first message came just now": ((_look(9, 120, None, is_unread=False),), LagStatus.OK, 0),
         }
         for name, (looks, expected, unread) in cases.items():
@@ -380,6 +399,6 @@ class TestGroup(base.BaseTestCase):
         group = group_lag([])
         self.assertEqual((LagStatus.OK, 0, None, 1.0), (group.status, group.messages, group.headroom_seconds, 1.0))
 
-    def test_stall_stop_and_rewind_are_errors(self):
+    def test_stall_stop_rewind_and_offline_are_errors(self):
         errors = {status for status in LagStatus if status.is_error}
-        self.assertEqual({LagStatus.STALL, LagStatus.STOP, LagStatus.REWIND}, errors)
+        self.assertEqual({LagStatus.STALL, LagStatus.STOP, LagStatus.REWIND, LagStatus.OFFLINE}, errors)

@@ -55,6 +55,7 @@ class TestTopic(base.BaseTestCase):
                     "truncated": 0,
                     "lost_in_seconds": 3595.0,
                     "expires_soon": False,
+                    "hidden": 0,
                 },
                 "commits": [[NOW - 9000, 20, 30]],
                 "looks": [[NOW, 0, 50, 20, True, 20]],

@@ -16,7 +16,7 @@ from monasca_common.kafka.errors import AuthorizationError, RetriableError
 from monasca_common.kafka.message import Message, OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.admin import TopicDescription
+from monasca_common.kafka.transport.admin import GroupAssignment, TopicDescription
 from monasca_common.monitoring import log_reading
 from monasca_common.monitoring.commit_records import OFFSETS_TOPIC, CommitRecord
 from monasca_common.monitoring.durability import durability_findings, topic_durability
@@ -29,7 +29,7 @@ from monasca_common.monitoring.lag import (
     PartitionState,
     partition_lag,
 )
-from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory
+from monasca_common.monitoring.lag_history import LagHistory, PartitionHistory, following, to_keep
 from monasca_common.monitoring.lag_survey import LagSurvey, spaced
 from monasca_common.storage.base import Capability, StorageStatus, StoredOffset
 
@@ -59,7 +59,7 @@ class FakeLog:
 class SurveyedAdmin:
     def __init__(self, log, group_offsets, commits, first=0):
         self.log, self.offsets, self.commits, self.first = log, group_offsets, commits, first
-        self.assigned, self.written = (), None
+        self.assigned, self.subscribes, self.written = (), False, None
 
     def groups(self):
         return {"g", "monasca-dlq-replay"}
@@ -67,8 +67,12 @@ class SurveyedAdmin:
     def offsets_of(self, groups):
         return {group: dict(self.offsets) for group in groups}
 
-    def assigned_partitions(self, groups):
-        return {group: set(self.assigned) for group in groups}
+    def assignments(self, groups):
+        assignment = GroupAssignment(frozenset(self.assigned), subscribes=self.subscribes)
+        return dict.fromkeys(groups, assignment)
+
+    def leaders(self):
+        return {topic: dict.fromkeys(range(count), 1) for topic, count in self.partition_counts().items()}
 
     def partition_counts(self):
         return {OFFSETS_TOPIC: 1, "metrics": 1}
@@ -101,7 +105,7 @@ class SurveyedAdmin:
                 Message(OFFSETS_TOPIC, 0, n, t, _key("g", TP), _value(o, t), ())
                 for n, (t, o) in enumerate(self.commits)
             ]
-        return [Message("metrics", 0, n, t, None, b"", ()) for n, t in enumerate(self.log.times)]
+        return [Message(*partition, n, t, None, b"", ()) for n, t in enumerate(self.log.times)]
 
 
 def _key(group, tp):
@@ -490,6 +494,96 @@ class TestGroupsOfAnyClient(base.BaseTestCase):
 
     def test_a_group_without_offsets_and_members_that_read_has_no_partitions(self):
         self.assertEqual({}, survey(SurveyedAdmin(FakeLog([NOW]), {}, [])))
+
+
+class TestUnassignedPartitions(base.BaseTestCase):
+    """The group has committed only partition 0, where it has read everything; partition 1 has old messages."""
+
+    def setUp(self):
+        super().setUp()
+        self.other = TopicPartition("metrics", 1)
+        self.admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 10}, [(NOW - 900_000, 10)])
+        self.admin.partition_counts = lambda: {OFFSETS_TOPIC: 1, "metrics": 2}
+
+    def lag(self, **options):
+        """The verdict of `following` on partition 1."""
+        states = {"g": {tp: state for tp, (state, _) in survey(self.admin, **options).items()}}
+        self.history = following(states, NOW, LagWindow())
+        known = self.history.of("g", self.other)
+        return None if known is None else known.lag
+
+    def test_a_partition_that_no_member_reads_is_a_stop_also_at_the_second_look(self):
+        self.admin.subscribes = True
+        lag = self.lag()
+        self.assertEqual((LagStatus.STOP, 10), (lag.status, lag.messages))
+        lag = self.lag(history=self.history)
+        self.assertEqual((LagStatus.STOP, 10), (lag.status, lag.messages))
+
+    def test_a_partition_that_a_member_reads_may_begin_at_its_end(self):
+        self.admin.subscribes, self.admin.assigned = True, (TP, self.other)
+        self.assertEqual((LagStatus.OK, 0), (self.lag().status, self.lag().messages))
+
+    def test_a_group_whose_clients_chose_their_partitions_is_judged_by_these(self):
+        self.assertIsNone(self.lag())
+
+
+class TestOfflinePartitions(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.offline = TopicPartition("metrics", 1)
+        self.admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 0, self.offline: 3}, [(NOW - 900_000, 0)])
+        self.admin.leaders = lambda: {OFFSETS_TOPIC: {0: 1}, "metrics": {0: 1, 1: None}}
+
+    def test_the_other_partitions_are_judged(self):
+        found = survey(self.admin)
+        self.assertEqual(LagStatus.STOP, found[TP][1].status)
+        self.assertEqual(LagStatus.OFFLINE, found[self.offline][1].status)
+
+    def test_what_was_known_is_kept_until_the_partition_has_a_leader(self):
+        commits = (Commit(NOW - 300_000, 3, 9),)
+        looks = (LogLook(NOW - 300_000, 0, 9, 3, is_unread=True, read_to=3),)
+        history = LagHistory(NOW - 10_000, {"g": {self.offline: PartitionHistory(NOW - 10_000, WELL, commits, looks)}})
+        states = {"g": {tp: state for tp, (state, _) in survey(self.admin, history=history).items()}}
+        after = following(states, NOW, LagWindow())
+        known = after.of("g", self.offline)
+        self.assertEqual((commits, looks, LagStatus.OFFLINE), (known.commits, known.looks, known.lag.status))
+        self.assertEqual(known, to_keep(history, after).of("g", self.offline))
+
+    def test_a_list_names_the_partition_and_has_status_1(self):
+        admin = self.admin
+        admin.offsets_of = lambda groups: {group: {self.offline: 3} for group in groups}
+        admin.offsets_for_times = lambda times: dict.fromkeys(times)
+        out, errors = io.StringIO(), io.StringIO()
+        cluster = mock.patch("monasca_common.cli.command.ClusterCommand.cluster", lambda *_: (admin, None))
+        reader = mock.patch("monasca_common.monitoring.lag_survey.LogReader")
+        with cluster, reader, mock.patch("sys.stdout", out), mock.patch("sys.stderr", errors):
+            status = main.main(["lag", "list", "-f", "json"])
+        self.assertEqual((1, "OFFLINE"), (status, json.loads(out.getvalue())[0]["status"]))
+        self.assertIn("these partitions have no leader: metrics/1", errors.getvalue())
+
+
+class TestOpenTransactions(base.BaseTestCase):
+    """The group has read everything that is committed; a transaction hides 5 offsets."""
+
+    def lag(self, since_ms, looks=()):
+        admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 10}, [(NOW - 900_000, 10)])
+        admin.written = 15
+        opened = Message("metrics", 0, 10, since_ms, None, b"", ())
+        history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), looks)}})
+        at = mock.Mock(side_effect=lambda offsets, _ends: [opened] * len(offsets))
+        with mock.patch("monasca_common.monitoring.lag_survey.LogReader.at", at):
+            lag = survey(admin, history=history)[TP][1]
+        return lag.status, lag.hidden
+
+    def test_one_that_stays_open_for_longer_than_the_window_is_a_warning(self):
+        self.assertEqual((LagStatus.OK, 0), self.lag(NOW - 60_000))
+        self.assertEqual((LagStatus.WARNING, 5), self.lag(NOW - 60_001))
+
+    def test_old_timestamps_of_a_log_whose_end_moves_are_no_open_transaction(self):
+        looks = tuple(
+            LogLook(NOW - at_ms, 0, end, 10, is_unread=False, read_to=10) for at_ms, end in ((30_000, 8), (10_000, 10))
+        )
+        self.assertEqual((LagStatus.OK, 0), self.lag(NOW - 86_400_000, looks))
 
 
 class TestTruncation(base.BaseTestCase):

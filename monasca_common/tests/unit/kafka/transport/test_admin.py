@@ -11,7 +11,7 @@ from oslotest import base
 
 from monasca_common.kafka.errors import AuthenticationError, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.admin import Admin, _Login
+from monasca_common.kafka.transport.admin import Admin, GroupAssignment, _Login
 
 
 class Metadata:
@@ -160,7 +160,8 @@ class ManyGroupsClient:
         partitions = [SimpleNamespace(topic="t", partition=0, offset=number)]
         if what == "offsets":
             return SimpleNamespace(topic_partitions=partitions)
-        return SimpleNamespace(members=[SimpleNamespace(assignment=SimpleNamespace(topic_partitions=partitions))])
+        members = [SimpleNamespace(assignment=SimpleNamespace(topic_partitions=partitions))]
+        return SimpleNamespace(members=members, is_simple_consumer_group=False)
 
     def poll(self, _timeout):
         pass
@@ -178,8 +179,9 @@ class ManyGroupsTest(base.BaseTestCase):
         self.assertEqual({group: {TopicPartition("t", 0): int(group)} for group in self.groups}, found)
 
     def test_fifty_groups_are_asked_for_their_members_before_an_answer_is_waited_for(self):
-        found = self.admin.assigned_partitions(self.groups, timeout=-1)
-        self.assertEqual({group: {TopicPartition("t", 0)} for group in self.groups}, found)
+        found = self.admin.assignments(self.groups, timeout=-1)
+        expected = GroupAssignment(frozenset({TopicPartition("t", 0)}), subscribes=True)
+        self.assertEqual(dict.fromkeys(self.groups, expected), found)
 
 
 class GroupsTest(base.BaseTestCase):
