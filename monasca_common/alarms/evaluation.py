@@ -15,11 +15,12 @@ Two rules that are easily broken:
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import inf
+from operator import attrgetter
 from typing import NamedTuple
 
 from monasca_common.alarms.expression import Expression, SubExpression, decimal_text
@@ -132,13 +133,23 @@ class _Occasion(NamedTuple):
     apply: Callable[[SubAlarm], SubAlarm]
 
 
-def evaluate(expression: Expression, alarm: AlarmState, measured: Sequence[Measured], progress: Progress) -> Evaluated:
-    """``measured``: of each sub-alarm, in order."""
+def evaluate(
+    expression: Expression,
+    alarm: AlarmState,
+    measured: Sequence[Measured],
+    progress: Progress,
+    *,
+    begins_ms: int = 0,
+) -> Evaluated:
+    """``measured``: of each sub-alarm, in order. ``begins_ms``: when the alarm came to exist. What was due until then
+    is not evaluated; of earlier readings of ``last`` the newest one counts."""
+    if begins_ms > progress.evaluated_to_ms:
+        progress = replace(progress, evaluated_to_ms=begins_ms)
     sub_alarms = list(alarm.sub_alarms)
     state, last_ms = alarm.state, alarm.last_transition_ms
     transitions: list[Transition] = []
     for (*_, timestamp_ms), occasions in groupby(
-        _occasions(sub_alarms, measured, progress), key=lambda occasion: occasion[:3]
+        _occasions(sub_alarms, measured, progress, begins_ms), key=lambda occasion: occasion[:3]
     ):
         for occasion in occasions:
             sub_alarms[occasion.position] = occasion.apply(sub_alarms[occasion.position])
@@ -171,12 +182,14 @@ def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int
     return ((evaluated_to_ms - delay_ms) // length_ms + 1) * length_ms
 
 
-def _occasions(sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], progress: Progress) -> Iterable[_Occasion]:
+def _occasions(
+    sub_alarms: Sequence[SubAlarm], measured: Sequence[Measured], progress: Progress, begins_ms: int
+) -> Iterable[_Occasion]:
     """In order; of equal times in the order of the expression."""
     each: list[Iterable[_Occasion]] = [_redecisions(sub_alarms, progress)]
     for index, (sub_alarm, found) in enumerate(zip(sub_alarms, measured, strict=True)):
         if sub_alarm.sub_expression.function == "last":
-            each.append(_readings(index, sub_alarm, found.readings, progress))
+            each.append(_readings(index, sub_alarm, found.readings, progress, begins_ms))
         else:
             view = _View(sub_alarm.sub_expression, found.windows)
             each.append(sorted(_crossings(index, sub_alarm, view, progress), key=_order))
@@ -211,9 +224,14 @@ def _state_by(sub_alarm: SubAlarm, reading: Reading) -> str:
     return ALARM if meets(sub_alarm.sub_expression, reading.quantity) else OK
 
 
-def _readings(index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], progress: Progress) -> list[_Occasion]:
+def _readings(
+    index: int, sub_alarm: SubAlarm, readings: Sequence[Reading], progress: Progress, begins_ms: int
+) -> list[_Occasion]:
     known = sub_alarm.newest
     newer = [reading for reading in sorted(readings) if known is None or reading > known]
+    if known is None:
+        earlier = bisect_right(newer, begins_ms, key=attrgetter("timestamp_ms"))
+        newer = newer[max(0, earlier - 1) :]
     return [
         _Occasion(
             max(reading.timestamp_ms, progress.evaluated_to_ms),

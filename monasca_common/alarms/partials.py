@@ -20,8 +20,8 @@ OK, ALARM, UNDETERMINED = "OK", "ALARM", "UNDETERMINED"
 
 MOST_DECISIVE = 100
 """Of a window's readings, so many are kept at most: beyond, a change is dated by the newest measurement in it."""
-MOST_READINGS = 64
-"""Of ``last``: so many are kept at most of what was not evaluated yet."""
+MOST_READINGS = 10_000
+"""The number of readings of ``last`` that are kept until they are evaluated."""
 
 # Sums are of values scaled down: a power of two loses nothing, and the sum of the greatest floats is a float.
 _SCALE = 2.0**-64
@@ -134,7 +134,7 @@ def crossing(sub: SubExpression, partial: WindowPartial) -> Crossing | None:
 
 def runs(sub: SubExpression, readings: Iterable[Reading]) -> tuple[Reading, ...]:
     """What ``last`` needs, in order of time: all, or of too many the first and the last reading of every run of equal
-    outcomes."""
+    outcomes, and of these the newest ones."""
     ordered = sorted(set(readings))
     if len(ordered) <= MOST_READINGS:
         return tuple(ordered)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +34,8 @@ _IDS_AT_ONCE = 500
 _Id = TypeVar("_Id", str, bytes)
 #: Values by sub-expression.
 _BySub = dict[str, set[Values]]
+#: Values that are new by sub-expression, with the time in ms at which their first record came to Kafka.
+_NewBySub = dict[str, dict[Values, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ def make_alarms(connection: sa.Connection, batch: str, staged: StagedAttempts, n
     for definition in _definitions(connection, new):
         ids = [each.id for each in definition.sub_expressions]
         alarms = _alarms(connection, definition.id)
-        joined = join(alarms, ids, {each: known[each] for each in ids}, {each: new[each] for each in ids})
-        _store(connection, definition, joined, alarms, now_ms)
+        joined = join(alarms, ids, {each: known[each] for each in ids}, {each: new[each].keys() for each in ids})
+        _store(connection, definition, joined, alarms, new, now_ms)
         made += len(joined.alarms)
     for sub_expression_id, series_ids in joining.items():
         # By their ids: of rows that were just staged a database knows no number, and compares each with each.
@@ -78,7 +80,7 @@ def note_changed(connection: sa.Connection, batch: str, staged: StagedAttempts) 
 
 def _new_series(
     connection: sa.Connection, series: tuple[sa.ColumnElement[bool], ...]
-) -> tuple[_BySub, Mapping[str, list[bytes]]]:
+) -> tuple[_NewBySub, Mapping[str, list[bytes]]]:
     """The values that no series of their sub-expression had before; and the new series of the others, by
     sub-expression: these join what alarms there are."""
     row, known = _STAGING.c, _SERIES.c
@@ -88,15 +90,16 @@ def _new_series(
     has_values = sa.select(known.series_id).where(
         known.sub_expression_id == row.sub_expression_id, known.match_key == row.match_key
     )
-    columns = (row.sub_expression_id, row.series_id, row.match_values, has_values.exists().label("has_values"))
+    columns = (row.sub_expression_id, row.series_id, row.match_values, row.received, has_values.exists())
     query = sa.select(*columns).where(*series, ~is_known.exists())
-    found: _BySub = defaultdict(set)
+    found: _NewBySub = defaultdict(dict)
     joining: dict[str, list[bytes]] = defaultdict(list)
-    for sub_expression_id, series_id, values, has in connection.execute(query):
+    for sub_expression_id, series_id, text, received_ms, has in connection.execute(query):
         if has:
             joining[sub_expression_id].append(series_id)
         else:
-            found[sub_expression_id].add(tuple(json_text.read(values.encode())))
+            values, of_sub = tuple(json_text.read(text.encode())), found[sub_expression_id]
+            of_sub[values] = min(received_ms, of_sub.get(values, received_ms))
     return found, joining
 
 
@@ -154,11 +157,18 @@ def _alarms(connection: sa.Connection, definition_id: str) -> dict[Values, str]:
 
 
 def _store(
-    connection: sa.Connection, definition: _JoinedDefinition, joined: Joined, known: Mapping[Values, str], now_ms: int
+    connection: sa.Connection,
+    definition: _JoinedDefinition,
+    joined: Joined,
+    known: Mapping[Values, str],
+    new: _NewBySub,
+    now_ms: int,
 ) -> None:
     ids = dict(known) | {values: new_id() for values in joined.alarms}
     if joined.alarms:
-        _insert_alarms(connection, definition, {values: ids[values] for values in joined.alarms}, now_ms)
+        begins_ms = _begins_ms(joined, new)
+        begun = [(ids[values], values, min(begins_ms[values], now_ms)) for values in joined.alarms]
+        _insert_alarms(connection, definition, begun, now_ms)
     parts = [
         {
             "alarm_id": ids[part.alarm_values],
@@ -173,9 +183,20 @@ def _store(
             _add_metrics(connection, _PART.c.alarm_id.in_(some))
 
 
+def _begins_ms(joined: Joined, new: _NewBySub) -> dict[Values, int]:
+    """When each alarm came to exist: every sub-expression had its first series by then."""
+    first: dict[Values, dict[str, int]] = defaultdict(dict)
+    for part in joined.parts:
+        of_alarm, sub_id = first[part.alarm_values], part.sub_expression_id
+        received_ms = new[sub_id].get(part.values, 0)
+        of_alarm[sub_id] = min(received_ms, of_alarm.get(sub_id, received_ms))
+    return {values: max(of_alarm.values()) for values, of_alarm in first.items()}
+
+
 def _insert_alarms(
-    connection: sa.Connection, definition: _JoinedDefinition, ids: Mapping[Values, str], now_ms: int
+    connection: sa.Connection, definition: _JoinedDefinition, alarms: Sequence[tuple[str, Values, int]], now_ms: int
 ) -> None:
+    """``alarms``: of each its id, its values, and the time from which it is evaluated."""
     begun = AlarmState.new(parse(definition.expression))
     fixed: dict[str, Any] = {"tenant": definition.tenant, "definition_id": definition.id, "state": begun.state}
     fixed |= {"lifecycle_state": None, "link": None, "version": 0}
@@ -183,8 +204,14 @@ def _insert_alarms(
     connection.execute(
         _ALARM.insert(),
         [
-            fixed | {"id": alarm_id, "match_key": match_key(values), "match_values": list(values)}
-            for values, alarm_id in ids.items()
+            {
+                **fixed,
+                "id": alarm_id,
+                "match_key": match_key(values),
+                "match_values": list(values),
+                "evaluated_from": begins_ms,
+            }
+            for alarm_id, values, begins_ms in alarms
         ],
     )
     nothing = {"current_values": [], "empty_evaluations": 0, "decided": 0, "newest": None}
@@ -193,11 +220,11 @@ def _insert_alarms(
         tables.sub_alarm.insert(),
         [
             nothing | {"alarm_id": alarm_id, "sub_expression_id": sub.id, "state": new.state, "windows": sub.windows}
-            for alarm_id in ids.values()
+            for alarm_id, *_ in alarms
             for sub, new in pairs
         ],
     )
-    connection.execute(_CHANGED.insert(), [{"alarm_id": alarm_id} for alarm_id in ids.values()])
+    connection.execute(_CHANGED.insert(), [{"alarm_id": alarm_id} for alarm_id, *_ in alarms])
 
 
 def _add_metrics(connection: sa.Connection, *which: sa.ColumnElement[bool]) -> None:

@@ -30,7 +30,7 @@ _ALARM, _DEFINITION, _SUB, _CHANGED = (
 )
 _SUB_ALARM, _PART, _WINDOW = tables.sub_alarm, tables.alarm_part, tables.alarm_window
 _TEXTS = postgresql.ARRAY(sa.Text())
-_OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created")]
+_OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_updated", "created", "evaluated_from")]
 _OF_PARTIAL = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
 
 _NOTHING = Measured()

@@ -29,7 +29,8 @@ _reading: Callable[[tuple[float, int, int, float]], Reading] = partial(tuple.__n
 class FoldedRow(NamedTuple):
     """A window with its partial, or a series: one of ``window_start`` and ``series_id`` is None.
 
-    Of ``last`` only ``readings`` count. ``dimensions``: the series', as JSON.
+    Of ``last`` only ``readings`` count. ``dimensions``: the series', as JSON. ``received``: when its first record came
+    to Kafka.
     """
 
     sub_expression_id: str
@@ -45,6 +46,7 @@ class FoldedRow(NamedTuple):
     readings: str | None
     series_id: bytes | None
     dimensions: str | None
+    received: int | None
 
     @property
     def key(self) -> tuple[str, bytes, int | None, bytes | None]:
@@ -54,10 +56,11 @@ class FoldedRow(NamedTuple):
 class _FoldedWindow:
     """One window of one sub-expression and match. Readings wait in a list, because appending is cheap."""
 
-    __slots__ = ("partial", "pending", "target")
+    __slots__ = ("most_pending", "partial", "pending", "target")
 
     def __init__(self, target: MatchTarget) -> None:
         self.target = target
+        self.most_pending = _MOST_PENDING
         self.pending: list[tuple[float, int, int, float]] = []
         self.partial: WindowPartial | None = None
 
@@ -65,6 +68,7 @@ class _FoldedWindow:
         sub, readings = self.target.sub_expression.expression, list(map(_reading, self.pending))
         if sub.function == "last":
             self.pending = list(runs(sub, readings))
+            self.most_pending = 2 * len(self.pending) + _MOST_PENDING  # else each reading would sort all of them
         elif readings:
             added = WindowPartial.of(sub, readings)
             self.partial = added if self.partial is None else self.partial.merge(added, sub)
@@ -85,7 +89,7 @@ class FoldedSeries:
     ``created_ms``: of the definition, whose alarms arise only from what was received afterwards.
     """
 
-    __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "is_empty", "series")
+    __slots__ = ("_length_ms", "_target", "_windows", "created_ms", "received_ms", "series")
 
     def __init__(self, target: MatchTarget, series: Series, windows: dict[int, _FoldedWindow]) -> None:
         sub = target.sub_expression.expression
@@ -94,10 +98,10 @@ class FoldedSeries:
         self._length_ms = _UNENDING_MS if sub.function == "last" else sub.period * 1000
         self.created_ms = target.sub_expression.created_ms
         self.series = series
-        self.is_empty = True
+        self.received_ms = _UNENDING_MS
 
-    def add(self, reading: tuple[float, int, int, float]) -> None:
-        """``reading``: the fields of a `Reading`."""
+    def add(self, reading: tuple[float, int, int, float], received_ms: int) -> None:
+        """``reading``: the fields of a `Reading`. ``received_ms``: when its record came to Kafka."""
         # As `window_start_ms`, without the call.
         window_start = int(reading[0] // self._length_ms) * self._length_ms
         window = self._windows.get(window_start)
@@ -105,12 +109,15 @@ class FoldedSeries:
             window = self._windows[window_start] = _FoldedWindow(self._target)
         pending = window.pending
         pending.append(reading)
-        if len(pending) >= _MOST_PENDING:
+        if len(pending) >= window.most_pending:
             window.settle()
-        self.is_empty = False
+        if received_ms < self.received_ms:
+            self.received_ms = received_ms
 
-    def row(self) -> FoldedRow:
-        return _series_row(self._target, self.series)
+    def row(self) -> FoldedRow | None:
+        """None without a reading."""
+        is_empty = self.received_ms == _UNENDING_MS
+        return None if is_empty else _series_row(self._target, self.series, self.received_ms)
 
 
 class Folding:
@@ -132,8 +139,9 @@ class Folding:
             for window_start, window in windows.items():
                 yield window.row(window_start)
         for folded in self._series:
-            if not folded.is_empty:
-                yield folded.row()
+            row = folded.row()
+            if row is not None:
+                yield row
 
 
 def merged_rows(rows: Iterable[FoldedRow], active: Mapping[str, ActiveSubExpression]) -> Iterator[FoldedRow]:
@@ -142,7 +150,10 @@ def merged_rows(rows: Iterable[FoldedRow], active: Mapping[str, ActiveSubExpress
     for row in rows:
         found.setdefault(row.key, []).append(row)
     for same in found.values():
-        yield same[0] if len(same) == 1 or same[0].series_id is not None else _merged(same, active)
+        if same[0].series_id is not None:
+            yield min(same, key=lambda row: row.received or 0)
+        else:
+            yield same[0] if len(same) == 1 else _merged(same, active)
 
 
 def partial_of(row: FoldedRow) -> WindowPartial:
@@ -166,21 +177,22 @@ def _merged(rows: list[FoldedRow], active: Mapping[str, ActiveSubExpression]) ->
 def _window_row(named: tuple[str, int, bytes, str], window_start: int, whole: WindowPartial) -> FoldedRow:
     sums, readings = sums_text(whole.sums), readings_text(whole.decisive)
     ends = (whole.least, whole.greatest, whole.newest_ms)
-    return FoldedRow(*named, window_start, whole.count, sums, *ends, readings, None, None)
+    return FoldedRow(*named, window_start, whole.count, sums, *ends, readings, None, None, None)
 
 
 def _last_row(named: tuple[str, int, bytes, str], readings: Iterable[Reading]) -> FoldedRow:
     kept = tuple(readings)
     quantities = [reading.quantity for reading in kept]
     ends = (min(quantities), max(quantities), max(reading.timestamp_ms for reading in kept))
-    return FoldedRow(*named, LAST_WINDOW, len(kept), "", *ends, readings_text(kept), None, None)
+    return FoldedRow(*named, LAST_WINDOW, len(kept), "", *ends, readings_text(kept), None, None, None)
 
 
-def _series_row(target: MatchTarget, series: Series) -> FoldedRow:
+def _series_row(target: MatchTarget, series: Series, received_ms: int) -> FoldedRow:
     active = target.sub_expression
     nothing = (None, None, None, None, None, None, None)
     dimensions = json_text.write(dict(series.dimensions)).decode()
-    return FoldedRow(active.id, active.windows, target.key, _values_text(target), *nothing, series.id, dimensions)
+    named = (active.id, active.windows, target.key, _values_text(target))
+    return FoldedRow(*named, *nothing, series.id, dimensions, received_ms)
 
 
 def _values_text(target: MatchTarget) -> str:

@@ -42,7 +42,7 @@ FOLDED = (
     *(("sub_expression_id", "string"), ("windows", "long"), ("match_key", "binary"), ("match_values", "string")),
     *(("window_start", "long"), ("record_count", "long"), ("sums", "string"), ("least", "double")),
     *(("greatest", "double"), ("newest", "double"), ("readings", "string")),
-    *(("series_id", "binary"), ("dimensions", "string")),
+    *(("series_id", "binary"), ("dimensions", "string"), ("received", "long")),
 )
 KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _MOST_REMEMBERED = 200_000
@@ -114,7 +114,7 @@ class RecordFolding:
             reading = (time_ms, partition, offsets[index], value)
             for each in folded:
                 if received_ms >= each.created_ms:
-                    each.add(reading)
+                    each.add(reading, received_ms)
                     taken += 1
         for partition, found in by_partition(partitions, offsets, letters).items():
             self.on_rejected(partition, found)

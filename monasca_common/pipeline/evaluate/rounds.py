@@ -174,7 +174,12 @@ class Rounds:
         definitions = self._definitions.load(connection, version, {row.definition_id for row in alarms})
         until = Progress(span.after_ms, span.until_ms, stored.seen_ms, span.delay_ms, stored.standstills)
         outcomes = [
-            EvaluatedAlarm(each, evaluate(each.definition.expression, each.state, each.measured, until))
+            EvaluatedAlarm(
+                each,
+                evaluate(
+                    each.definition.expression, each.state, each.measured, until, begins_ms=each.row.evaluated_from
+                ),
+            )
             for each in chunk.load(connection, alarms, definitions, span)
         ]
         return outcome.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)

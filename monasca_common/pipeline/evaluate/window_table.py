@@ -15,11 +15,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms.partial_text import readings_of, readings_text, sums_of, sums_text
 from monasca_common.alarms.partials import WindowPartial, runs
+from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.evaluate.folding import FoldedRow
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression
 from monasca_common.pipeline.spark.staging import StagedAttempts
-from monasca_common.storage.sql.tables import alarm_staging, alarm_sub_expression, alarm_window
+from monasca_common.storage.sql.tables import (
+    alarm_changed,
+    alarm_part,
+    alarm_staging,
+    alarm_sub_expression,
+    alarm_window,
+)
 
 #: A staged row that is older than this was left by a crash.
 ABANDONED_MS = 86_400_000
@@ -112,8 +119,14 @@ def _shorten(
     window = alarm_window.c
     same = [window[name] == alarm_staging.c[name] for name in _KEY]
     is_long = sa.or_(_spaces(window.sums) >= MOST_FLOATS, _spaces(window.readings) >= MOST_READINGS)
+    of_part = (alarm_part.c[name] == window[name] for name in ("sub_expression_id", "match_key"))
+    is_waiting = sa.exists().where(alarm_part.c.alarm_id == alarm_changed.c.alarm_id, *of_part)
     columns = [window[name] for name in (*_KEY, *_PARTIAL)]
-    long = sa.select(*columns).join(alarm_staging, sa.and_(*same)).where(*of_batch(batch, staged), is_long)
+    long = (
+        sa.select(*columns, alarm_staging.c.readings, is_waiting)
+        .join(alarm_staging, sa.and_(*same))
+        .where(*of_batch(batch, staged), is_long)
+    )
     rows = connection.execute(long).all()
     where = (window[name] == sa.bindparam(f"of_{name}") for name in _KEY)
     statement = alarm_window.update().where(*where)
@@ -125,12 +138,19 @@ def _shorten(
 
 def _shortened(row: Sequence[Any], active: Mapping[str, ActiveSubExpression]) -> dict[str, Any]:
     key = {f"of_{name}": value for name, value in zip(_KEY, row, strict=False)}
-    count, sums, least, greatest, newest, readings = row[len(_KEY) :]
+    count, sums, least, greatest, newest, readings, added, is_waiting = row[len(_KEY) :]
     sub, found = active[row[0]].expression, readings_of(readings)
     if sub.function == "last":
+        if not is_waiting:
+            found = _unevaluated(found, readings_of(added))
         return key | {"exact_sums": "", "fewer_readings": readings_text(runs(sub, found))}
     exact = WindowPartial(count, sums_of(sums), least, greatest, newest, found).normalised(sub)
     return key | {"exact_sums": sums_text(exact.sums), "fewer_readings": readings_text(exact.decisive)}
+
+
+def _unevaluated(found: Sequence[Reading], added: Sequence[Reading]) -> tuple[Reading, ...]:
+    """Return what was added, and the newest of the others: a new alarm begins with it."""
+    return (*sorted(set(found).difference(added))[-1:], *added)
 
 
 def _spaces(column: sa.ColumnElement[str]) -> sa.ColumnElement[int]:

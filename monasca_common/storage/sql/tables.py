@@ -338,6 +338,7 @@ alarm = sa.Table(
     sa.Column("updated", _BIG, nullable=False),
     sa.Column("created", _BIG, nullable=False),
     sa.Column("version", _BIG, nullable=False),
+    sa.Column("evaluated_from", _BIG, nullable=False, server_default="0"),
     sa.Index("alarm_by_match", "definition_id", "match_key", unique=True),
     # Each ends in the id, by which what is equal is ordered.
     sa.Index("alarm_by_tenant", "tenant", "id"),
@@ -491,6 +492,7 @@ alarm_staging = sa.Table(
     *_of_windows(nullable=True),
     sa.Column("series_id", sa.LargeBinary(16)),
     sa.Column("dimensions", sa.Text),
+    sa.Column("received", _BIG),
     sa.Index("alarm_staging_by_batch", "batch", "attempt"),
 )
 

@@ -58,7 +58,7 @@ class ApiDuringMergeTest(PostgresqlTestCase):
         dimensions = {"host": host}
         series = Series(series_id("t", "r", "cpu", dimensions), "t", "r", "cpu", dimensions)
         for target in SubExpressionIndex(known.sub_expressions).targets(series):
-            folding.series(target, series).add((float(NOW_MS), 0, 0, 9.0))
+            folding.series(target, series).add((float(NOW_MS), 0, 0, 9.0), NOW_MS)
         rows = list(folding.rows())
         clear = window_table.clear
 

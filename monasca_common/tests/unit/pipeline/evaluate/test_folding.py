@@ -35,7 +35,7 @@ def folded(one, readings):
     folding = Folding()
     series = folding.series(target, SERIES)
     for reading in readings:
-        series.add(reading)
+        series.add(reading, 7)
     return list(folding.rows())
 
 

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A batch that catches up hours has the result of a batch each second, from folding to transitions; without Spark."""
+
+import itertools
+import json
+from unittest import mock
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from monasca_common.alarms.database import AlarmsDatabase, new_id
+from monasca_common.alarms.definition_tables import AlarmDefinitions
+from monasca_common.alarms.definitions import AlarmDefinition
+from monasca_common.alarms.expression import And, Expression, Or, SubExpression
+from monasca_common.alarms.grammar import FUNCTIONS
+from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.models.series import Series, series_id
+from monasca_common.pipeline.evaluate import active, progress, window_table
+from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
+from monasca_common.pipeline.evaluate.batch import Merging
+from monasca_common.pipeline.evaluate.folding import Folding
+from monasca_common.pipeline.evaluate.horizon import Look
+from monasca_common.pipeline.evaluate.matching import SubExpressionIndex
+from monasca_common.pipeline.evaluate.progress import StoredProgress
+from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.pipeline.spark.staging import StagedAttempts
+from monasca_common.storage import StorageSettings
+from monasca_common.storage.sql import tables
+from monasca_common.tests.unit.alarms.test_against_reference import END_MS, in_batches, measurements
+from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
+
+DELAY_MS = 30_000
+_numbers = itertools.count()
+few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def expressions(draw):
+    """Of up to three metrics of their own, so that an alarm arises some time after the first measurement."""
+    subs = [
+        SubExpression(
+            draw(st.sampled_from(FUNCTIONS)),
+            f"m{position}",
+            (),
+            draw(st.booleans()),
+            draw(st.sampled_from(["LT", "LTE", "GT", "GTE"])),
+            draw(st.sampled_from([0.0, 1.0, 2.0])),
+            draw(st.sampled_from([60, 60, 120])),
+            draw(st.sampled_from([1, 1, 2, 3])),
+        )
+        for position in range(draw(st.integers(1, 3)))
+    ]
+    return Expression(subs[0] if len(subs) == 1 else draw(st.sampled_from([And, Or]))(tuple(subs)))
+
+
+class CatchUpTest(DatabaseCase):
+    def setUp(self):
+        super().setUp()
+        database = AlarmsDatabase(StorageSettings("sqlite", self.url))
+        self.addCleanup(database.close)
+        self.definitions = AlarmDefinitions(database)
+
+    @few
+    @given(expressions(), st.data())
+    def test_wherever_batches_are_cut(self, expression, data):
+        measured = data.draw(measurements(len(expression.sub_expressions)))
+        whole = self.transitions(expression.text, [(measured, END_MS)])
+        self.assertEqual(whole, self.transitions(expression.text, in_batches(data.draw, measured)))
+
+    def test_an_alarm_has_no_change_before_it_exists(self):
+        measured = [(1_000, 5.0, 0), (70_000, 0.0, 0), (600_000, 0.0, 1)]
+        text = "max(m0, deterministic) > 1 or max(m1, deterministic) > 1"
+        self.assertEqual([], self.transitions(text, [(measured, END_MS)]))
+        self.assertEqual([], self.transitions(text, one_by_one(measured)))
+
+    def test_what_opened_the_window_in_which_the_alarm_arises_counts(self):
+        measured = [(1_000, 5.0, 0), (600_000, 5.0, 0), (610_000, 0.0, 1)]
+        text = "max(m0, deterministic) > 1 or max(m1, deterministic) > 1"
+        expected = [("ALARM", 600_000), ("OK", 750_000)]
+        self.assertEqual(expected, [change[:2] for change in self.transitions(text, [(measured, END_MS)])])
+        self.assertEqual(expected, [change[:2] for change in self.transitions(text, one_by_one(measured))])
+
+    def test_of_last_every_change_is_told_and_dated_by_its_measurement(self):
+        measured = [(number * 1_000, float(number % 2), 0) for number in range(1, 1_000)]
+        found = [change[:2] for change in self.transitions("last(m0) > 0", [(measured, END_MS)])]
+        self.assertEqual([("ALARM" if value else "OK", time_ms) for time_ms, value, _ in measured], found)
+
+    def test_of_last_few_measurements_are_kept_once_they_are_evaluated(self):
+        measured = [(number * 1_000, float(number % 2), 0) for number in range(1, 1_000)]
+        cut = [measured[start : start + 100] for start in range(0, len(measured), 100)]
+        kept = []
+
+        def look_at(_):
+            ((readings,),) = self.rows(tables.alarm_window, "readings")
+            kept.append(len(readings.split()))
+
+        with mock.patch.object(Rounds, "forget", lambda *arguments: look_at(arguments)):
+            found = self.transitions("last(m0) > 0", [(some, some[-1][0]) for some in cut])
+        self.assertEqual(len(measured), len(found))
+        self.assertLess(max(kept), 2 * 128)
+
+    def test_of_last_the_newest_value_from_before_the_alarm_exists_counts(self):
+        measured = [(1_000, 5.0, 0), (2_000, 0.0, 0), (3_000, 5.0, 0), (60_000, 0.0, 1), (61_000, 0.0, 0)]
+        text = "last(m0, deterministic) > 1 or last(m1, deterministic) > 1"
+        for batches in ([(measured, END_MS)], one_by_one(measured)):
+            found = [change[:2] for change in self.transitions(text, batches)]
+            self.assertEqual([("ALARM", 3_000), ("OK", 61_000)], found)
+
+    def transitions(self, text, batches):
+        """(new state, time, reason, values) of each; a measurement of a batch comes to Kafka at its own time."""
+        number = next(_numbers)
+        text = text.replace("(m", f"(x{number}.m")
+        definition = self.definitions.create("t", AlarmDefinition(new_id(), text), 0)
+        job, clock = definition.id, VirtualClock(start_ms=0)
+        rounds = Rounds(self.offset_store, job, DELAY_MS, 0, clock)
+        merging = Merging(job, DELAY_MS, 0, self.offset_store, rounds, clock)
+        with self.offset_store.writing() as connection:
+            progress.save(connection, job, StoredProgress(0, DELAY_MS, horizons_ms={0: 0}))
+        known_ms = offset = 0
+        for measured, horizon_ms in batches:
+            clock.advance((horizon_ms - known_ms) / 1000)
+            arrivals = set(range(known_ms // BUCKET_MS * BUCKET_MS, horizon_ms, BUCKET_MS))
+            look = Look(horizon_ms, frozenset({0}), {}, arrivals)
+            with self.offset_store.reading() as connection:
+                known = active.current(connection)
+            rows = folded(known, measured, f"x{number}", offset)
+            if rows:
+                staged = StagedAttempts((7,), len(rows))
+                with self.offset_store.writing() as connection:
+                    window_table.insert(connection, "batch", 7, 0, rows)
+                    merging.merge(connection, "batch", staged, known, look, takes_what_fits=False)
+            rounds.run(look)
+            rounds.forget(clock.time_ms())
+            known_ms, offset = horizon_ms, offset + len(measured)
+        messages = [json.loads(value)["alarm-transitioned"] for (value,) in self.rows(tables.alarm_outbox, "value")]
+        self.definitions.delete("t", definition.id)
+        with self.offset_store.writing() as connection:
+            connection.execute(tables.alarm_outbox.delete())
+        return [
+            (
+                each["newState"],
+                each["timestamp"],
+                each["stateChangeReason"].replace(f"x{number}.", ""),
+                [sub["currentValues"] for sub in each["subAlarms"]],
+            )
+            for each in messages
+        ]
+
+
+def folded(known, measured, prefix, offset):
+    index, folding = SubExpressionIndex(known.sub_expressions), Folding()
+    series = {}
+    for number, (time_ms, value, position) in enumerate(measured, offset):
+        if position not in series:
+            name = f"{prefix}.m{position}"
+            one = Series(series_id("t", "r", name, {}), "t", "r", name, {})
+            series[position] = [folding.series(target, one) for target in index.targets(one)]
+        for each in series[position]:
+            each.add((float(time_ms), 0, number, value), time_ms)
+    return list(folding.rows())
+
+
+def one_by_one(measured):
+    return [*(([one], one[0]) for one in measured), ([], END_MS)]
