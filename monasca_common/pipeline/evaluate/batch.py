@@ -25,6 +25,7 @@ from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.rounds import RoundReport, Rounds
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
+from monasca_common.pipeline.evaluate.steady_time import SteadyTime
 from monasca_common.pipeline.jobs.fenced_batch import BatchResult, FencedBatches, PlannedBatch
 from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
 from monasca_common.pipeline.source.offset_store import OffsetStore
@@ -89,6 +90,7 @@ class Evaluation:
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
+        self._steady = SteadyTime(self._clock)
         self._offset_store = offset_store
         stream, lookback = settings.stream, settings.duplicates_lookback
         self._batches = FencedBatches(spark, "evaluate", stream, lookback, topic, offset_store, self._clock)
@@ -116,7 +118,9 @@ class Evaluation:
             finished = self._rounds.finish()
         with timing.stage("plan"):
             planned = self._batches.plan()
+            planned = replace(planned, look_ms=self._steady.time_ms(planned.look_ms))
         look, batch = self._batch(planned, timing)
+        self._steady.compare(look.last_kafka_ms.values())
         with timing.stage("evaluate"):
             done = self._rounds.run(look).following(finished)
         with timing.stage("publish"):

@@ -45,7 +45,7 @@ def begun(look: Look, delay_ms: int) -> StoredProgress:
 
 def after(stored: StoredProgress, look: Look, grace_ms: int) -> StoredProgress:
     """The same look again changes nothing."""
-    stored = _of_topic(stored, look)
+    stored = _rewound(_of_topic(stored, look), look)
     horizons = dict(stored.horizons_ms)
     for partition, time_ms in look.last_kafka_ms.items():
         horizons[partition] = max(horizons.get(partition, 0), min(time_ms, look.look_ms))
@@ -74,6 +74,24 @@ def _of_topic(stored: StoredProgress, look: Look) -> StoredProgress:
         )
     horizons = dict.fromkeys(sorted(look.partitions), stored.evaluated_to_ms)
     return replace(stored, horizons_ms=horizons, topic_id=look.topic_id)
+
+
+def _rewound(stored: StoredProgress, look: Look) -> StoredProgress:
+    """Move the progress back to the look if it was saved by a clock that was ahead: the records that come now have the
+    time of the look. Else no window would be evaluated until then."""
+    ahead_ms = stored.seen_ms - look.look_ms
+    if ahead_ms <= LONGEST_SILENCE_MS:
+        return stored
+    if all(abs(time_ms - look.look_ms) > LONGEST_SILENCE_MS for time_ms in look.last_kafka_ms.values()):
+        return stored
+    LOG.warning("alarms were evaluated by a clock that was %d s ahead; evaluation continues now", ahead_ms // 1000)
+    return replace(
+        stored,
+        evaluated_to_ms=min(stored.evaluated_to_ms, look.look_ms),
+        seen_ms=look.look_ms,
+        horizons_ms={each: min(time_ms, look.look_ms) for each, time_ms in stored.horizons_ms.items()},
+        standstills=tuple(each for each in stored.standstills if each.end_ms <= look.look_ms),
+    )
 
 
 def least_ms(progress: StoredProgress) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.outbox import TRANSITION, Unpublished
-from monasca_common.alarms.transitions import MOST_MESSAGE_BYTES
 from monasca_common.kafka import KafkaProducer, Record
 from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import fail_point
@@ -71,14 +70,7 @@ class TransitionPublisher:
         lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]
         for index in lost:
             self.lost.labels(EVALUATE).inc()
-            LOG.error(
-                "transition of alarm %s is lost and no notification is sent: %s; set max.message.bytes of topic %s to "
-                "%d or more",
-                rows[index].key,
-                left[index],
-                self._topic,
-                MOST_MESSAGE_BYTES,
-            )
+            LOG.error("a transition of alarm %s is lost, without a notification: %s", rows[index].key, left[index])
         if len(left) > len(lost):
             LOG.warning("%d transitions of alarms stay in the outbox", len(left) - len(lost))
         return [row for index, row in enumerate(rows) if index not in left], [rows[index] for index in lost]

@@ -83,10 +83,13 @@ class SharedSpark(fixtures.Fixture):
 
 
 class SetClock(SystemClock):
-    """Stands still at ``now_ms``."""
+    """Stands still at ``now_ms``. Its monotonic time moves with it, so a test makes no step of the clock."""
 
     def __init__(self, now_ms):
-        self.now_ms = now_ms
+        self.now_ms = self._begun_ms = now_ms
+
+    def monotonic(self):
+        return super().monotonic() + (self.now_ms - self._begun_ms) / 1000
 
     def time_ms(self):
         return self.now_ms

@@ -352,6 +352,25 @@ class LateTest(EvaluationCase):
             evaluator.batch([at(0, 0, 0.0)], due_ms(1))
             self.assertEqual((), evaluator.batch([at(0, 1, 9.0)], due_ms(1) + 1), text)
 
+    def test_ok_at_once_waits_for_the_next_evaluation_if_its_window_was_evaluated_before_the_measurement_came(self):
+        evaluator = self.evaluator("max(m) < 5 times 2")
+        evaluator.batch([at(0, 0, 1.0), at(1, 0, 1.0)], due_ms(2))
+        self.assertEqual("ALARM", evaluator.alarm.state)
+        self.assertEqual((), evaluator.batch([at(1, 1, 9.0), at(2, 0, 1.0)], due_ms(3) - 1))
+        [transition] = evaluator.batch([], due_ms(3))
+        self.assertEqual(("OK", due_ms(3)), (transition.new_state, transition.timestamp_ms))
+
+    def test_ok_at_once_does_not_come_if_no_later_evaluation_includes_the_window(self):
+        evaluator = self.evaluator("max(m) < 5")
+        evaluator.batch([at(0, 0, 1.0)], due_ms(1))
+        self.assertEqual((), evaluator.batch([at(0, 1, 9.0), at(1, 0, 1.0)], due_ms(2)))
+
+    def test_a_late_measurement_completes_the_run_of_a_window_under_way(self):
+        evaluator = self.evaluator("max(m) > 5 times 2")
+        evaluator.batch([at(0, 0, 1.0), at(1, 35, 9.0)], due_ms(1) + 10_000)
+        [transition] = evaluator.batch([at(0, 1, 9.0)], due_ms(1) + 11_000)
+        self.assertEqual(("ALARM", 95_000), (transition.new_state, transition.timestamp_ms))
+
     def test_a_late_crossing_of_a_window_under_way_keeps_the_time_of_its_measurement(self):
         evaluator = self.evaluator("max(m) > 1")
         evaluator.batch([at(0, 5, 0.0)], 100_000)

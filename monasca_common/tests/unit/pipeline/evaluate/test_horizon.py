@@ -55,6 +55,15 @@ class HorizonTest(base.BaseTestCase):
         self.assertEqual({0: 130_000, 1: 130_000}, looked(begun(look, 0), look).horizons_ms)
         self.assertEqual("", logged.output)
 
+    def test_progress_of_a_clock_that_was_an_hour_ahead_goes_back_once_records_have_the_time_of_the_look(self):
+        standstill = Standstill(50_000, 3_700_000, 4_000_000)
+        stored = StoredProgress(3_700_000, 0, None, "", 3_700_000, {0: 3_700_000}, (standstill,))
+        for last_kafka_ms in ({}, {0: 59_999}):
+            self.assertEqual(stored, looked(stored, Look(120_000, {0}, last_kafka_ms)))
+        found = looked(stored, Look(120_000, {0}, {0: 60_000}))
+        self.assertEqual((120_000, {0: 120_000}, ()), (found.evaluated_to_ms, found.horizons_ms, found.standstills))
+        self.assertEqual(120_000, found.seen_ms)
+
     def test_the_first_evaluation_goes_back_to_the_first_arrival_and_a_day_at_most(self):
         now_ms = 10 * DAY_MS
         firsts = [
