@@ -7,6 +7,7 @@ the same then, so readers take it once.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ import sqlalchemy as sa
 from monasca_common.alarms.database import AlarmsDatabase, Row
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
+
+LOG = logging.getLogger(__name__)
 
 TRANSITION = "transition"
 
@@ -83,9 +86,11 @@ def left(database: AlarmsDatabase, kind: str, *, before_ms: int, limit: int) -> 
     return [_unpublished(row) for row in database.rows(statement)]
 
 
-def discard(connection: sa.Connection, kind: str, before_ms: int) -> int:
-    """Remove what nobody could publish since that time. Returns how many."""
-    return connection.execute(_OUTBOX.delete().where(_OUTBOX.c.kind == kind, _OUTBOX.c.created < before_ms)).rowcount
+def discard(connection: sa.Connection, kind: str, before_ms: int) -> None:
+    """Remove what could not be published since that time, and log the number of rows."""
+    old = _OUTBOX.delete().where(_OUTBOX.c.kind == kind, _OUTBOX.c.created < before_ms)
+    if count := connection.execute(old).rowcount:
+        LOG.error("%d messages of kind %s are removed from the outbox: Kafka did not accept them in time", count, kind)
 
 
 def remove(database: AlarmsDatabase, rows: Sequence[Unpublished]) -> None:

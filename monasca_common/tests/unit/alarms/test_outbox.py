@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import fixtures
 import sqlalchemy as sa
 
 from monasca_common.alarms import outbox
@@ -26,6 +27,16 @@ class TestOutbox(SqliteTestCase):
         outbox.remove(database, [first, second])
         outbox.remove(database, [])
         self.assertEqual([], database.rows(sa.select(tables.alarm_outbox)))
+
+    def test_what_is_discarded_is_logged(self):
+        logged = self.useFixture(fixtures.FakeLogger())
+        database = AlarmsDatabase(self.database.settings)
+        self.addCleanup(database.close)
+        database.write(lambda connection: outbox.put(connection, "notification", "a", b"i", b"{}", 5))
+        for before_ms, left in ((5, 1), (6, 0)):
+            database.write(lambda connection, until_ms=before_ms: outbox.discard(connection, "notification", until_ms))
+            self.assertEqual(left, len(database.rows(sa.select(tables.alarm_outbox))))
+        self.assertEqual(1, logged.output.count("1 messages of kind notification"))
 
     def test_what_is_told_of_one_alarm_is_never_overtaken_however_much_others_left(self):
         database = AlarmsDatabase(self.database.settings)
