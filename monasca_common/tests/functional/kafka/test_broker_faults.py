@@ -205,6 +205,7 @@ class TestOneNode(FaultCase):
         self.assertEqual((100, True), ((sent := producer.flush(SECONDS)).delivered_count, sent.ok))
         self.assertEqual([b"%d" % number for number in range(102)], [record.value for record in self.log(topic)])
 
+    @periodic("long outage; the leader is killed under load in the gate")
     def test_a_full_disk_loses_and_doubles_nothing(self):
         folder = self.mounted(size="40m")
         self.fixture = self.useFixture(KafkaClusterFixture(data_dir=folder / "kafka"))

@@ -47,12 +47,15 @@ class TestStart(PersisterCase):
         }
         return "\n".join(f"[{name}]\n{text}" for name, text in groups.items())
 
+    @periodic("the unit tests refuse the same configuration")
     def test_a_misspelt_option_is_named(self):
         self.assertIn("'thread'", self.refused(self.configuration(kafka_metrics="thread = 2")))
 
+    @periodic("the unit tests refuse the same configuration")
     def test_no_brokers_is_named(self):
         self.assertIn("bootstrap_servers", self.refused(self.configuration(kafka="client_id = x")))
 
+    @periodic("the unit tests refuse the same configuration")
     def test_more_processes_than_sqlite_takes_are_refused(self):
         text = self.refused(self.configuration(kafka_metrics="num_processors = 2"))
         self.assertIn("num_processors in group [kafka_metrics] is 2", text)
@@ -167,6 +170,7 @@ class TestRunning(PersisterCase):
         verdict.raise_unless_clean()
         self.assertEqual((100_000 - len(bad), len(bad)), (verdict.stored, verdict.dead))
 
+    @periodic("the storage's KeyContract covers it")
     def test_of_the_same_key_with_two_values_the_greater_version_stays_in_either_order(self):
         now_s = self.base_ms // 1000
         older, newer = ({"value": 1, "creation_time": now_s}, {"value": 2, "creation_time": now_s + 1})

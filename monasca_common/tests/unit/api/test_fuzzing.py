@@ -12,7 +12,7 @@ from monasca_common.tests.unit.api.api_case import NOW_MS, ApiCase, metric
 
 ANSWERS = {200, 204, 400, 408, 413, 415, 422, 429, 501}
 FUZZED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
 )
 
 LEAVES = (
