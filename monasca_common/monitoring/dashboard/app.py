@@ -294,8 +294,8 @@ class _LoginPage:
             self._form(request, response, "This form is too old, or cookies are off. Try again.", then)
             return
         user = form.get("user", "")
-        keys = (f"user {user.strip().casefold()}", f"address {request.remote_addr}")
-        wait = self._gate.attempts.reserve(*keys)
+        attempt = user.strip().casefold(), request.remote_addr
+        wait = self._gate.attempts.reserve(*attempt)
         if wait:
             response.status = falcon.HTTP_429
             response.set_header("Retry-After", str(round(wait) + 1))
@@ -313,7 +313,7 @@ class _LoginPage:
             response.status = falcon.HTTP_401
             self._form(request, response, "That is refused: the user, the password, or the role is not right.", then)
             return
-        self._gate.attempts.succeeded(*keys)
+        self._gate.attempts.succeeded(*attempt)
         LOG.info("%r logged in from %s", user, request.remote_addr)
         cookie = self._gate.sessions.open(account)
         self._gate.set_cookie(response, self._gate.session_cookie, cookie, self._settings.session_seconds)

@@ -41,7 +41,8 @@ class MetricsApi:
         assert settings.api_url is not None, "there are charts only where it is set"
         self._url = settings.api_url.rstrip("/")
         self._seconds = settings.api_timeout_seconds
-        handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
+        # No proxy of the environment: the token is meant for the API only.
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.ProxyHandler({})]
         if self._url.startswith("https:"):
             context = ssl.create_default_context(cafile=settings.api_ca_file)
             handlers.append(urllib.request.HTTPSHandler(context=context))

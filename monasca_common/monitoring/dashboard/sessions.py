@@ -13,6 +13,7 @@ from dataclasses import dataclass
 _MAX_SESSIONS = 1000
 _MAX_KEYS = 10_000
 _WITHIN_SECONDS = 300.0
+_USERS_OF_AN_ADDRESS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +74,31 @@ class Sessions:
 
 
 class LoginAttempts:
-    """How often a user, or an address, failed within five minutes; more than ``most`` are refused until then."""
+    """Failed logins within five minutes: at most ``most`` of a user from one address, ten times as many of an address.
+
+    A user is not limited alone: wrong passwords from one address would lock the user out everywhere.
+    """
 
     def __init__(self, most: int, now: Callable[[], float]) -> None:
         self._most = most
         self._now = now
         self._lock = threading.Lock()
-        self._failed: OrderedDict[str, deque[float]] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
 
-    def reserve(self, *keys: str) -> float:
-        """Count an attempt as failed before it is looked at, so that many at once do not pass. Returns 0; or after how
-        many seconds to come again, and then nothing is counted."""
+    def reserve(self, user: str, address: str) -> float:
+        """Count an attempt as failed before the password is checked, so that concurrent attempts do not pass.
+
+        Return 0, or the seconds to wait; then nothing is counted.
+        """
         now = self._now()
         with self._lock:
-            waits = [self._wait(key, now) for key in keys]
-            if any(waits):
-                return max(waits)
-            for key in keys:
+            wait = max(
+                self._wait((user, address), self._most, now),
+                self._wait((address,), self._most * _USERS_OF_AN_ADDRESS, now),
+            )
+            if wait:
+                return wait
+            for key in ((user, address), (address,)):
                 self._failed.setdefault(key, deque()).append(now)
                 self._failed.move_to_end(key)
             while len(self._failed) > _MAX_KEYS:
@@ -97,15 +106,14 @@ class LoginAttempts:
         return 0.0
 
     def succeeded(self, user: str, address: str) -> None:
-        """The user begins anew. Of the address only this attempt is taken back: who has one password and tries those
-        of others from there is counted on."""
+        """Forget the failures of the user at this address, and only this attempt of the address."""
         with self._lock:
-            self._failed.pop(user, None)
-            if times := self._failed.get(address):
+            self._failed.pop((user, address), None)
+            if times := self._failed.get((address,)):
                 times.pop()
 
-    def _wait(self, key: str, now: float) -> float:
+    def _wait(self, key: tuple[str, ...], most: int, now: float) -> float:
         times = self._failed.get(key)
         while times and times[0] <= now - _WITHIN_SECONDS:
             times.popleft()
-        return times[0] + _WITHIN_SECONDS - now if times and len(times) >= self._most else 0.0
+        return times[0] + _WITHIN_SECONDS - now if times and len(times) >= most else 0.0

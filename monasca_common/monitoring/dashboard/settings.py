@@ -71,8 +71,8 @@ class DashboardSettings:
         minimum=1,
         maximum=1000,
         unit="attempts",
-        help="How many wrong passwords a user, or an address, may give within five minutes; one more is answered 429. "
-        "Too small: typing errors lock users out. Too large: passwords can be guessed.",
+        help="Wrong passwords of a user from one address within five minutes, and a tenth of those of all users from "
+        "it; one more is answered 429. Too small: typing errors lock users out. Too large: passwords can be guessed.",
     )
     interval_seconds: float = option(
         10.0,

@@ -223,17 +223,15 @@ class LoginTest(AppCase):
             self.assertEqual((303, "/"), (answer.status_code, answer.headers["location"]), then)
 
     def test_one_right_password_does_not_make_up_for_those_that_were_guessed(self):
-        for _ in range(2):
-            self.submit("wrong", user="grace")
+        for number in range(29):
+            self.submit("wrong", user=f"user-{number}")
         self.assertEqual(303, self.submit().status_code)
         self.submit("wrong", user="joan")
         self.assertEqual(429, self.submit("wrong", user="mary").status_code)
 
     def test_a_user_is_one_user_in_capitals_and_with_spaces(self):
-        for number, user in enumerate(("Ada", "ADA", "ada+")):
-            self.address = f"10.0.0.{number}"
+        for user in ("Ada", "ADA", "ada+"):
             self.submit("wrong", user=user)
-        self.address = "10.0.0.9"
         self.assertEqual(429, self.submit().status_code)
 
     def test_a_keystone_that_does_not_answer_is_503_and_no_wrong_password(self):

@@ -47,31 +47,38 @@ class LoginAttemptsTest(base.BaseTestCase):
         self.attempts = LoginAttempts(3, lambda: self.now)
 
     def test_one_more_than_may_fail_waits_until_the_first_is_forgotten(self):
-        self.assertEqual([0, 0, 0, 300], [self.attempts.reserve("ada") for _ in range(4)])
+        self.assertEqual([0, 0, 0, 300], [self.attempts.reserve("ada", "10.0.0.1") for _ in range(4)])
         self.now += 299
-        self.assertEqual(1, self.attempts.reserve("ada"))
+        self.assertEqual(1, self.attempts.reserve("ada", "10.0.0.1"))
         self.now += 1
-        self.assertEqual(0, self.attempts.reserve("ada"))
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
+
+    def test_wrong_passwords_from_one_address_do_not_lock_a_user_out_elsewhere(self):
+        waits = [self.attempts.reserve("ada", "10.6.6.6") for _ in range(4)]
+        self.assertEqual([0, 0, 0, 300], waits)
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
+        self.assertEqual(0, self.attempts.reserve("grace", "10.6.6.6"))
 
     def test_an_address_is_counted_whatever_user_it_names(self):
-        for user in ("a", "b", "c"):
-            self.attempts.reserve(user, "10.0.0.1")
+        for number in range(30):
+            self.attempts.reserve(f"user {number}", "10.0.0.1")
         self.assertEqual(300, self.attempts.reserve("d", "10.0.0.1"))
         self.assertEqual(0, self.attempts.reserve("d", "10.0.0.2"))
 
-    def test_a_success_forgets_the_failures_of_the_user(self):
-        for number in range(3):
-            self.attempts.reserve("ada", f"10.0.0.{number}")
-        self.attempts.succeeded("ada", "10.0.0.2")
-        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.9"))
+    def test_a_success_forgets_the_failures_of_the_user_at_the_address(self):
+        for _ in range(3):
+            self.attempts.reserve("ada", "10.0.0.1")
+        self.attempts.succeeded("ada", "10.0.0.1")
+        self.assertEqual(0, self.attempts.reserve("ada", "10.0.0.1"))
 
     def test_a_success_is_no_failure_of_the_address_and_forgets_none(self):
-        for user in ("grace", "joan", "ada"):
-            self.attempts.reserve(user, "10.0.0.1")
+        for number in range(29):
+            self.attempts.reserve(f"user {number}", "10.0.0.1")
+        self.attempts.reserve("ada", "10.0.0.1")
         self.attempts.succeeded("ada", "10.0.0.1")
-        self.assertEqual([0, 300], [self.attempts.reserve("mary", "10.0.0.1") for _ in range(2)])
+        self.assertEqual([0, 300], [self.attempts.reserve(user, "10.0.0.1") for user in ("mary", "joan")])
 
     def test_many_names_do_not_fill_the_memory(self):
         for number in range(sessions._MAX_KEYS + 10):
-            self.attempts.reserve(str(number))
+            self.attempts.reserve(str(number), str(number))
         self.assertEqual(sessions._MAX_KEYS, len(self.attempts._failed))
