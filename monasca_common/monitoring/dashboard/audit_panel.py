@@ -18,6 +18,7 @@ from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import (
     Cell,
     Concern,
+    Harm,
     PanelView,
     TableRow,
     Tone,
@@ -179,7 +180,7 @@ def _recreated(tiers: Iterable[TierFigures]) -> Iterator[Concern]:
     """One for a topic: every tier of it has the verdict."""
     verdict = AuditVerdict.RECREATED
     for topic in sorted({tier.topic for tier in tiers if tier.verdict is verdict}):
-        yield Concern(Tone.WARNING, f"{topic}: {verdict.value}")
+        yield Concern(Tone.WARNING, f"{topic}: {verdict.value}", Harm.UNKNOWN)
 
 
 def _concern(tier: TierFigures) -> Concern:
@@ -190,8 +191,10 @@ def _concern(tier: TierFigures) -> Concern:
     when = f"{'from' if len(tier.wrong) == 1 else 'since'} {first} UTC"
     if tier.verdict is AuditVerdict.UNCOUNTED:
         what = f"nothing counts its log, so what arrived is not known {when}"
-        return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}")
-    return Concern(Tone.ERROR, f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}")
+        return Concern(Tone.WARNING, f"{tier.topic} at {tier.place}: {what}", Harm.UNKNOWN)
+    harm = Harm.LOST if lost else Harm.LATE
+    text = f"{tier.topic} at {tier.place}: {what} of {expected:,} messages {when}"
+    return Concern(Tone.ERROR, text, harm, lost or late)
 
 
 def _row(tier: TierFigures, buckets: Sequence[int]) -> TableRow:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monasca_common.kafka import Admin, DeadLetterNotes, Letter
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka import Admin, DeadLetterNotes, Letter, dead_letters
+from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, clock, count, panel_of
@@ -17,20 +16,20 @@ from monasca_common.monitoring.log_reading import LogReader
 from monasca_common.monitoring.settings import DLQ_GROUP
 
 _SUFFIX = ".dlq"
-_LOOKED_AT = 500  # letters whose reasons are shown
 _READ_AT_ONCE = 100_000  # offsets of a topic in one look
-_SEARCHED = 20_000  # offsets of a partition, for letters whose reasons are shown
+_REASONS_KEPT = 100_000  # dead letters of a topic whose reasons are counted
 _SHOWN_CHARACTERS = 300
 
 EMPTY = PanelView(
     "dead-letters",
     "Dead letters",
     "",
-    "Messages that no service could handle, which nobody has sent back yet, by origin and reason of the first 500 of "
-    "each topic. monasca-common dlq list --topic T --limit N shows them one by one; dlq replay --topic T sends them "
-    "back after a repair.",
+    "Messages that no service could handle, which nobody has sent back yet, by origin and reason of the first "
+    "100,000 of each topic. monasca-common dlq list --topic T --limit N shows them one by one; dlq replay --topic T "
+    "sends them back after a repair.",
 )
 _Spans = Mapping[TopicPartition, tuple[int, int]]
+_Reason = tuple[str, str, str]  # origin, group, error
 
 _COLUMNS = ("Letters", "Dead letter topic", "Came from", "Group", "Reason", "Newest")
 
@@ -48,7 +47,7 @@ class LetterReason:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFigures:
-    """A topic of dead letters. ``waiting``: how many nobody has dealt with. ``reasons``: of the first of them.
+    """A topic of dead letters. ``waiting``: how many nobody has dealt with. ``reasons``: of the first `_REASONS_KEPT`.
     ``unread``: offsets that are left to the next looks, each of which may be a letter."""
 
     topic: str
@@ -65,7 +64,22 @@ class _KnownLetters:
         self.notes = DeadLetterNotes(DLQ_GROUP)
         self.spans: _Spans = {}
         self.read_to: dict[TopicPartition, int] = {}
+        self._reasons: dict[tuple[TopicPartition, int], tuple[_Reason, int]] = {}
         self.figures = DeadLetterFigures(topic, 0, ())
+
+    def read(self, message: Message) -> None:
+        self.notes.read(message)
+        if len(self._reasons) < _REASONS_KEPT and not dead_letters.is_note(message):
+            partition = TopicPartition(message.topic, message.partition)
+            self._reasons[partition, message.offset] = _reason(Letter.of(message)), message.timestamp_ms or 0
+
+    def reasons(self) -> tuple[LetterReason, ...]:
+        """Count the reasons of the letters that wait."""
+        self._reasons = {place: reason for place, reason in self._reasons.items() if self.notes.waits(*place)}
+        times: dict[_Reason, list[int]] = defaultdict(list)
+        for reason, time_ms in self._reasons.values():
+            times[reason].append(time_ms)
+        return tuple(LetterReason(*reason, len(found), max(found)) for reason, found in times.items())
 
     def goes_on_to(self, spans: _Spans) -> bool:
         """Whether nothing is there anew: the group was not set back, and the topic not deleted and created again."""
@@ -113,9 +127,8 @@ class DeadLetterGatherer:
             known = self._known[topic] = _KnownLetters(topic)
         if known.spans != spans or known.figures.unread:
             self._read_on(known, spans)
-            reasons = reasons_of(self._first_letters(known)) if known.notes.waiting() else ()
             unread = sum(max(0, end - known.read_to[each]) for each, (_, end) in spans.items())
-            known.figures = DeadLetterFigures(topic, known.notes.waiting(), reasons, unread)
+            known.figures = DeadLetterFigures(topic, known.notes.waiting(), known.reasons(), unread)
             known.spans = spans
         return known.figures
 
@@ -126,34 +139,16 @@ class DeadLetterGatherer:
             known.notes.forget_before(partition, start)
         known.read_to = dict(starts)
         for message in self._reader.messages(starts, ends):
-            known.notes.read(message)
+            known.read(message)
             known.read_to[TopicPartition(message.topic, message.partition)] = message.offset + 1
         known.read_to = ends
 
-    def _first_letters(self, known: _KnownLetters) -> list[Letter]:
-        """The first of those that wait. Raises `RetriableError` where they do not come in time."""
-        starts = {}
-        for partition in known.read_to:
-            first = known.notes.first_waiting(partition)
-            if first is not None:
-                starts[partition] = first
-        ends = {partition: min(known.read_to[partition], first + _SEARCHED) for partition, first in starts.items()}
-        with contextlib.closing(self._reader.messages(starts, ends)) as messages:
-            waiting = (
-                each for each in messages if known.notes.waits(TopicPartition(each.topic, each.partition), each.offset)
-            )
-            return [Letter.of(message) for message in itertools.islice(waiting, _LOOKED_AT)]
 
-
-def reasons_of(letters: Iterable[Letter]) -> tuple[LetterReason, ...]:
-    """Each text is cut: whoever writes a letter chooses it."""
-    same: dict[tuple[str, str, str], list[int]] = {}
-    for letter in letters:
-        texts = letter.origin_topic or "nowhere", letter.group, " ".join(letter.error.split()) or "without a reason"
-        origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
-        key = (origin, group, error)
-        same.setdefault(key, []).append(letter.message.timestamp_ms or 0)
-    return tuple(LetterReason(*key, len(times), max(times)) for key, times in same.items())
+def _reason(letter: Letter) -> _Reason:
+    """Return origin, group and error, each cut, because the writer of a dead letter chooses them."""
+    texts = letter.origin_topic or "nowhere", letter.group, " ".join(letter.error.split()) or "without a reason"
+    origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
+    return origin, group, error
 
 
 def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms: int) -> PanelView:
@@ -174,7 +169,7 @@ def dead_letter_panel(snapshot: Snapshot[tuple[DeadLetterFigures, ...]], now_ms:
 def _concern(topic: DeadLetterFigures) -> Concern:
     most = max(topic.reasons, key=lambda reason: reason.letters, default=None)
     reason = f", most of them because of: {most.error}" if most is not None else ""
-    return Concern(Tone.WARNING, f"{_waiting([topic])} in {topic.topic}{reason}")
+    return Concern(Tone.WARNING, f"{_waiting([topic])} in {topic.topic}{reason}", messages=topic.waiting)
 
 
 def _waiting(topics: Sequence[DeadLetterFigures]) -> str:

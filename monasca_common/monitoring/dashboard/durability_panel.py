@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin
-from monasca_common.monitoring.dashboard.lag_panel import GroupFigures
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
-from monasca_common.monitoring.dashboard.view import Cell, Concern, PanelView, TableRow, Tone, count, panel_of
+from monasca_common.monitoring.dashboard.view import Cell, Concern, Harm, PanelView, TableRow, Tone, count, panel_of
 from monasca_common.monitoring.durability import (
     Finding,
     Severity,
     durability_findings,
-    group_retention_findings,
     topic_durability,
 )
 
@@ -25,9 +23,9 @@ EMPTY = PanelView(
     "durability",
     "Durability",
     "",
-    "Settings and replicas of topics by which acknowledged messages can be lost, or not be written, and what retention "
-    "deletes before it is read. The same as monasca-common durability check, which also judges options of producers "
-    "and Kafka's own topics before they exist.",
+    "Settings and replicas of topics that can lose acknowledged messages, or prevent writes. Messages that retention "
+    "deletes unread are under Consumers. monasca-common durability check also judges options of producers and Kafka's "
+    "own topics before they exist.",
 )
 _COLUMNS = ("Severity", "Topic", "Partitions", "Rule", "Finding")
 _TONES = {Severity.ERROR: Tone.ERROR, Severity.WARNING: Tone.WARNING}
@@ -52,13 +50,11 @@ class DurabilityGatherer:
         return DurabilityFigures(len(topics), tuple(each for topic in topics for each in durability_findings(topic)))
 
 
-def durability_panel(snapshot: Snapshot[DurabilityFigures], readers: Iterable[GroupFigures], now_ms: int) -> PanelView:
+def durability_panel(snapshot: Snapshot[DurabilityFigures], now_ms: int) -> PanelView:
     def shown(empty: PanelView) -> PanelView:
         figures = snapshot.figures
         assert figures is not None, "it is called where there are figures"
-        findings = sorted(
-            (*figures.findings, *_retention(readers)), key=lambda each: each.severity is not Severity.ERROR
-        )
+        findings = sorted(figures.findings, key=lambda each: each.severity is not Severity.ERROR)
         same = _same(findings)
         named = {finding.topic for finding in findings}
         return replace(
@@ -73,11 +69,6 @@ def durability_panel(snapshot: Snapshot[DurabilityFigures], readers: Iterable[Gr
     return panel_of(snapshot, EMPTY, shown, now_ms)
 
 
-def _retention(readers: Iterable[GroupFigures]) -> Iterator[Finding]:
-    for group in readers:
-        yield from group_retention_findings(group.name, group.partitions)
-
-
 def _same(findings: Iterable[Finding]) -> list[list[Finding]]:
     """Those that say the same of several topics, together."""
     found: dict[tuple[Severity, str], list[Finding]] = defaultdict(list)
@@ -88,7 +79,7 @@ def _same(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 def _concern(findings: list[Finding]) -> Concern:
     names = _names([each.topic for each in findings])
-    return Concern(_TONES[findings[0].severity], f"{names}: {findings[0].text}")
+    return Concern(_TONES[findings[0].severity], f"{names}: {findings[0].text}", Harm.LOST_SOON)
 
 
 def _names(topics: list[str]) -> str:

@@ -13,6 +13,7 @@ from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import (
     Cell,
     Concern,
+    Harm,
     PanelView,
     TableRow,
     Tone,
@@ -175,7 +176,10 @@ def _concern(group: GroupFigures) -> Concern:
     facts += [f"without a leader: {', '.join(offline)}"] if offline else []
     if lag.expires_soon:
         facts.append(f"at its speed retention deletes some unread in {span(lag.lost_in_seconds or 0.0)}")
-    return Concern(_tone(lag), "; ".join([*facts, *group.which_counts[:_TOLD_POSITIONS]]))
+    text = "; ".join([*facts, *group.which_counts[:_TOLD_POSITIONS]])
+    if lost := lag.deleted + lag.truncated:
+        return Concern(_tone(lag), text, Harm.LOST, lost)
+    return Concern(_tone(lag), text, Harm.LOST_SOON if lag.expires_soon else Harm.LATE, lag.messages)
 
 
 def _row(group: GroupFigures) -> TableRow:
@@ -202,6 +206,11 @@ def _partition_row(partition: TopicPartition, lag: LagVerdict) -> TableRow:
 
 
 def _status(lag: LagVerdict) -> Cell:
+    """A group that reads well may still have lost messages, or lose some soon."""
+    if lag.deleted or lag.truncated:
+        return Cell("LOST", tone=_tone(lag), note=f"messages were lost unread; {lag.status.value}")
+    if lag.expires_soon:
+        return Cell("LOST SOON", tone=_tone(lag), note=f"retention soon deletes unread messages; {lag.status.value}")
     return Cell(lag.status.name, tone=_tone(lag), note=lag.status.value)
 
 

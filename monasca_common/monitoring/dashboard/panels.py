@@ -88,9 +88,7 @@ class Panels:
             self._view(audit_panel.EMPTY, audit_panel.audit_panel, self._snapshot("audit")),
             self._view(lag_panel.EMPTY, lag_panel.lag_panel, lag),
             self._view(dead_letter_panel.EMPTY, dead_letter_panel.dead_letter_panel, self._snapshot("dead-letters")),
-            self._view(
-                durability_panel.EMPTY, durability_panel.durability_panel, self._snapshot("durability"), readers
-            ),
+            self._view(durability_panel.EMPTY, durability_panel.durability_panel, self._snapshot("durability")),
             self._view(load_panel.EMPTY, load_panel.load_panel, self._snapshot("load"), readers),
         ]
 

@@ -62,12 +62,23 @@ class TableRow:
     cells: tuple[Cell, ...]
 
 
+class Harm(enum.IntEnum):
+    """What a concern is about, the worst first."""
+
+    LOST = 0
+    LOST_SOON = 1
+    LATE = 2
+    UNKNOWN = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Concern:
-    """One thing that is wrong, in one sentence."""
+    """One thing that is wrong, in one sentence. ``messages``: how many are affected, if that is known."""
 
     tone: Tone
     text: str
+    harm: Harm = Harm.LATE
+    messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +160,15 @@ def panel_of(
 
 
 def verdict(panels: Sequence[PanelView]) -> Verdict:
-    """What is wrong, in words, the worst first; and that nothing is, only where everything is known."""
+    """Say what is wrong: first what is lost, then what will be lost, then what is late. Nothing is wrong only if
+    everything is known."""
     found = [(concern, panel.href) for panel in panels for concern in panel.concerns]
-    found += [(Concern(Tone.UNKNOWN, f"{panel.title}: {panel.stale}"), panel.href) for panel in panels if panel.stale]
-    found.sort(key=lambda each: -each[0].tone.rank)
+    found += [
+        (Concern(Tone.UNKNOWN, f"{panel.title}: {panel.stale}", Harm.UNKNOWN), panel.href)
+        for panel in panels
+        if panel.stale
+    ]
+    found.sort(key=lambda each: (each[0].harm, -each[0].tone.rank, -each[0].messages))
     counts = {tone: sum(concern.tone is tone for concern, _ in found) for tone in Tone}
     parts = [
         f"{count(counts[Tone.ERROR], 'thing is', 'things are')} wrong" if counts[Tone.ERROR] else "",

@@ -71,6 +71,20 @@ class GathererTest(base.BaseTestCase):
         self.bury(2)
         self.assertEqual((3, {"gone": 1, "metrics": 2}), (self.figures().waiting, self.reasons()))
 
+    def test_reasons_are_those_of_all_letters_that_wait(self):
+        self.bury(501)
+        self.bury(1, origin="gone")
+        self.assertEqual({"gone": 1, "metrics": 501}, self.reasons())
+
+    def test_reasons_are_counted_up_to_a_limit(self):
+        self.patch(dead_letter_panel, "_REASONS_KEPT", 3)
+        self.bury(5)
+        self.assertEqual((5, {"metrics": 3}), (self.figures().waiting, self.reasons()))
+
+    def test_what_a_letter_says_of_its_origin_is_cut(self):
+        self.bury(1, origin="t" * 100_000)
+        self.assertEqual({"t" * 300: 1}, self.reasons())
+
     def test_who_looks_first_after_the_replay_counts_the_same(self):
         self.bury(1, origin="gone")
         self.bury(5)

@@ -7,6 +7,7 @@ from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import (
     Cell,
     Concern,
+    Harm,
     PanelView,
     TableRow,
     Tone,
@@ -36,6 +37,14 @@ class ClockTest(base.BaseTestCase):
 
 
 class VerdictTest(base.BaseTestCase):
+    def test_what_is_lost_comes_first_then_what_will_be_lost_then_what_is_late(self):
+        late = [Concern(Tone.ERROR, f"late {number}", Harm.LATE, number) for number in range(78)]
+        lost = [Concern(Tone.WARNING, "few lost", Harm.LOST, 2), Concern(Tone.ERROR, "lost", Harm.LOST, 108)]
+        soon = [Concern(Tone.ERROR, "lost soon", Harm.LOST_SOON, 5)]
+        line = verdict([replace(EMPTY, concerns=(*late, *soon, *lost))])
+        shown = [concern.text for concern, _ in line.concerns]
+        self.assertEqual(["lost", "few lost", "lost soon", "late 77"], shown[:4])
+
     def test_that_nothing_is_wrong_is_said(self):
         line = verdict([replace(EMPTY, summary="4 groups keep up")])
         self.assertEqual((Tone.GOOD, "Nothing is wrong.", ()), (line.tone, line.headline, line.concerns))
