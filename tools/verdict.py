@@ -117,7 +117,9 @@ class Suite:
 
     def tracebacks(self, test: str) -> str:
         results = self.results[test]
-        return "\n".join(_end(result.traceback) for result in results if result.traceback) or "it has no result"
+        if not results:
+            return "it has no result"
+        return "\n".join(_end(result.traceback or result.status) for result in results if result.outcome == "failed")
 
     def _class_recovered(self, test: str) -> bool:
         """Return whether only the first attempt had this error of a class's set-up, and the second ran the class."""
