@@ -22,6 +22,7 @@ from monasca_common.kafka.errors import (
     MisuseError,
 )
 from monasca_common.kafka.message import Record
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
 
 CLOSE_GRACE_SECONDS = 1.0
@@ -114,7 +115,10 @@ class TestFork(ProcessCase):
         process = self.program(OPEN, FORKING.replace("{calls}", calls))
         output, errors = process.communicate(timeout=SECONDS)
         self.assertEqual(["child", str(code), "parent", "True"], output.split(), errors)
-        self.assertEqual([b"after", b"before", b"on its way"], sorted(record.value for record in self.log(self.topic)))
+        with each_once():
+            self.assertEqual(
+                [b"after", b"before", b"on its way"], sorted(record.value for record in self.log(self.topic))
+            )
 
     def test_every_call_is_refused_in_a_child_that_ends_in_order_while_the_parent_goes_on(self):
         self.assert_forks("", 16)
@@ -280,7 +284,8 @@ class TestCallbacks(ProcessCase):
             on_delivery=lambda _: producer.send(self.topic, b"2", on_delivery=lambda _: done.set()),
         )
         self.assertTrue(done.wait(SECONDS))
-        self.assertEqual([b"warm", b"1", b"2"], [record.value for record in self.log(self.topic)])
+        with each_once():
+            self.assertEqual([b"warm", b"1", b"2"], [record.value for record in self.log(self.topic)])
 
 
 class TestForeignErrors(ProcessCase):
