@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import frames, periods, usage_table
+from monasca_common.pipeline.aggregate.missing_columns import MissingColumns
 from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period, Published
 from monasca_common.pipeline.aggregate.retention import Retention
 from monasca_common.pipeline.errors import NotAggregated, StagingLost
@@ -141,6 +142,7 @@ class Computing:
         self._offset_store = offset_store
         self._clock = clock
         self._closing = Closing(settings.specifications, settings.slack_seconds * 1000)
+        self._missing = MissingColumns(settings.specifications)
         self._tasks = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
     def stage(
@@ -183,6 +185,7 @@ class Computing:
         rows = sum(windows.values())
         if rows != staged.rows:
             raise StagingLost(f"{staged.rows} rows were staged for a batch, and {rows} are there")
+        self._missing.check(connection, batch, staged.attempts, (specification for specification, _ in windows))
         usage_table.merge(connection, self._settings.publisher.job, batch, staged.attempts)
         self.touch(connection, periods.periods_of(self._settings.specifications, windows))
         return rows

@@ -236,7 +236,7 @@ class Subject:
             return self.event_type
         if column == "metric_id":
             return transform.metric_id
-        return _PLAIN[column](self, row) or columns.NA
+        return self.first(*columns.PLACES[column]) or getattr(row, f"default_{column}", None) or columns.NA
 
     def _map(self, kind: str) -> Mapping[str, Any]:
         if kind == "dimensions":
@@ -249,20 +249,6 @@ class Subject:
 
     def first(self, *places: tuple[str, str]) -> str | None:
         return next((text for kind, key in places if (text := _text(self._map(kind).get(key)))), None)
-
-
-# Every other mention of a project means the tenant: see columns.check.
-_PLAIN: dict[str, Callable[[Subject, PreTransform], str | None]] = {
-    "tenant_id": lambda of, row: of.first(
-        ("dimensions", "tenantId"), ("dimensions", "tenant_id"), ("dimensions", "project_id")
-    ),
-    "resource_uuid": lambda of, row: of.first(("dimensions", "instanceId"), ("dimensions", "resource_id")),
-    "user_id": lambda of, row: of.first(("meta", "userId")),
-    "region": lambda of, row: of.first(("meta", "region")) or row.default_region,
-    "zone": lambda of, row: of.first(("meta", "zone")) or row.default_zone,
-    "geolocation": lambda of, row: of.first(("meta", "geolocation")) or row.default_geolocation,
-    "host": lambda of, row: of.first(("dimensions", "hostname"), ("value_meta", "host")),
-}
 
 
 def _text(value: Any) -> str | None:

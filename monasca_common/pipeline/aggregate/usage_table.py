@@ -100,6 +100,20 @@ def staged_windows(connection: sa.Connection, batch: str, attempts: Sequence[int
     return {(specification, window_ms): count for specification, window_ms, count in connection.execute(query)}
 
 
+def has_value(
+    connection: sa.Connection, batch: str, attempts: Sequence[int], specification: str, position: int, missing: str
+) -> bool:
+    """Whether a staged group of the specification has another value than ``missing`` at this position."""
+    text = aggregate_staging.c.group_values
+    if connection.dialect.name == "postgresql":
+        value = sa.cast(text, postgresql.JSON)[position].astext
+    else:
+        value = sa.func.json_extract(text, f"$[{position}]")
+    of_specification = aggregate_staging.c.specification == specification
+    query = sa.select(sa.literal(1)).where(*_of(batch, attempts), of_specification, value != missing).limit(1)
+    return connection.scalar(query) is not None
+
+
 def clear(connection: sa.Connection, batch: str, now_ms: int) -> None:
     """Remove what is staged for ``batch``, and what crashes left more than a day ago."""
     table = aggregate_staging.c

@@ -21,6 +21,18 @@ PLAIN = (
     "event_type",
     "metric_id",
 )
+# Every other mention of a project means the tenant: see `check`.
+PLACES: dict[str, tuple[tuple[str, str], ...]] = {
+    "tenant_id": (("dimensions", "tenantId"), ("dimensions", "tenant_id"), ("dimensions", "project_id")),
+    "resource_uuid": (("dimensions", "instanceId"), ("dimensions", "resource_id")),
+    "user_id": (("meta", "userId"),),
+    "region": (("meta", "region"),),
+    "zone": (("meta", "zone"),),
+    "geolocation": (("meta", "geolocation"),),
+    "host": (("dimensions", "hostname"), ("value_meta", "host")),
+}
+"""Where a metric has the value of a plain column: the first of these (map, key) that is there counts."""
+
 NAME = "aggregated_metric_name"
 PERIOD = "aggregation_period"
 CONSTANT = (NAME, PERIOD)
@@ -43,6 +55,11 @@ def check(column: str, known: tuple[str, ...]) -> str:
         return _SYNONYMS.get(column, column)
     maps = ", ".join(f"{name}#<key>" for name in MAPS)
     raise ValueError(f"is not a known column ({column!r}): write one of {', '.join(known)}, or {maps}")
+
+
+def places(column: str) -> str:
+    """Where metrics have the value of a column, such as ``dimensions#hostname or value_meta#host``."""
+    return " or ".join(f"{kind}#{key}" for kind, key in PLACES.get(column, (map_and_key(column),)))
 
 
 def map_and_key(column: str) -> tuple[str, str]:
