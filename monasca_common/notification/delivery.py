@@ -168,7 +168,7 @@ class NoticeDelivery:
         if isinstance(error, SendRefused):
             return self._retry(notice, method.id, max(attempt, self._policy.attempts) + 1, 0.0, str(error))
         seconds = self._delay(attempt)
-        if isinstance(error, SendFailed) and error.after_seconds is not None:
+        if isinstance(error, SendFailed) and error.after_seconds is not None and not self._policy.exhausted(attempt):
             seconds = max(seconds, error.after_seconds)
         return self._retry(notice, method.id, attempt + 1, seconds, str(error))
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+from sqlalchemy.exc import DataError
+
 from monasca_common.alarms.errors import UnknownId
 from monasca_common.alarms.notification_methods import NotificationMethod, NotificationMethods
 from monasca_common.alarms.transitions import AlarmChange
@@ -26,7 +28,7 @@ from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.shared_slots import SharedSlots
 from monasca_common.notification.waiting import WaitingRetries
-from monasca_common.storage.errors import StorageError
+from monasca_common.storage.errors import QueryTimeout, StorageError, StorageUnavailable
 
 T = TypeVar("T")
 
@@ -216,8 +218,13 @@ def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """The database is a dependency: while it is unavailable, messages wait."""
+    """While the database is unavailable, messages wait. What it refuses is a dead letter. Other errors of it stop the
+    member: they concern every message, and do not pass."""
     try:
         yield
-    except StorageError as error:
+    except (StorageUnavailable, QueryTimeout) as error:
         raise RetryLater from error
+    except StorageError as error:
+        if isinstance(error.__cause__, DataError):
+            raise Poison(str(error)) from error
+        raise

@@ -99,7 +99,9 @@ class NoticeLedger:
         ``also_under_way``: begin it although an attempt seems to be, because who made that one is gone.
         """
         those = [_of(notice_id)] if also_under_way else [_of(notice_id), _NOTIFICATION.c.state != SENDING]
-        values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + 1, "updated": now_ms}
+        # What was under way is this attempt too: a retry that waits counts on from the attempts that have ended.
+        further = sa.case((_NOTIFICATION.c.state == SENDING, 0), else_=1)
+        values = {"state": SENDING, "attempts": _NOTIFICATION.c.attempts + further, "updated": now_ms}
         statement = _NOTIFICATION.update().where(*those).values(values)
         return self._database.write(lambda connection: connection.execute(statement).rowcount) == 1
 

@@ -28,6 +28,7 @@ from monasca_common.monitoring.audit.reader_audit import ReaderAudit
 from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.monitoring.lag import LagWindow
 from monasca_common.notification.settings import StreamOf
+from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class NotificationMember:
         self._stopping = threading.Event()
         self._processor: Processor | None = None
         self._paused = PausedHandler(handler, clock, self._stopping)
+        self._refused: StorageError | None = None
         self._failure = "it has not begun"
         self._consumer: KafkaConsumer | None = None
         self._began = 0.0
@@ -140,7 +142,12 @@ class NotificationMember:
     def run(self) -> None:
         """After a failure it restarts with a back-off. Raises nothing."""
         run_with_restarts(
-            self._serve, self.name, self._stopping, self._clock, expected=(MessagingError,), failed=self._failed
+            self._serve,
+            self.name,
+            self._stopping,
+            self._clock,
+            expected=(MessagingError, StorageError),
+            failed=self._failed,
         )
 
     def _failed(self, error: Exception) -> None:
@@ -166,7 +173,7 @@ class NotificationMember:
             stack.callback(consumer.close, _CLOSE_SECONDS)
             processor = Processor(
                 consumer,
-                self._paused,
+                self._handle,
                 per_message=True,
                 producer=producer,
                 retry=_RETRY,
@@ -181,6 +188,19 @@ class NotificationMember:
             if not self._stopping.is_set():
                 self._failure = ""
                 processor.run()
+                if (refused := self._refused) is not None:
+                    self._refused = None
+                    raise refused
+
+    def _handle(self, message: Message) -> Iterable[Output]:
+        """An error of the database that does not pass ends the loop, so that the operator sees it; nothing is lost."""
+        try:
+            return self._paused(message)
+        except StorageError as error:
+            self._refused = error
+            if self._processor is not None:
+                self._processor.stop()
+            raise RetryLater from error
 
 
 def _reporter(stream: StreamOf, stack: contextlib.ExitStack) -> AuditReporter | None:

@@ -3,16 +3,21 @@
 
 import threading
 from functools import partial
+from unittest import mock
 
 import sqlalchemy as sa
 from oslotest import base
 
+from monasca_common.kafka import Poison, RetryLater
 from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.errors import SendFailed, SendPostponed, SendRefused
 from monasca_common.notification.handlers import _at_once
+from monasca_common.notification.ledger import NoticeLedger
+from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
+from monasca_common.storage.errors import SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.calm_contract import CalmCase, _read, _values
+from monasca_common.tests.unit.notification.calm_contract import MAX_ATTEMPTS, CalmCase, _read, _values
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
@@ -49,6 +54,43 @@ class AttemptTest(CalmCase, SqliteTestCase):
             recorded = self.attempt_that_raises(error)
         self.assertNotIn("10.0.0.7", str(recorded))
         self.assertIn("(to 10.0.0.7)", str(logged.output))
+
+    def test_what_a_receiver_asks_to_wait_delays_no_end(self):
+        def refuse(*_):
+            raise SendFailed("answered 503", after_seconds=86_400.0)
+
+        self.people.send = refuse
+        first, last = self.alarm("a1"), self.alarm("a2")
+        [(_, value)] = _values(self.changes(_read("alarm-state-transitions", first.message)))
+        self.assertEqual(self.clock.now_ms + 86_400_000, Retry.read(value).not_before_ms)
+        retry = Retry(notice_of(last, self.method_id), self.method_id, MAX_ATTEMPTS, 0, "x")
+        [(_, value)] = _values(self.retries(_read("retry-notifications", retry.record().value)))
+        last = Retry.read(value)
+        self.assertEqual((MAX_ATTEMPTS + 1, self.clock.now_ms), (last.attempt, last.not_before_ms))
+
+    def test_an_error_of_the_database_that_does_not_pass_is_no_reason_to_wait(self):
+        refused = StorageError("a read failed: the value is too long")
+        refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
+        for error, raised in (
+            (StorageUnavailable("it is down"), RetryLater),
+            (SchemaMismatch("run db upgrade"), SchemaMismatch),
+            (StorageError("permission denied for table notification"), StorageError),
+            (refused, Poison),
+        ):
+            with mock.patch.object(NoticeLedger, "begin", side_effect=error):
+                message = _read("alarm-state-transitions", self.alarm("a1").message)
+                self.assertIs(raised, type(self.assertRaises(raised, self.changes, message)))
+
+    def test_two_killed_resends_lose_no_retry(self):
+        ledger = NoticeLedger(self.alarms_database)
+        _, _, retry = self.attempt_that_raises(SendFailed("answered 500"))
+        for is_forced in (False, True, True):
+            self.assertTrue(ledger.resend(retry.notice.id, self.clock.now_ms, also_under_way=is_forced))
+        self.people.send = lambda *_: "taken"
+        self.clock.now_ms += 5000
+        self.assertEqual([], list(self.retries(_read("retry-notifications", retry.record().value))))
+        columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
+        self.assertEqual([("sent", 2, 1)], self.alarms_database.rows(sa.select(*columns)))
 
     def test_a_look_up_that_was_not_begun_is_no_attempt(self):
         _, failures, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))

@@ -9,7 +9,9 @@ import importlib.metadata
 import json
 import logging
 import socket
+import threading
 from pathlib import Path
+from unittest import mock
 
 import fixtures
 from oslotest import base
@@ -19,6 +21,7 @@ from monasca_common.alarms.notification_methods import NotificationMethod, viola
 from monasca_common.alarms.transitions import AlarmedMetric
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.notification import texts
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notice import Notice, group_of, notice_of
 from monasca_common.notification.notifiers.plugins import Notifiers, types
@@ -565,6 +568,17 @@ class TemplatesTest(NotifierCase):
 
     def test_a_field_that_is_not_there_is_empty(self):
         self.assertEqual("[]", self.text("[{{ change.nothing }}]"))
+
+    def test_an_endless_or_huge_one_is_refused_in_bounded_time(self):
+        endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        with mock.patch.object(texts, "_MOST_SECONDS", 0.2):
+            self.assertIn("takes longer than 0.2 s", str(self.assertRaises(SendRefused, self.text, endless)))
+        for thread in [each for each in threading.enumerate() if each.name == "template"]:
+            thread.join(50)
+            self.assertFalse(thread.is_alive())
+        huge = "{% for a in range(99999) %}{% for b in range(99999) %}" + "x" * 1000 + "{% endfor %}{% endfor %}"
+        for template in (huge, "{{ 'x' * 1000000000 }}", "{{ 1000000000 * ('x', 'y') }}"):
+            self.assertIn("10000000 characters", str(self.assertRaises(SendRefused, self.text, template)))
 
     def test_none_leaves_the_sandbox(self):
         for template in (

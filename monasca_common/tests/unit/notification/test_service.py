@@ -401,6 +401,27 @@ class RetriesTest(ServiceCase):
         self.until(lambda: len(set(ids(quick))) >= 8, "those of the quick one")
 
 
+class RefusingDatabaseTest(ServiceCase):
+    def test_an_error_that_does_not_pass_is_shown_and_nothing_is_lost(self):
+        receiver = self.receiver()
+        self.method(receiver.url())
+        self.rename("notification", "elsewhere")
+        self.start()
+        self.publish(self.alarm().message)
+        self.until(lambda: "notification" in self.reason(), "the reason")
+        self.assertIn("run `monasca-common db upgrade`", self.reason())
+        self.assertEqual([], self.letters(CHANGES))
+        self.rename("elsewhere", "notification")
+        self.until(lambda: ids(receiver), "the notification")
+
+    def reason(self):
+        return self.work.health.health()[1]["members"][CHANGES]["reason"]
+
+    def rename(self, before, after):
+        statement = sa.text(f"ALTER TABLE {before} RENAME TO {after}")
+        self.alarms_database.write(lambda connection: connection.execute(statement))
+
+
 class CrashTest(ServiceCase):
     """What a crash leaves in the ledger, without the crash."""
 
