@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
@@ -78,7 +79,7 @@ class NotificationTest(MonascaCommand):
         try:
             conf = configuration.read(parsed_args)
             type_, address = _where(conf, parsed_args)
-            notice = notice_of(_test_change(), _METHOD)
+            notice = replace(notice_of(_test_change(), _METHOD), method_id=parsed_args.method or "")
             answer = Notifiers(conf).load(type_).send(notice, address)
         except NotificationError as error:
             return self.complain(error.for_operators)

@@ -160,7 +160,7 @@ class NotificationResend(_LedgerCommand):
             return self.complain("an older program recorded it, without what it said: it cannot be sent again")
         method = NotificationMethods(database, keys).get(before.tenant, before.method_id)
         notifier = Notifiers(conf).load(method.type)
-        notice = Notice(before.id, changes[0], tuple(changes[1:]))
+        notice = Notice(before.id, changes[0], tuple(changes[1:]), method.id)
         if not ledger.resend(notice.id, _now_ms(), also_under_way=parsed_args.force):
             return self.complain("an attempt is under way: wait for its end, or use --force if its process is gone")
         try:

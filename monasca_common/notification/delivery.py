@@ -8,6 +8,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.outbox import Unpublished
@@ -143,7 +144,7 @@ class NoticeDelivery:
         if notifier is None:
             raise SendRefused(f"no notifier is installed for the type {method.type}")
         try:
-            return notifier.send(notice, method.address)
+            return notifier.send(replace(notice, method_id=method.id), method.address)
         except NotificationError:
             raise
         except Exception as error:

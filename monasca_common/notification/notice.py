@@ -14,11 +14,13 @@ _ID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """``id``: hexadecimal digits; receivers recognize a repeat by it. ``others``: of a group, the further changes."""
+    """``id``: hexadecimal digits; receivers recognize a repeat by it. ``others``: of a group, the further changes.
+    ``method_id``: of the method by which it is being sent; empty before that, and for an address without a method."""
 
     id: str
     change: AlarmChange
     others: tuple[AlarmChange, ...] = ()
+    method_id: str = ""
 
     @property
     def changes(self) -> tuple[AlarmChange, ...]:

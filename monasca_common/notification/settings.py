@@ -195,8 +195,9 @@ class WebhookSettings:
     hmac_secret: str | None = option(
         None,
         secret=True,
-        help="Signs each body: the header X-Monasca-Signature is sha256= and the HMAC in hexadecimal digits. Unset: "
-        "nothing is signed. Write $$ for each $.",
+        help="Derives the key of each webhook method, which signs the time, the id and the body of its notifications: "
+        "the header X-Monasca-Signature is sha256= and the HMAC in hexadecimal digits. Unset: nothing is signed. Write "
+        "$$ for each $.",
     )
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each notifier, loaded by its type and configured by a file, to a real receiver."""
 
+import dataclasses
 import email
 import email.policy
 import hashlib
@@ -10,6 +11,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -166,12 +168,19 @@ class WebhookTest(NotifierCase):
             self.assertRaises(SendFailed, self.notifier().send, Notice(hostile, change()), receiver.url())
         self.assertEqual([], receiver.requests)
 
-    def test_a_secret_signs_the_body(self):
-        receiver = self.receiver()
-        self.notifier("[webhook_notifier]\nhmac_secret = s3cret\n").send(notice_of(change(), "m1"), receiver.url())
-        [(_, headers, body)] = receiver.requests
-        expected = hmac.new(b"s3cret", body, hashlib.sha256).hexdigest()
-        self.assertEqual(f"sha256={expected}", headers["X-Monasca-Signature"])
+    def test_a_key_of_each_method_signs_time_id_and_body(self):
+        receiver, signatures = self.receiver(), set()
+        notifier = self.notifier("[webhook_notifier]\nhmac_secret = s3cret\n")
+        for method in ("m1", "m2"):
+            notifier.send(dataclasses.replace(notice_of(change(), "m1"), method_id=method), receiver.url())
+            _, headers, body = receiver.requests[-1]
+            key = hmac.new(b"s3cret", method.encode(), hashlib.sha256).hexdigest()
+            signed = f"{headers['X-Monasca-Timestamp']}.{headers['Idempotency-Key']}.".encode() + body
+            expected = hmac.new(key.encode(), signed, hashlib.sha256).hexdigest()
+            self.assertEqual(f"sha256={expected}", headers["X-Monasca-Signature"])
+            self.assertAlmostEqual(time.time(), int(headers["X-Monasca-Timestamp"]), delta=60)
+            signatures.add(expected)
+        self.assertEqual(2, len(signatures))
 
     def test_an_alarm_of_5_mb_arrives_whole(self):
         receiver = self.receiver()
