@@ -45,6 +45,8 @@ class Dashboard(ServiceCommand):
     def runner(self, parsed_args: argparse.Namespace) -> Callable[[cfg.ConfigOpts], None]:
         from monasca_common.monitoring.audit.settings import audit_settings
         from monasca_common.monitoring.dashboard.app import login_of
+        from monasca_common.monitoring.dashboard.kept_state import KeptState
+        from monasca_common.monitoring.dashboard.lag_panel import Trends
         from monasca_common.monitoring.dashboard.panels import Panels, kafka_panels
         from monasca_common.monitoring.dashboard.server import DashboardServer
         from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, dashboard_settings
@@ -62,11 +64,13 @@ class Dashboard(ServiceCommand):
             window = replace(lag_window(conf), seconds=settings.lag_window_seconds)
             positions = position_reader(conf)
 
-            def panels() -> Panels:
+            def panels(trends: KeptState[Trends]) -> Panels:
                 admin = functools.partial(plugins.load_admin, conf)
                 kept = history_topic(conf)
                 return kafka_panels(
-                    settings, admin, connection, audit, letters, window, positions, _now_ms, history_topic=kept
+                    *(settings, admin, connection, audit, letters, window, positions, _now_ms),
+                    history_topic=kept,
+                    trends=trends,
                 )
 
             DashboardServer(settings, panels, login).run()

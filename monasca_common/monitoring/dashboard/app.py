@@ -18,6 +18,7 @@ from oslo_config import cfg
 
 from monasca_common.kafka import MessagingError
 from monasca_common.monitoring.dashboard import lag_panel
+from monasca_common.monitoring.dashboard.kept_state import KeptState
 from monasca_common.monitoring.dashboard.metric_charts import (
     AGGREGATES,
     FUNCTIONS,
@@ -33,7 +34,7 @@ from monasca_common.monitoring.dashboard.metrics_api import ApiUnavailable, Metr
 from monasca_common.monitoring.dashboard.pages import ON_PAGE, STATIC_TYPES, Pages, Visitor, static_file
 from monasca_common.monitoring.dashboard.panels import Panels
 from monasca_common.monitoring.dashboard.passwords import PasswordFile
-from monasca_common.monitoring.dashboard.sessions import Account, LoginAttempts, Session, Sessions
+from monasca_common.monitoring.dashboard.sessions import Account, LoginAttempts, Session, Sessions, kept_sessions
 from monasca_common.monitoring.dashboard.settings import DashboardSettings, is_loopback
 from monasca_common.monitoring.dashboard.view import page_of
 
@@ -102,10 +103,12 @@ def make_app(
     login: DashboardLogin | None,
     *,
     now: Callable[[], float] = time.monotonic,
+    sessions: KeptState[dict[str, Session]] | None = None,
 ) -> Any:
-    """``login``: ``None`` where everybody who reaches it may look. ``now``: seconds, monotonic."""
+    """``login``: ``None`` where everybody who reaches it may look. ``now``: seconds, monotonic. ``sessions``: those of
+    a worker that crashed."""
     pages = Pages()
-    gate = _Gate(settings, login, now)
+    gate = _Gate(settings, login, Sessions(settings.session_seconds, now, sessions or kept_sessions()), now)
     app: Any = falcon.App(media_type=falcon.MEDIA_HTML, middleware=[_Headers(settings), gate])
     app.req_options.strip_url_path_trailing_slash = True
     app.set_error_serializer(_error_page(pages))
@@ -139,12 +142,18 @@ class _Headers:
 class _Gate:
     """Falcon middleware: nobody passes who is not logged in, and no form that another site sent."""
 
-    def __init__(self, settings: DashboardSettings, login: DashboardLogin | None, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: DashboardSettings,
+        login: DashboardLogin | None,
+        sessions: Sessions,
+        now: Callable[[], float],
+    ) -> None:
         self._is_local = settings.is_local
         self._has_login = login is not None
         self._is_secure = settings.browsers_have_tls
         self._charts = settings.api_url is not None
-        self.sessions = Sessions(settings.session_seconds, now)
+        self.sessions = sessions
         self.attempts = LoginAttempts(settings.login_attempts, now)
         prefix = "__Host-" if self._is_secure else ""
         self.session_cookie, self.form_cookie = f"{prefix}monasca-session", f"{prefix}monasca-login"

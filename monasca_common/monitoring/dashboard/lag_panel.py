@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.monitoring.dashboard.kept_state import KeptState
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.dashboard.view import (
     Cell,
@@ -62,9 +63,16 @@ class GroupFigures:
         return sorted({partition.topic for partition in self.partitions})
 
 
+Trends = dict[str, list[int]]  # the unread messages of each group at the last looks, the oldest first
+
+
+def kept_trends() -> KeptState[Trends]:
+    return KeptState(Trends, {})
+
+
 class LagGatherer:
     """Looks at every group, and remembers the last looks. ``read_history``: reads those before the first, once.
-    ``read_positions``: is asked while a group is not well."""
+    ``read_positions``: is asked while a group is not well. ``trends``: those of a worker that crashed."""
 
     def __init__(
         self,
@@ -72,13 +80,15 @@ class LagGatherer:
         window: LagWindow,
         read_history: Callable[[], LagHistory | None],
         read_positions: ReadPositions = no_database,
+        trends: KeptState[Trends] | None = None,
     ) -> None:
         self._read_positions = read_positions
         self._read_history = read_history
         self._history: LagHistory | None = None
         self._survey = survey
         self._window = window
-        self._unread: dict[str, deque[int]] = {}
+        self._trends = trends or kept_trends()
+        self._unread = {group: deque(unread, _POINTS) for group, unread in self._trends.load().items()}
         self._read: dict[str, tuple[int, int]] = {}
 
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
@@ -89,9 +99,10 @@ class LagGatherer:
         self._unread = {group: self._unread.get(group, deque(maxlen=_POINTS)) for group in looked}
         before, self._read = self._read, {group: (now_ms, _read(states)) for group, states in looked.items()}
         judged = self._history.groups
-        found = (
+        found = tuple(
             self._figures(group, states, judged[group], now_ms, before.get(group)) for group, states in looked.items()
         )
+        self._trends.save({group: list(unread) for group, unread in self._unread.items()})
         return tuple(self._with_positions(found))
 
     def _with_positions(self, found: Iterable[GroupFigures]) -> Iterator[GroupFigures]:

@@ -22,7 +22,8 @@ from monasca_common.monitoring.dashboard import (
 from monasca_common.monitoring.dashboard.audit_panel import AuditGatherer
 from monasca_common.monitoring.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.monitoring.dashboard.durability_panel import DurabilityGatherer
-from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer
+from monasca_common.monitoring.dashboard.kept_state import KeptState
+from monasca_common.monitoring.dashboard.lag_panel import GroupFigures, LagGatherer, Trends
 from monasca_common.monitoring.dashboard.load_panel import LoadGatherer
 from monasca_common.monitoring.dashboard.panel_source import PanelSource, Snapshot
 from monasca_common.monitoring.dashboard.settings import DashboardSettings
@@ -126,9 +127,10 @@ def kafka_panels(
     now_ms: Callable[[], int],
     *,
     history_topic: str,
+    trends: KeptState[Trends],
 ) -> Panels:
     """Of one cluster. Each source has clients of its own, so that none waits for another. ``history_topic``: where
-    ``lag serve`` keeps what it found."""
+    ``lag serve`` keeps what it found. ``trends``: those of a worker that crashed."""
     timeout = settings.source_timeout_seconds
 
     def source(name: str, gather: Callable[[int], Any], times: int = 1) -> PanelSource[Any]:
@@ -144,7 +146,7 @@ def kafka_panels(
     survey = LagSurvey(admin, connection, window, timeout_seconds=timeout)
     history = partial(read_history, admin, connection, history_topic, timeout_seconds=timeout)
     sources = [
-        source("lag", LagGatherer(survey, window, history, read_positions)),
+        source("lag", LagGatherer(survey, window, history, read_positions, trends)),
         source("audit", AuditGatherer(load_admin(), connection, audit, timeout_seconds=timeout), _SELDOM),
         source("load", LoadGatherer(load_admin())),
         source("durability", DurabilityGatherer(load_admin()), _SELDOM),

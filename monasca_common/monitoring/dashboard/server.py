@@ -21,7 +21,9 @@ from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka.config import joined, started, stopped
 from monasca_common.monitoring.dashboard.app import DashboardLogin, make_app
+from monasca_common.monitoring.dashboard.lag_panel import kept_trends
 from monasca_common.monitoring.dashboard.panels import Panels
+from monasca_common.monitoring.dashboard.sessions import kept_sessions
 from monasca_common.monitoring.dashboard.settings import DASHBOARD_GROUP, DashboardSettings
 from monasca_common.monitoring.status_server import status_served
 
@@ -170,6 +172,8 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
         self._settings = settings
         self._make_panels = make_panels
         self._login = login
+        self._sessions = kept_sessions()
+        self._trends = kept_trends()
         self._panels: Panels | None = None
         self._status = contextlib.ExitStack()
         super().__init__(prog="monasca-dashboard")
@@ -205,12 +209,14 @@ class DashboardServer(BaseApplication):  # type: ignore[misc]  # it has no annot
 
     def load(self) -> Any:
         """Called by the worker, after the fork."""
-        self._panels = self._make_panels()
+        self._panels = self._make_panels(self._trends)
         self._panels.start()
         status = self._settings.status
         health = self._panels.health(status.live_seconds)
         self._status.enter_context(status_served(DASHBOARD_GROUP, status, health, CollectorRegistry()))
-        return partial(DashboardWorker.read_first, make_app(self._settings, self._panels, self._login))
+        return partial(
+            DashboardWorker.read_first, make_app(self._settings, self._panels, self._login, sessions=self._sessions)
+        )
 
     def _when_ready(self, arbiter: Any) -> None:
         for listener in arbiter.LISTENERS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is logged in, and how often somebody tried. Both are kept in memory: a restart ends every login."""
+"""Who is logged in, and how often somebody tried. Logins outlive a crash of the worker; a restart ends all of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from monasca_common.monitoring.dashboard.kept_state import KeptState
 
 _MAX_SESSIONS = 1000
 _MAX_KEYS = 10_000
@@ -41,14 +43,19 @@ class Session:
         return hmac.compare_digest(self.form_token.encode(), form_token.encode())
 
 
-class Sessions:
-    """Found by the value of a cookie. The oldest ends where there are too many. ``now``: seconds, monotonic."""
+def kept_sessions() -> KeptState[dict[str, Session]]:
+    return KeptState(dict[str, Session], {})
 
-    def __init__(self, seconds: float, now: Callable[[], float]) -> None:
+
+class Sessions:
+    """Sessions by the value of their cookie; the oldest ends if there are too many. ``now``: seconds, monotonic."""
+
+    def __init__(self, seconds: float, now: Callable[[], float], kept: KeptState[dict[str, Session]]) -> None:
         self._seconds = seconds
         self._now = now
+        self._kept = kept
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions = OrderedDict(kept.load())
 
     def open(self, account: Account) -> str:
         """The value of the cookie."""
@@ -58,6 +65,7 @@ class Sessions:
             self._sessions[cookie] = Session(account, secrets.token_urlsafe(32), self._now() + lasts)
             while len(self._sessions) > _MAX_SESSIONS:
                 self._sessions.popitem(last=False)
+            self._kept.save(self._sessions)
         return cookie
 
     def find(self, cookie: str) -> Session | None:
@@ -71,6 +79,7 @@ class Sessions:
     def close(self, cookie: str) -> None:
         with self._lock:
             self._sessions.pop(cookie, None)
+            self._kept.save(self._sessions)
 
 
 class LoginAttempts:

@@ -4,7 +4,7 @@
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.monitoring.dashboard.lag_panel import LagGatherer, group_panel, lag_panel
+from monasca_common.monitoring.dashboard.lag_panel import LagGatherer, group_panel, kept_trends, lag_panel
 from monasca_common.monitoring.dashboard.panel_source import Snapshot
 from monasca_common.monitoring.lag import Commit, LagStatus, LagWindow, PartitionState
 from monasca_common.monitoring.lag_history import LagHistory
@@ -40,6 +40,13 @@ class LagGathererTest(base.BaseTestCase):
         super().setUp()
         self.survey, self.read = GroupsSurvey(), []
         self.stored, self.positions_read = no_database(), 0
+
+    def test_trends_outlive_the_worker(self):
+        trends = kept_trends()
+        for number in range(2):
+            gather = LagGatherer(self.survey, LagWindow(), lambda: None, trends=trends)
+            groups = {group.name: group for group in gather(NOW + 10_000 * number)}
+        self.assertEqual((4, 4), groups["g"].unread)
 
     def gatherer(self, history=None):
         def read():
