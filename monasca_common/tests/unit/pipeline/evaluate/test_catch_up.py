@@ -31,7 +31,7 @@ from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
 DELAY_MS = 30_000
 _numbers = itertools.count()
-few = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
