@@ -26,7 +26,7 @@ from monasca_common.storage import StorageSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.reduction import rank
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.pipeline import warm_daemon
+from monasca_common.tests.functional.pipeline import attached_driver, warm_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import SPARK, KafkaPipelineCase, SharedSpark
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, ReadOnlyFolder
 from monasca_common.tests.unit.persister import envelopes
@@ -176,13 +176,16 @@ class ArchiveCase(KafkaPipelineCase):
         path.write_text(_CONFIGURATION.format(**facts))
         return str(path)
 
-    def run_command(self, configuration, *arguments, fail_points=""):
-        """`monasca-common pipeline run`, in a process of its own."""
-        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "run", "--config-file", configuration]
+    def run_command(self, configuration, *arguments, fail_points="", is_attached=False):
+        """Run `monasca-common pipeline run` in a process of its own. ``is_attached``: see `attached_driver`."""
+        module, environment = "monasca_common.cli.main", os.environ | {failpoints.ENVIRONMENT_VARIABLE: fail_points}
+        if is_attached:
+            module = attached_driver.__name__
+            environment |= attached_driver.environment(self.spark)
         return subprocess.run(
-            [*command, *arguments],
+            [sys.executable, "-m", module, "pipeline", "run", "--config-file", configuration, *arguments],
             cwd=self.useFixture(ReadOnlyFolder()).path,
-            env=os.environ | {failpoints.ENVIRONMENT_VARIABLE: fail_points},
+            env=environment,
             capture_output=True,
             text=True,
             timeout=SECONDS,

@@ -8,6 +8,7 @@ import logging
 import tempfile
 import time
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import open_session
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.pipeline import warm_daemon
+from monasca_common.tests.functional.pipeline import pipeline_daemon
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.unit.pipeline import reference
 from monasca_common.tests.unit.pipeline.pipeline_case import (
@@ -59,15 +60,18 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = SparkSettings(
     master="local[2]",
     shuffle_partitions=2,
-    options={"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.python.daemon.module": warm_daemon.__name__},
+    options={"spark.driver.extraJavaOptions": QUICK_JAVA, "spark.python.daemon.module": pipeline_daemon.__name__},
 )
 # What outlives a test takes the folder for temporary files from before it.
 _TEMPORARY = tempfile.gettempdir()
-_sessions: list[Any] = []
+_sessions: list[tuple[Any, Path]] = []
 
 
 class SharedSpark(fixtures.Fixture):
-    """One session for all the tests of this process: a start takes as long as ten tests. The first settings count."""
+    """One session for all the tests of this process: a start takes as long as ten tests. The first settings count.
+
+    ``deaths``: the folder from which `pipeline_daemon` takes the workers' deaths.
+    """
 
     def __init__(self, settings=SPARK):
         self._settings = settings
@@ -77,9 +81,13 @@ class SharedSpark(fixtures.Fixture):
         logging.getLogger("py4j").setLevel(logging.INFO)
         if not _sessions:
             with fixtures.MonkeyPatch("tempfile.tempdir", _TEMPORARY):
-                _sessions.append(open_session(self._settings, "tests"))
-            atexit.register(_sessions[0].stop)
-        self.session = _sessions[0]
+                deaths = tempfile.TemporaryDirectory()
+                options = {**self._settings.options, f"spark.executorEnv.{pipeline_daemon.DEATHS}": deaths.name}
+                session = open_session(replace(self._settings, options=options), "tests")
+            atexit.register(deaths.cleanup)
+            atexit.register(session.stop)
+            _sessions.append((session, Path(deaths.name)))
+        self.session, self.deaths = _sessions[0]
 
 
 class SetClock(SystemClock):

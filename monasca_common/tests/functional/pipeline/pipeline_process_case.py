@@ -17,8 +17,15 @@ from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
 from monasca_common.pipeline.status import job_statuses
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file
-from monasca_common.tests.functional.pipeline import pipeline_daemon
-from monasca_common.tests.functional.pipeline.pipeline_case import CPU_PRE_ROWS, CPU_ROWS, QUICK_JAVA, CpuCase, cpu
+from monasca_common.tests.functional.pipeline import attached_driver, pipeline_daemon
+from monasca_common.tests.functional.pipeline.pipeline_case import (
+    CPU_PRE_ROWS,
+    CPU_ROWS,
+    QUICK_JAVA,
+    CpuCase,
+    SharedSpark,
+    cpu,
+)
 
 SECONDS = 240  # for one run: it starts Spark, beside other tests that do
 
@@ -99,10 +106,14 @@ class PipelineProcessCase(CpuCase):
         self.send(*(cpu(minute + number / count, number + self.chunks, "ab"[number % 2]) for number in range(count)))
         self.publish([b"no record %d" % self.bad])
 
-    def start(self, *arguments, verb="run", fail_points=""):
-        """The command, in a group of processes that ends with the test."""
-        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", verb, "aggregate"]
+    def start(self, *arguments, verb="run", fail_points="", is_attached=False):
+        """Start the command in a group of processes that ends with the test. ``is_attached``: see `attached_driver`."""
         environment = {**os.environ, ENVIRONMENT_VARIABLE: fail_points, pipeline_daemon.DEATHS: str(self.deaths)}
+        module = "monasca_common.cli.main"
+        if is_attached:
+            module = attached_driver.__name__
+            environment |= attached_driver.environment(self.useFixture(SharedSpark()).session)
+        command = [sys.executable, "-m", module, "pipeline", verb, "aggregate"]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--config-file", str(self.configuration), *arguments],

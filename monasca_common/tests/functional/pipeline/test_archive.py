@@ -196,7 +196,9 @@ class CrashTest(ArchiveCase):
         sent = self.publish(metric(number) for number in range(30))
         configuration = self.configuration()
         with Watch(self) as watch:
-            died = self.run_command(configuration, "archive", "--once", fail_points=f"{fail_point}=kill")
+            died = self.run_command(
+                configuration, "archive", "--once", fail_points=f"{fail_point}=kill", is_attached=True
+            )
             self.assertEqual(-signal.SIGKILL, died.returncode, died.stderr)
             self.at_the_crash = self.visible_files(), self.staged_files()
             sent += self.publish(metric(number) for number in range(30, 40))

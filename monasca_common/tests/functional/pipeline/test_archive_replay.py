@@ -229,9 +229,10 @@ class WhatBecomesOfRowsTest(ArchiveCase):
 
 
 class CommandTest(ArchiveCase):
-    def test_archive_status_dry_run_and_replay(self):
+    @periodic("CrashTest runs this command, and test_writing reads damaged files")
+    def test_an_archive_has_a_status_and_a_damaged_file_stops_its_replay(self):
         sent = self.publish(metric(number) for number in range(12))
-        archived = self.run_command(self.configuration(), "archive", "--once")
+        archived = self.run_command(self.configuration(), "archive", "--once", is_attached=True)
         self.assertEqual(0, archived.returncode, archived.stderr)
         self.assertIn("12 offsets done, 0 left", archived.stdout)
         self.assert_archived_once(sent)
@@ -246,26 +247,30 @@ class CommandTest(ArchiveCase):
         self.assertEqual([(0, 6, 6, 0.0), (1, 6, 6, 0.0)], [dataclasses.astuple(each) for each in status.partitions])
         self.assertEqual((JobState.STOPPED, 12, 12), (status.state, batch.offsets, batch.records))
 
+        cut = next(self.location.rglob("p*.parquet"))
+        cut.write_bytes(cut.read_bytes()[:-1])
+        configuration = self.configuration(replay="to = storage", url=self.new_database(), name="replay")
+        damaged = self.run_command(configuration, "replay", is_attached=True)
+        self.assertEqual(1, damaged.returncode)
+        told = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
+        self.assertEqual(1, len(told), damaged.stderr)
+        self.assertIn(f"ArchiveDamaged: {cut} is not a whole Parquet file", told[0])
+
+    def test_a_replay_counts_and_sends_nothing_without_execute(self):
+        self.publish(metric(number) for number in range(12))
+        self.archiving().step()
         url = self.new_database()
         configuration = self.configuration(replay="to = storage", url=url, name="replay")
         arguments = ["replay", "--from", "2026-01-01T06:00:00Z", "--to", "2026-01-01T08:00:00Z"]
-        dry = self.run_command(configuration, *arguments)
+        dry = self.run_command(configuration, *arguments, is_attached=True)
         self.assertEqual(0, dry.returncode, dry.stderr)
         self.assertIn("2026-01-01T07:00Z", dry.stdout)
         self.assertIn("nothing was sent", dry.stderr)
         self.assertEqual({}, self.rows_of(url))
 
-        replayed = self.run_command(configuration, *arguments, "--execute")
+        replayed = self.run_command(configuration, *arguments, "--execute", is_attached=True)
         self.assertEqual(0, replayed.returncode, replayed.stderr)
         self.assertEqual(8, len(self.rows_of(url)))
-
-        cut = next(self.location.rglob("p*.parquet"))
-        cut.write_bytes(cut.read_bytes()[:-1])
-        damaged = self.run_command(configuration, "replay")
-        self.assertEqual(1, damaged.returncode)
-        told = [line for line in damaged.stderr.splitlines() if line.startswith("monasca-common pipeline run:")]
-        self.assertEqual(1, len(told), damaged.stderr)
-        self.assertIn(f"ArchiveDamaged: {cut} is not a whole Parquet file", told[0])
 
 
 def facts(message):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGKILL of ``pipeline run evaluate`` at each of its fail points: whoever comes next tells what the plain reference
-says, each transition once. At all of them on PostgreSQL; on SQLite where its own transactions make a difference: the
-others are the same code, and in `test_evaluate`.
+"""SIGKILL of ``pipeline run evaluate`` at its own fail points: the next process publishes the transitions of the plain
+reference, each once. `test_pipeline_crash` has the fail points that all jobs share; those that SQLite's transactions
+make different run on SQLite, too.
 
-The mutants that this must not pass are in `test_evaluate_mutants`.
+The mutants that must not pass are in `test_evaluate_mutants`.
 """
 
 import os
@@ -14,8 +14,8 @@ import sys
 from monasca_common.alarms.expression import parse
 from monasca_common.kafka.failpoints import ENVIRONMENT_VARIABLE
 from monasca_common.tests.functional.attachments import attach_file
-from monasca_common.tests.functional.pipeline import warm_daemon
-from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
+from monasca_common.tests.functional.pipeline import attached_driver, warm_daemon
+from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA, SharedSpark
 from monasca_common.tests.functional.pipeline.test_evaluate import EvaluateCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
@@ -48,6 +48,8 @@ _PROGRAM = """\
 import sys
 from monasca_common.cli import main
 from monasca_common.pipeline.evaluate.rounds import Rounds
+from monasca_common.tests.functional.pipeline import attached_driver
+attached_driver.attach()
 Rounds.__init__.__kwdefaults__["chunk_alarms"] = 2
 sys.exit(main.main())
 """
@@ -87,12 +89,13 @@ class EvaluateProcessTest(EvaluateCase):
     def run_once(self, fail_points=""):
         """The exit status; negative for a signal."""
         command = [sys.executable, "-c", _PROGRAM, "pipeline", "run", "evaluate", "--once"]
+        session = self.useFixture(SharedSpark()).session
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 [*command, "--config-file", str(self.configuration)],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, ENVIRONMENT_VARIABLE: fail_points},
+                env={**os.environ, ENVIRONMENT_VARIABLE: fail_points, **attached_driver.environment(session)},
             )
         self.addCleanup(process.kill)
         return process.wait(SECONDS)
@@ -127,4 +130,10 @@ class EvaluateProcessTest(EvaluateCase):
 
 class PostgresqlEvaluateProcessTest(EvaluateProcessTest):
     database = "postgresql"
-    POINTS = (*EvaluateProcessTest.POINTS, "evaluate.after_commit", "evaluate.before_clearing")
+    POINTS = (
+        "pipeline.inside_transaction",
+        "evaluate.inside_chunk",
+        "evaluate.between_chunks",
+        "evaluate.after_commit",
+        "evaluate.before_clearing",
+    )

@@ -11,7 +11,9 @@ import sys
 
 from testtools.matchers import StartsWith
 
+from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
+from monasca_common.tests.periodic import periodic
 
 
 class CrashTest(PipelineProcessCase):
@@ -20,33 +22,39 @@ class CrashTest(PipelineProcessCase):
     def die_at(self, *points):
         for point in points:
             self.send_some()
-            self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill"), point)
+            self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill", is_attached=True), point)
         self.send_some()
 
     def test_killed_before_it_has_committed_it_counts_and_publishes_everything_once(self):
         self.configure(one_task_offsets=0)  # so that this test has a shuffle, and the next has none
-        # Spark itself, under the job, which says so and ends: whoever supervises it starts another.
-        self.send_some()
-        (self.deaths / "executor").touch()
-        self.assertEqual(1, self.run_once())
-        told = self.log.read_text().splitlines()[-1]
-        self.assertThat(told, StartsWith("monasca-common pipeline run: Spark has ended under the job, start it again"))
         self.die_at("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction")
-        self.assertEqual(0, self.run_once())
+        self.assertEqual(0, self.run_once(is_attached=True))
         self.assert_clean()
 
     def test_killed_after_it_has_committed_it_counts_and_publishes_everything_once(self):
         self.die_at("pipeline.after_commit", "pipeline.before_publishing", "pipeline.before_clearing")
         # A task dies that has staged its rows, and they count no second time; and it ends in order when it is told to.
-        (self.deaths / "worker").touch()
-        process = self.start()
+        deaths = self.useFixture(SharedSpark()).deaths
+        (deaths / "worker").touch()
+        process = self.start(is_attached=True)
         self.wait_until(self.is_through, seconds=SECONDS)
         process.terminate()
         self.assertEqual(0, process.wait(SECONDS))
-        self.assertEqual([], list(self.deaths.iterdir()))
+        self.assertEqual([], list(deaths.iterdir()))
         self.assert_clean()
         told = self.status()
         self.assertEqual((0, 0), (told["behind"], told["due"]))
+
+    @periodic("test_loop verifies that a job ends if Spark has died")
+    def test_a_job_whose_spark_is_killed_ends_and_the_next_one_counts_and_publishes_everything_once(self):
+        self.send_some()
+        (self.deaths / "executor").touch()
+        self.assertEqual(1, self.run_once())
+        told = self.log.read_text().splitlines()[-1]
+        self.assertThat(told, StartsWith("monasca-common pipeline run: Spark has ended under the job, start it again"))
+        self.send_some()
+        self.assertEqual(0, self.run_once(is_attached=True))
+        self.assert_clean()
 
     def status(self):
         command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "status", "--json"]

@@ -47,9 +47,9 @@ class SqliteCrashTest(PipelineProcessCase):
     def test_killed_at_one_step_after_the_other_it_counts_publishes_and_reports_everything_once(self):
         for point in POINTS:
             self.send_some(20)
-            self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill"), point)
+            self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill", is_attached=True), point)
         self.send_some(20)
-        self.assertEqual(0, self.run_once())
+        self.assertEqual(0, self.run_once(is_attached=True))
         self.assert_clean()
 
         self.count_log()

@@ -17,7 +17,8 @@ from monasca_common.api.query import iso
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.api import test_monascaclient
 from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase
-from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA, expected
+from monasca_common.tests.functional.pipeline import attached_driver
+from monasca_common.tests.functional.pipeline.pipeline_case import SharedSpark, expected
 from monasca_common.tests.unit.pipeline.pipeline_case import SHIPPED
 
 SECONDS = 240  # for what starts Spark
@@ -32,7 +33,6 @@ connection = {url}
 [spark]
 master = local[2]
 shuffle_partitions = 2
-options = spark.driver.extraJavaOptions={java}
 [pipeline_aggregate]
 topic = {topic}
 output_topic = {topic}
@@ -61,12 +61,17 @@ class EndToEndTest(ApiProcessCase):
     def start_pipeline(self):
         configuration, log = self.folder / "pipeline.conf", self.folder / "pipeline.log"
         servers = self.cluster.client_options("admin")["bootstrap.servers"]
-        texts = {"servers": servers, "url": self.url, "java": QUICK_JAVA, "topic": self.topic}
+        texts = {"servers": servers, "url": self.url, "topic": self.topic}
         configuration.write_text(_PIPELINE.format(dead_letters=self.rejects, **texts))
-        command = [sys.executable, "-m", "monasca_common.cli.main", "pipeline", "run", "aggregate"]
+        command = [sys.executable, "-m", attached_driver.__name__, "pipeline", "run", "aggregate"]
+        session = self.useFixture(SharedSpark()).session
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, "--config-file", str(configuration)], stdout=output, stderr=output, start_new_session=True
+                [*command, "--config-file", str(configuration)],
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **attached_driver.environment(session)},
+                start_new_session=True,
             )
         self.addCleanup(process.wait, SECONDS)
         self.addCleanup(_kill_all, process)
@@ -116,7 +121,10 @@ class EndToEndTest(ApiProcessCase):
         pipeline.terminate()
         log = self.folder / "pipeline.log"
         self.assertEqual(0, pipeline.wait(SECONDS), log.read_text()[-3000:])
-        start, stop = (line for line in log.read_text().splitlines() if " INFO " in line and "transport" not in line)
+        lines = log.read_text().splitlines()
+        told = [line for line in lines if " INFO monasca_common." in line and "transport" not in line]
+        self.assertEqual(2, len(told), told)
+        start, stop = told
         for part in ("pipeline aggregate", self.topic, self.url):
             self.assertIn(part, start)
         self.assertRegex(stop, r"pipeline aggregate \S+ stopped: done \d+; left \d+$")
