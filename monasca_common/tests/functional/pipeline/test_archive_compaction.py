@@ -18,6 +18,7 @@ from monasca_common.pipeline.errors import StagingLost
 from monasca_common.pipeline.jobs.job import JobRequest, JobWatcher
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.tests.functional.pipeline.archive_case import HOUR_MS, SIX_MS, ArchiveCase, Watch, metric
+from monasca_common.tests.periodic import periodic
 
 FAIL_POINTS = (
     "compaction.after_write",
@@ -83,6 +84,7 @@ class CompactionTest(CompactionCase):
         self.archive_some()  # what comes later is a file of its own
         self.assert_exact(files=12)
 
+    @periodic("an option; the other tests merge all hours")
     def test_only_the_hours_that_are_wanted(self):
         self.compact(from_ms=SIX_MS + HOUR_MS, to_ms=SIX_MS + 2 * HOUR_MS)
         self.assert_exact(files=14)

@@ -4,8 +4,10 @@
 from monasca_common.tests.functional.pipeline import spark_cluster
 from monasca_common.tests.functional.pipeline.pipeline_process_case import SECONDS, PipelineProcessCase
 from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
+from monasca_common.tests.periodic import periodic
 
 
+@periodic("SubmitTest submits the job to Spark on one machine, and CrashTest kills what has staged")
 class ClusterTest(PipelineProcessCase):
     def setUp(self):
         super().setUp()

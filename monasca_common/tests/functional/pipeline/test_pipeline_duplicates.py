@@ -16,6 +16,7 @@ from monasca_common.pipeline.source.topic import Extent
 from monasca_common.pipeline.spark import duplicates
 from monasca_common.tests.functional.pipeline.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
 from monasca_common.tests.functional.waiting import PATIENCE_SECONDS
+from monasca_common.tests.periodic import periodic
 
 HOUR_MS = 60 * MINUTE_MS
 LOOKBACK = 100
@@ -81,6 +82,7 @@ class BatchTest(DuplicatesCase):
         self.assert_exact()
 
 
+@periodic("CrashTest looks back from one batch on another, and RandomTest from many")
 class BatchesTest(DuplicatesCase):
     def test_copies_of_what_earlier_batches_have_counted_do_not_count(self):
         job = self.job()
@@ -179,7 +181,7 @@ class CrashTest(DuplicatesCase):
         self.assert_exact()
 
 
-class BackfillTest(DuplicatesCase):
+class BackfillCase(DuplicatesCase):
     """The stream counts every copy, and the option comes later."""
 
     def setUp(self):
@@ -194,6 +196,8 @@ class BackfillTest(DuplicatesCase):
         self.stream_job.step()
         return report.duplicates
 
+
+class BackfillTest(BackfillCase):
     def test_a_backfill_counts_once_what_was_counted_twice(self):
         self.first(b"a", 0, value=1)
         self.first(b"b", 1, value=2)
@@ -204,7 +208,10 @@ class BackfillTest(DuplicatesCase):
         self.assertEqual(2, self.backfill(max_offsets_per_trigger=3))
         self.assert_exact()
 
-    def test_so_does_one_from_the_archive_up_to_where_kafka_takes_over_and_beyond(self):
+
+@periodic("BackfillTest of test_pipeline_backfill reads an archive, and BackfillTest here leaves duplicates out")
+class ArchivedBackfillTest(BackfillCase):
+    def test_a_backfill_from_the_archive_and_then_from_kafka_counts_once_what_was_counted_twice(self):
         self.first(b"a", 0, value=1)
         self.again(b"a", 1, value=1)
         self.first(b"b", 1, value=2)

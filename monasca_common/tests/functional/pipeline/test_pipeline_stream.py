@@ -279,6 +279,7 @@ class OutboxTest(StreamCase):
         self.assertNotEqual(expected(CPU_PRE_ROWS, CPU_ROWS, self.sent), self.stored(self.specs))
 
 
+@periodic("test_loop verifies that a job waits, and RangesTest that it continues after an error")
 class BrokerAwayTest(StreamCase):
     def test_a_kafka_that_is_restarted_is_waited_for(self):
         end = self.run_on(self.job())

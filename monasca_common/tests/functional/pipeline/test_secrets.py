@@ -32,6 +32,7 @@ from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.functional.attachments import attach_file
 from monasca_common.tests.functional.pipeline.pipeline_case import QUICK_JAVA
 from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.periodic import periodic
 
 SECONDS = 240  # for what starts Spark
 PLANTED = re.compile(rb"planted[a-z]+")
@@ -119,6 +120,7 @@ class Watch(threading.Thread):
         self.join()
 
 
+@periodic("SubmitTest looks for a secret where every user of the machine can read")
 class SecretsTest(Waiting, base.BaseTestCase):
     TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
 

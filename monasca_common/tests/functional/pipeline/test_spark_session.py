@@ -9,6 +9,8 @@ import fixtures
 import psutil
 from oslotest import base
 
+from monasca_common.tests.periodic import periodic
+
 _PROGRAM = """
 from pyspark import SparkContext
 from monasca_common.pipeline.settings import SparkSettings
@@ -19,6 +21,7 @@ print(SparkContext._gateway.proc.pid)
 """
 
 
+@periodic("SubmitTest verifies the same of a job that it submits")
 class SessionEndTest(base.BaseTestCase):
     TIMEOUT_SCALING_FACTOR = 2  # Spark starts, and on a busy machine that takes minutes
 
