@@ -2,8 +2,9 @@
 """Reads what a mirror has copied, and its source, to compare them: all of it, or samples.
 
 A sample is a span of timestamps. Where it begins and ends in a log is the first message that is not older, and a mirror
-keeps the order of a partition: so both clusters have the same messages between these two, though their offsets differ
-and whatever order the timestamps have. Of these the ones of the span itself are compared, as whole logs are.
+keeps the order of a partition: so both clusters have the same messages between these two, though their offsets differ.
+Of these the ones of the span itself are compared, as whole logs are. That message is searched among messages, because a
+broker's own look-up by time also finds the markers of transactions, which have the time of the copy.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _PATIENCE_SECONDS = 60.0
 _SPANS = 5  # of one partition; each costs two readings of either cluster
 _LEAST_IN_SPAN = 20
 _MOST_PER_MESSAGE = 50  # offsets that may be read for each that is wanted, where timestamps are not in order
+_PER_MESSAGE = (
+    20  # offsets around an edge that are read for each that is wanted, because timestamps are not quite in order
+)
+_PROBES = 16  # of a search, each round of which opens a consumer
 
 _Offsets = Mapping[TopicPartition, int]
 
@@ -154,7 +159,7 @@ class MirrorVerification:
         found = PartitionComparison(compared.partition, unseen=end - start)
         edges = self._times(compared.partition, [start + place * length for place in chosen], length, end)
         for from_ms, until_ms in edges:
-            part = self._span(compared, from_ms, until_ms)
+            part = self._span(compared, from_ms, until_ms, length * _PER_MESSAGE)
             if _offsets(part) > 2 * length * _MOST_PER_MESSAGE:
                 continue  # some timestamps are far from those of their neighbours
             found.unseen = max(0, found.unseen - (part.source_end - part.source_start))
@@ -179,19 +184,17 @@ class MirrorVerification:
                 until_ms = times.get(offset + length)
                 yield times[offset], None if until_ms is None else max(until_ms, times[offset] + 1)
 
-    def _span(self, compared: ComparedRange, since_ms: int, until_ms: int | None) -> ComparedRange:
-        """Where these times are in both logs."""
-        partition = compared.partition
+    def _span(self, compared: ComparedRange, since_ms: int, until_ms: int | None, around: int) -> ComparedRange:
+        """Where these times are in both logs. ``around``: see `_first_not_older`."""
 
-        def edges(admin: Admin, start: int, end: int) -> tuple[int, int]:
-            first, last = (
-                end if at_ms is None or (at := admin.offsets_for_times({partition: at_ms})[partition]) is None else at
-                for at_ms in (since_ms, until_ms)
-            )
-            return min(max(first, start), end), min(max(last, start), end)
+        def edges(connection: ConnectionSettings, start: int, end: int) -> tuple[int, int]:
+            def search(time_ms: int) -> int:
+                return _first_not_older(connection, compared.partition, time_ms, start, end, around)
 
-        source_start, source_end = edges(self._source, compared.source_start, compared.source_end)
-        target_start, target_end = edges(self._target, compared.target_start, compared.target_end)
+            return search(since_ms), end if until_ms is None else search(until_ms)
+
+        source_start, source_end = edges(self._settings.source, compared.source_start, compared.source_end)
+        target_start, target_end = edges(self._settings.target, compared.target_start, compared.target_end)
         return replace(
             compared,
             source_start=source_start,
@@ -215,6 +218,25 @@ def _starts(
         return firsts
     found = admin.offsets_for_times(dict.fromkeys(firsts, since_ms))
     return {partition: ends[partition] if offset is None else offset for partition, offset in found.items()}
+
+
+def _first_not_older(
+    connection: ConnectionSettings, partition: TopicPartition, time_ms: int, start: int, end: int, around: int
+) -> int:
+    """The offset of the first message that is not older; ``end`` if each is. ``around``: how many offsets before and
+    after the place found are read, because timestamps there may not be in order."""
+    reader = LogReader(connection, patience_seconds=_PATIENCE_SECONDS)
+    low, high = start, end
+    while high - low > around:
+        probes = list(range(low, high, math.ceil((high - low) / _PROBES)))
+        messages = list(reader.at({partition: probes}, {partition: end}))
+        upper = min([high, *(each.offset for each in messages if (each.timestamp_ms or 0) >= time_ms)])
+        lower = max([low, *(each.offset for each in messages if each.offset < upper)])
+        if (lower, upper) == (low, high):
+            break
+        low, high = lower, upper
+    messages_there = _read(connection, partition, max(start, low - around), min(end, high + around))
+    return next((each.offset for each in messages_there if (each.timestamp_ms or 0) >= time_ms), high)
 
 
 def _read(connection: ConnectionSettings, partition: TopicPartition, start: int, end: int) -> Iterator[Message]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a mirror is configured with, what it remembers, and how copies are compared; without a broker."""
 
+import bisect
 import random
 import threading
 from unittest import mock
@@ -367,15 +368,18 @@ class SampleTest(base.BaseTestCase):
             return (each for each in log if starts[TP] <= each.offset < ends[TP])
 
         def at(offsets, ends):
-            there = [each for each in log if each.offset < ends[TP]]
-            first = {next((each.offset for each in there if each.offset >= wanted), None) for wanted in offsets[TP]}
-            return (each for each in there if each.offset in first)
+            there = [each.offset for each in log]
+            places = {bisect.bisect_left(there, wanted) for wanted in offsets[TP]}
+            return (log[place] for place in sorted(places) if place < len(log) and there[place] < ends[TP])
 
         return mock.Mock(messages=messages, at=at)
 
     def admin(self, log):
         def offsets_for_times(times):
-            return {TP: next((each.offset for each in log if each.timestamp_ms >= times[TP]), None)}
+            """In each gap is the marker of a transaction, which has the time of the copy."""
+            there = {each.offset: each.timestamp_ms for each in log}
+            span = range(log[0].offset, log[-1].offset + 1) if log else ()
+            return {TP: next((offset for offset in span if there.get(offset, 10**12) >= times[TP]), None)}
 
         first = log[0].offset if log else 0
         return mock.Mock(offsets_for_times=offsets_for_times, first_offsets=lambda _: {TP: first})
