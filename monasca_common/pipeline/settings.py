@@ -186,7 +186,7 @@ class AggregateSettings:
 
     ``slack_seconds``: how long a period stays open for late records after its end. ``duplicates_lookback``: how many
     offsets of each partition are searched for an earlier copy of a message; 0: none, and copies count.
-    ``one_task_offsets``: up to how many offsets a batch is computed by one task.
+    ``one_task_offsets``: up to how many offsets a batch is computed by the driver.
     """
 
     stream: StreamSettings
@@ -230,17 +230,18 @@ class AggregateSettings:
         maximum=1_000_000_000,
         unit="offsets",
         help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
-        "if an earlier record, in the batch or in these offsets, has the same id. Each batch reads its own records "
-        "twice and these offsets once: this takes twice the processor time if they are a fifth of the batch, and 2.2 "
-        "times if they are as many. Too small: a later copy counts again. 0: all copies count.",
+        "if an earlier record, in the batch or in these offsets, has the same id. The driver remembers up to 1,000,000 "
+        "ids for small batches (one_task_offsets); a larger batch reads its own records twice and these offsets once. "
+        "Too small: a later copy counts again. 0: all copies count.",
     )
     one_task_offsets: int = option(
         10_000,
         minimum=0,
         maximum=1_000_000,
         unit="offsets",
-        help="Up to how many offsets a batch is computed by one task, without a shuffle. Too small: batches of few "
-        "records cost as much as large ones. Too large: one core computes what all could share. 0: never.",
+        help="Up to how many offsets a batch is read and computed by the driver itself, without a job of Spark. Too "
+        "small: batches of few records cost as much as large ones. Too large: one core computes what all could share. "
+        "0: never.",
     )
 
 

@@ -21,10 +21,11 @@ from monasca_common.pipeline.aggregate.missing_columns import MissingColumns
 from monasca_common.pipeline.aggregate.periods import Closing, Outbox, Period, Published
 from monasca_common.pipeline.aggregate.retention import Retention
 from monasca_common.pipeline.errors import NotAggregated, StagingLost
-from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
+from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, FencedBatches
 from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.arrow import OnRejected
@@ -88,7 +89,13 @@ class Aggregation:
         self._clock = clock or SystemClock()
         self._computing = Computing(spark, settings, offset_store, self._clock)
         self._batches = FencedBatches(
-            spark, "aggregate", settings.stream, settings.duplicates_lookback, topic, offset_store, self._clock
+            spark,
+            "aggregate",
+            settings.stream,
+            BatchLimits(settings.duplicates_lookback, settings.one_task_offsets),
+            topic,
+            offset_store,
+            self._clock,
         )
         self._rejected = RejectedPublisher.of(settings.stream, NotAggregated)
         self._retention = Retention(offset_store, settings.publisher.job, settings.retention_days * DAY_MS)
@@ -121,9 +128,8 @@ class Aggregation:
             batch.lags,
         )
 
-    def _stage(self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int) -> StagedAttempts:
-        is_small = offsets <= self._settings.one_task_offsets
-        return self._computing.stage(records, batch, counts, self._rejected, in_one_task=is_small)
+    def _stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
+        return self._computing.stage(records, batch, counts, self._rejected)
 
     def _merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:
         groups = self._computing.merge(connection, batch, staged)
@@ -147,17 +153,15 @@ class Computing:
 
     def stage(
         self,
-        records: DataFrame,
+        records: DataFrame | DriverRecords,
         batch: str,
         counts: TaskCounts,
         on_rejected: OnRejected,
         windows: tuple[int, int] | None = None,
-        *,
-        in_one_task: bool = False,
     ) -> StagedAttempts:
-        """Compute partials of ``records`` (rows of the connector) and stage them.
+        """Compute partials of ``records`` (rows of the connector, or records of the driver) and stage them.
 
-        ``windows``: a half-open range; other windows are left out. ``in_one_task``: see `frames.in_one_task`.
+        ``windows``: a half-open range; other windows of rows of the connector are left out.
         """
         settings = self._settings
         bounds = TimeBounds.around(self._clock.time_ms(), retention_ms=settings.retention_days * DAY_MS)
@@ -165,14 +169,14 @@ class Computing:
             # Records that retention passes meanwhile still count: the windows that are replaced contain them.
             bounds = replace(bounds, oldest_ms=min(bounds.oldest_ms, windows[0]))
         decoding = frames.decoding(settings.specifications, bounds, on_rejected, counts.adder())
-        if in_one_task and windows is None:
-            to_partials = frames.in_one_task(records, decoding)
-        else:
-            partials = frames.partials(records, decoding)
-            if windows is not None:
-                start = partials["window_start"]
-                partials = partials.where((start >= windows[0]) & (start < windows[1]))
-            to_partials = frames.together(partials, self._tasks)
+        if isinstance(records, DriverRecords):
+            rows = frames.merged_rows(decoding(records.batches()))
+            return staging.stage_rows(rows, frames.STAGING, self._offset_store, batch)
+        partials = frames.partials(records, decoding)
+        if windows is not None:
+            start = partials["window_start"]
+            partials = partials.where((start >= windows[0]) & (start < windows[1]))
+        to_partials = frames.together(partials, self._tasks)
         return staging.stage(to_partials, frames.STAGING, self._offset_store, settings.stream.connection, batch)
 
     def merge(self, connection: sa.Connection, batch: str, staged: StagedAttempts) -> int:

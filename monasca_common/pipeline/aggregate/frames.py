@@ -3,7 +3,7 @@
 
 One pass decodes each record and copies it to the specifications that want it, whatever their number; one shuffle by
 (specification, window, group) brings together what belongs together. Each task folds its records before the shuffle,
-so that what is moved grows with the number of groups, not of records. A small batch is one task, and has no shuffle.
+so that what is moved grows with the number of groups, not of records. The driver computes a small batch without Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from monasca_common.pipeline.aggregate import usage_table
 from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, PartialKey, group_text, merged
 from monasca_common.pipeline.aggregate.records import Group, RecordReader, Records
 from monasca_common.pipeline.spark.arrow import (
-    ArrowFunction,
     OnRejected,
     ToPartials,
     arrow_schema,
@@ -77,17 +76,6 @@ class Decoding:
         yield from partial_batches(accumulator.partials())
 
 
-@dataclass(frozen=True, slots=True)
-class _DecodingAnd:
-    """Decodes records, and hands their partials on within the task."""
-
-    decoding: Decoding
-    function: ArrowFunction
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.function(self.decoding(batches))
-
-
 def decoding(
     specifications: Specifications, bounds: TimeBounds, on_rejected: OnRejected, on_counts: OnCounts
 ) -> Decoding:
@@ -102,13 +90,6 @@ def partials(records: DataFrame, decoding: Decoding) -> DataFrame:
 def together(partial_frame: DataFrame, tasks: int) -> ToPartials:
     """By a shuffle after which one task has all partials of a key."""
     return partial_frame.repartition(tasks, *KEY).mapInArrow
-
-
-def in_one_task(records: DataFrame, decoding: Decoding) -> ToPartials:
-    """One task reads the rows of the connector, and so has all partials. Each task and each stage costs as much as
-    thousands of records."""
-    read = _read(records).coalesce(1)
-    return lambda function, schema: read.mapInArrow(_DecodingAnd(decoding, function), schema)
 
 
 def merged_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:

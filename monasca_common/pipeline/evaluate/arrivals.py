@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monasca_common.pipeline.spark.counts import Greatest
+from monasca_common.pipeline.spark.counts import Greatest, accumulator
 
 if TYPE_CHECKING:
     from pyspark import Accumulator
@@ -44,12 +44,11 @@ class Union:
 
 
 class Arrivals:
-    """Those of one batch; the driver reads them after the batch."""
+    """Those of one batch; the driver reads them after the batch. ``spark``: see `accumulator`."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
-        self._last: Accumulator[Mapping[int, tuple[int, int]]] = context.accumulator({}, Greatest())  # type: ignore[arg-type]
-        self._buckets: Accumulator[AbstractSet[int]] = context.accumulator(frozenset(), Union())  # type: ignore[arg-type]
+    def __init__(self, spark: SparkSession | None) -> None:
+        self._last: Accumulator[Mapping[int, tuple[int, int]]] = accumulator(spark, {}, Greatest())
+        self._buckets: Accumulator[AbstractSet[int]] = accumulator(spark, frozenset(), Union())
 
     @property
     def last_ms(self) -> dict[int, int]:

@@ -26,9 +26,10 @@ from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.rounds import RoundReport, Rounds
 from monasca_common.pipeline.evaluate.settings import EvaluateSettings
 from monasca_common.pipeline.evaluate.steady_time import SteadyTime
-from monasca_common.pipeline.jobs.fenced_batch import BatchResult, FencedBatches, PlannedBatch
+from monasca_common.pipeline.jobs.fenced_batch import BatchLimits, BatchResult, FencedBatches, PlannedBatch
 from monasca_common.pipeline.jobs.timing import PartitionLag, StageSeconds
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.counts import TaskCounts
@@ -92,8 +93,8 @@ class Evaluation:
         self._clock = clock or SystemClock()
         self._steady = SteadyTime(self._clock)
         self._offset_store = offset_store
-        stream, lookback = settings.stream, settings.duplicates_lookback
-        self._batches = FencedBatches(spark, "evaluate", stream, lookback, topic, offset_store, self._clock)
+        stream, limits = settings.stream, BatchLimits(settings.duplicates_lookback, settings.one_task_offsets)
+        self._batches = FencedBatches(spark, "evaluate", stream, limits, topic, offset_store, self._clock)
         grace_ms = settings.outage_grace_seconds * 1000
         delay_ms = settings.delay_seconds * 1000
         self._folding = FoldingStage(spark, settings, offset_store)
@@ -165,10 +166,10 @@ class _Attempt:
         ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
         self.look = Look(planned.look_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
 
-    def stage(self, records: DataFrame, batch: str, counts: TaskCounts, offsets: int) -> StagedAttempts:
+    def stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
         self._batch = batch
         latest_ms = self._planned.look_ms + FUTURE_MS
-        definitions, staged, arrivals = self._folding.stage(records, batch, counts, offsets, latest_ms, self._told)
+        definitions, staged, arrivals = self._folding.stage(records, batch, counts, latest_ms, self._told)
         self._definitions = definitions
         self.look = replace(self.look, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
         return staged
@@ -199,10 +200,9 @@ class FoldingStage:
 
     def stage(
         self,
-        records: DataFrame,
+        records: DataFrame | DriverRecords,
         batch: str,
         counts: TaskCounts,
-        offsets: int,
         latest_ms: int,
         told: tuple[ActiveDefinitions, ...],
     ) -> tuple[ActiveDefinitions, StagedAttempts, Arrivals]:
@@ -210,15 +210,16 @@ class FoldingStage:
         with self._offset_store.reading() as connection:
             known = self._known = active.current(connection, self._known)
         portable = frames.portable_definitions(known.sub_expressions)
-        arrivals = Arrivals(self._spark)
+        arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
         earlier = tuple(frames.portable_definitions(each.sub_expressions) for each in told)
         folding = frames.RecordFolding(portable, latest_ms, self._rejected, counts.adder(), arrivals.adder(), earlier)
-        if offsets <= self._settings.one_task_offsets:
-            to_rows = frames.in_one_task(records, folding)
+        table = StagingTable("alarm_staging", frames.FOLDED, frames.MergedRows(portable), window_table.insert)
+        if isinstance(records, DriverRecords):
+            rows = table.rows(folding(records.batches()))
+            staged = staging.stage_rows(rows, table, self._offset_store, batch)
         else:
             to_rows = frames.folded(records, folding, self._tasks)
-        table = StagingTable("alarm_staging", frames.FOLDED, frames.MergedRows(portable), window_table.insert)
-        staged = staging.stage(to_rows, table, self._offset_store, self._settings.stream.connection, batch)
+            staged = staging.stage(to_rows, table, self._offset_store, self._settings.stream.connection, batch)
         return known, staged, arrivals
 
 

@@ -2,7 +2,7 @@
 """Turns Kafka's records into folded rows, as frames: each record is decoded once, whatever the number of definitions.
 
 Each task folds its records before the shuffle, so that what is moved grows with the number of windows and series, not
-of records. A small batch is one task, and has no shuffle.
+of records. The driver computes a small batch without Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from monasca_common.pipeline.evaluate.folding import FoldedRow, FoldedSeries, Fo
 from monasca_common.pipeline.evaluate.matching import ActiveSubExpression, MatchTarget, SubExpressionIndex
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.spark.arrow import (
-    ArrowFunction,
     OnRejected,
     ToPartials,
     arrow_schema,
@@ -141,17 +140,6 @@ class _FoldingTask:
 
 
 @dataclass(frozen=True, slots=True)
-class _FoldingAnd:
-    """Folds records, and hands the rows on within the task."""
-
-    folding: RecordFolding
-    function: ArrowFunction
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return self.function(self.folding(batches))
-
-
-@dataclass(frozen=True, slots=True)
 class MergedRows:
     """Runs on an executor: one row of each key, of the folded rows of several tasks."""
 
@@ -169,12 +157,6 @@ def portable_definitions(active: Sequence[ActiveSubExpression]) -> bytes:
 def folded(records: DataFrame, folding: RecordFolding, tasks: int) -> ToPartials:
     """By a shuffle to ``tasks``, after which one task has all rows of a key."""
     return _read(records).mapInArrow(folding, ddl(FOLDED)).repartition(tasks, *KEY).mapInArrow
-
-
-def in_one_task(records: DataFrame, folding: RecordFolding) -> ToPartials:
-    """One task reads the rows of the connector, and so has all rows of a key."""
-    read = _read(records).coalesce(1)
-    return lambda function, schema: read.mapInArrow(_FoldingAnd(folding, function), schema)
 
 
 def _read(records: DataFrame) -> DataFrame:

@@ -50,16 +50,18 @@ class EvaluateSettings:
         maximum=1_000_000_000,
         unit="offsets",
         help="How many offsets below a batch, in each partition, are searched for message ids. A record is left out "
-        "if an earlier record, in the batch or in these offsets, has the same id: otherwise count and sum have it "
-        "twice. Too small: a later copy counts again. Larger: each batch reads more. 0: all copies count.",
+        "if an earlier record, in the batch or in these offsets, has the same id: otherwise count and sum include it "
+        "twice. The driver remembers up to 1,000,000 ids for small batches (one_task_offsets); a larger batch reads "
+        "these offsets again. Too small: a later copy counts again. 0: all copies count.",
     )
     one_task_offsets: int = option(
         10_000,
         minimum=0,
         maximum=1_000_000,
         unit="offsets",
-        help="Up to how many offsets a batch is computed by one task, without a shuffle. Too small: batches of few "
-        "records cost as much as large ones. Too large: one core computes what all could share. 0: never.",
+        help="Up to how many offsets a batch is read and computed by the driver itself, without a job of Spark. Too "
+        "small: batches of few records cost as much as large ones. Too large: one core computes what all could share. "
+        "0: never.",
     )
 
 

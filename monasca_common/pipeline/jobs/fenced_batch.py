@@ -22,6 +22,7 @@ from monasca_common.pipeline.jobs.timing import EventTimeLags, PartitionLag, Sta
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import RangePlan, below, plan
+from monasca_common.pipeline.source.small_batch import DriverRecords, SmallBatches
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
 from monasca_common.pipeline.spark.description import described, offsets_text
@@ -31,8 +32,8 @@ from monasca_common.pipeline.spark.staging import StagedAttempts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Stages what is computed of the records; called with the batch's name, its counts, and how many offsets it has.
-Stage: TypeAlias = "Callable[[DataFrame, str, TaskCounts, int], StagedAttempts]"
+#: Stages what is computed of the records; called with the batch's name and its counts.
+Stage: TypeAlias = "Callable[[DataFrame | DriverRecords, str, TaskCounts], StagedAttempts]"
 #: Merges what is staged under the batch's name, and removes it there; returns the number of groups.
 Merge: TypeAlias = Callable[[sa.Connection, str, StagedAttempts], int]
 
@@ -67,16 +68,25 @@ class BatchResult:
     lags: tuple[PartitionLag, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """``duplicates_lookback``: how many offsets of each partition below a batch are searched for an earlier copy of a
+    message; 0: none, and copies count. ``one_task_offsets``: up to how many offsets a batch is computed by the
+    driver."""
+
+    duplicates_lookback: int
+    one_task_offsets: int
+
+
 class FencedBatches:
-    """The batches of the job ``name``. ``duplicates_lookback``: how many offsets of each partition below a batch are
-    searched for an earlier copy of a message; 0: none, and copies count."""
+    """The batches of the job ``name``."""
 
     def __init__(
         self,
         spark: SparkSession,
         name: str,
         stream: StreamSettings,
-        duplicates_lookback: int,
+        limits: BatchLimits,
         topic: SourceTopic,
         offset_store: OffsetStore,
         clock: Clock,
@@ -84,11 +94,13 @@ class FencedBatches:
         self._spark = spark
         self._name = name
         self._stream = stream
-        self._lookback = duplicates_lookback
+        self._lookback = limits.duplicates_lookback
         self._topic = topic
         self._offset_store = offset_store
         self._clock = clock
-        self._intake = Intake(spark, stream, leaves_out=duplicates_lookback > 0)
+        self._intake = Intake(spark, stream, leaves_out=self._lookback > 0)
+        search_log = self._intake.copies if self._lookback else None
+        self._small = SmallBatches(topic, limits.one_task_offsets, search_log)
         self._lags = EventTimeLags(stream.topic)
 
     def plan(self) -> PlannedBatch:
@@ -108,12 +120,19 @@ class FencedBatches:
         if not ranges:
             return BatchResult(lags=self._lags.after((), {}, self._clock.time_ms()))
         began = self._clock.monotonic()
-        counts, batch, known = TaskCounts(self._spark), uuid.uuid4().hex, self._below(source)
+        batch, known = uuid.uuid4().hex, self._below(source)
         offsets = sum(each.span for each in ranges)
         fail_point("pipeline.before_staging")
-        text = f"{self._name}: {offsets_text(source.topic, ranges)}"
-        with timing.stage("stage"), described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
-            staged = stage(taken.records, batch, counts, offsets)
+        with timing.stage("stage"):
+            small = self._small.read(ranges, known, planned.range_plan.starts)
+            if small is not None:
+                counts, duplicates = TaskCounts(None), small.duplicates
+                staged = stage(small, batch, counts)
+            else:
+                text = f"{self._name}: {offsets_text(source.topic, ranges)}"
+                with described(self._spark, batch, text), self._intake.topic(ranges, known) as taken:
+                    counts, duplicates = TaskCounts(self._spark), taken.duplicates
+                    staged = stage(taken.records, batch, counts)
         fail_point("pipeline.after_staging")
         advance = self._offset_store.advance(source, _fenced(ranges, known), are_all=bool(known))
         with timing.stage("merge"), advance as connection:
@@ -122,9 +141,11 @@ class FencedBatches:
             note_batch(connection, source, LastBatch(self._clock.time_ms(), seconds, offsets, counts.records))
             fail_point("pipeline.inside_transaction")
         fail_point("pipeline.after_commit")
+        if small is not None:
+            self._small.accounted(ranges, small)
         self._topic.commit({each.partition: each.end for each in ranges})
         lags = self._lags.after(ranges, counts.newest_ms, self._clock.time_ms())
-        return BatchResult(offsets, counts.records, counts.rejected, groups, taken.duplicates, lags)
+        return BatchResult(offsets, counts.records, counts.rejected, groups, duplicates, lags)
 
     def _below(self, source: Source) -> list[OffsetRange]:
         """The stored ranges below the batch that it searches for earlier copies of its messages."""

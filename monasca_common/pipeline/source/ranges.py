@@ -15,12 +15,16 @@ from monasca_common.storage.positions import first_reads
 @dataclass(frozen=True, slots=True)
 class RangePlan:
     """The range of every partition that has something new; how many offsets are left ``behind`` these ranges; the
-    partitions that are read to their end with it; and all ``partitions`` of the topic."""
+    partitions that are read to their end with it; and ``starts``, the stored offset of every partition of the topic."""
 
     ranges: tuple[OffsetRange, ...]
     behind: int
     ended: frozenset[int]
-    partitions: frozenset[int]
+    starts: Mapping[int, int]
+
+    @property
+    def partitions(self) -> frozenset[int]:
+        return frozenset(self.starts)
 
 
 def next_ranges(
@@ -44,7 +48,8 @@ def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: in
         for partition, count in sorted(shares.items())
     )
     ended = frozenset(partition for partition, count in backlog.items() if count == shares.get(partition, 0))
-    return RangePlan(ranges, sum(backlog.values()) - sum(shares.values()), ended, frozenset(extents))
+    own = {partition: starts[partition] for partition in extents}
+    return RangePlan(ranges, sum(backlog.values()) - sum(shares.values()), ended, own)
 
 
 def share(backlog: Mapping[int, int], most: int) -> dict[int, int]:

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's view of a topic: its partitions, and where the log of each begins and ends."""
+"""The driver's view of a topic: its partitions, where the log of each begins and ends, and the records of small
+batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from monasca_common.kafka import CommitResult, KafkaConsumer, open_consumer
 from monasca_common.kafka.errors import ConfigurationError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.pipeline.source.log_reader import LogReader
+from monasca_common.pipeline.source.offset_store import OffsetRange
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
@@ -25,12 +28,13 @@ class Extent:
 
 
 class SourceTopic:
-    """Queries a topic and commits offsets; the executors read the records. Every call raises `TransportError`."""
+    """Queries a topic, reads small batches and commits offsets. Every call raises `TransportError`."""
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self._settings = settings
         self.name = settings.topics[0]
         self._consumer: KafkaConsumer | None = None
+        self._reader: LogReader | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
 
     def __enter__(self) -> Self:
@@ -73,14 +77,32 @@ class SourceTopic:
         found = consumer.seek_to_time(dict.fromkeys(self._partitions, time_ms))
         return {tp.partition: offset for tp, offset in found.items()}
 
+    def read(self, ranges: Sequence[OffsetRange], starts: Mapping[int, int]) -> Iterator[PartitionBatch]:
+        """Yield the messages of these ranges; those of a partition come in order of offset. ``starts``: an offset of
+        each partition of the topic, at which reading ahead may begin."""
+        if self._reader is not None and self._reader.partitions != starts.keys():
+            self._close_reader()
+        reader = self._reader = self._reader or LogReader(self._settings, starts)
+        try:
+            yield from reader.read(ranges)
+        except TransportError:
+            self._close_reader()
+            raise
+
     def commit(self, offsets: Mapping[int, int]) -> Mapping[TopicPartition, CommitResult]:
         """Commit to Kafka, for tools that show consumer groups. The offsets that count are in the database."""
         return self._looking().commit({TopicPartition(self.name, partition): at for partition, at in offsets.items()})
 
     def close(self) -> None:
+        self._close_reader()
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _looking(self) -> KafkaConsumer:
         """A consumer with all partitions assigned and paused."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts and times of what executors have read in a batch, for monitoring: a task that runs twice counts twice."""
+"""Counts and times of what a batch has read, for monitoring: a task that runs twice counts twice."""
 
 from __future__ import annotations
 
@@ -36,13 +36,41 @@ class Greatest:
         return {each: max(found[each] for found in (one, other) if each in found) for each in {**one, **other}}
 
 
-class TaskCounts:
-    """The counters of a batch; the driver reads them after the batch."""
+class Sum:
+    """How numbers are added up (an ``AccumulatorParam``)."""
 
-    def __init__(self, spark: SparkSession) -> None:
-        context = spark.sparkContext
-        self._records, self._rejected = context.accumulator(0), context.accumulator(0)
-        self._newest_ms: Accumulator[Mapping[int, float]] = context.accumulator({}, Greatest())  # type: ignore[arg-type]
+    def zero(self, _value: int) -> int:
+        return 0
+
+    def addInPlace(self, one: int, other: int) -> int:  # noqa: N802
+        return one + other
+
+
+@dataclass(slots=True)
+class _DriverAccumulator:
+    """Adds up in the driver. Spark keeps each accumulator of its own until the driver ends."""
+
+    value: Any
+    param: Any
+
+    def add(self, term: Any) -> None:
+        self.value = self.param.addInPlace(self.value, term)
+
+
+def accumulator(spark: SparkSession | None, zero: Any, param: Any) -> Accumulator[Any]:
+    """An accumulator of the executors; without a session, of the driver."""
+    if spark is None:
+        return _DriverAccumulator(zero, param)  # type: ignore[return-value]
+    return spark.sparkContext.accumulator(zero, param)
+
+
+class TaskCounts:
+    """The counters of a batch; the driver reads them after the batch. ``spark``: see `accumulator`."""
+
+    def __init__(self, spark: SparkSession | None) -> None:
+        self._records: Accumulator[int] = accumulator(spark, 0, Sum())
+        self._rejected: Accumulator[int] = accumulator(spark, 0, Sum())
+        self._newest_ms: Accumulator[Mapping[int, float]] = accumulator(spark, {}, Greatest())
 
     @property
     def records(self) -> int:

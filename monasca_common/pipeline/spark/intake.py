@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange
 from monasca_common.pipeline.spark import connector
-from monasca_common.pipeline.spark.duplicates import Distinct, distinct
+from monasca_common.pipeline.spark.duplicates import Distinct, distinct, repeated
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +40,11 @@ class Intake:
         # Read twice, because carrying values and headers to Python together costs more than another read.
         with distinct(records, self._frame(ranges, headers=True), known) as found:
             yield found
+
+    def copies(self, ranges: Sequence[OffsetRange], below: Sequence[OffsetRange]) -> set[tuple[int, int]]:
+        """Partition and offset of the records of ``ranges`` with an earlier copy, also in ``below``."""
+        found = repeated(self._frame(ranges, headers=True), self._frame(below, headers=True))
+        return {(row.partition, row.offset) for row in found.collect()}
 
     @contextlib.contextmanager
     def archive(self, records: DataFrame) -> Iterator[Distinct]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes merged partials to a staging table: from the executors if they reach the database, else from the driver.
+"""Writes merged partials to a staging table: from where they are computed if that reaches the database, else from the
+driver.
 
 A task may run twice, and both runs may commit (an executor that dies after its COPY, a speculative copy). So each
 attempt stages under its own number, and only the attempts that Spark reports as successful count.
@@ -108,10 +109,15 @@ def stage(
 def _stage_by_driver(
     to_partials: ToPartials, table: StagingTable, offset_store: OffsetStore, batch: str
 ) -> StagedAttempts:
-    """Stage from the driver, some rows per transaction: one that is open while Spark computes would block all
-    writers."""
+    """Some rows per transaction: one that is open while Spark computes would block all writers."""
     staged_frame = to_partials(table.batches, ddl(table.columns))
-    rows = (tuple(row) for row in staged_frame.toLocalIterator())
+    return stage_rows((tuple(row) for row in staged_frame.toLocalIterator()), table, offset_store, batch)
+
+
+def stage_rows(
+    rows: Iterator[tuple[Any, ...]], table: StagingTable, offset_store: OffsetStore, batch: str
+) -> StagedAttempts:
+    """Stage rows of ``table`` from the driver."""
     now_ns, staged = time.time_ns(), 0
     while some := list(itertools.islice(rows, _ROWS)):
         with offset_store.writing() as connection:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The producer of an executor process."""
+"""The producer of a process that computes batches: an executor's worker, or the driver."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import pickle
@@ -16,7 +17,8 @@ from monasca_common.monitoring.audit.settings import AuditSettings
 
 _Settings = TypeVar("_Settings", ConsumerSettings, ProducerSettings)
 
-_OPEN = contextlib.ExitStack()  # what lives as long as the process, which Spark ends without a word
+_OPEN = contextlib.ExitStack()  # until the process ends: Spark ends a worker without a word
+atexit.register(_OPEN.close)
 
 
 @functools.lru_cache(maxsize=1)
@@ -28,7 +30,7 @@ def worker_producer(settings: bytes) -> KafkaProducer:
     read: ProducerSettings
     audit: AuditSettings | None
     read, audit, application = pickle.loads(settings)
-    return open_producer(_OPEN.enter_context(audited_source(read, audit, application)))
+    return _OPEN.enter_context(open_producer(_OPEN.enter_context(audited_source(read, audit, application))))
 
 
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:

@@ -13,7 +13,7 @@ class ClusterTest(PipelineProcessCase):
         super().setUp()
         self.spark = self.useFixture(SparkCluster())
         self.master = self.spark.master
-        self.configure(spark_cluster.options())
+        self.configure(spark_cluster.options(), one_task_offsets=0)
 
     def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
         self.send_some()

@@ -132,7 +132,7 @@ class RangesTest(StreamCase):
         self.assertRaises(RecordsLost, self.run_on(job))  # nor does it pass
 
     def test_records_that_go_while_they_are_read_are_not_passed_over(self):
-        job = self.job()
+        job = self.job(one_task_offsets=0)
         job.step()
         self.send(*(cpu(1, 1) for _ in range(10)), partition=0)
         extents = job._topic.extents
@@ -167,7 +167,7 @@ class SecurityTest(StreamCase):
     def test_sparks_client_logs_in_and_trusts_as_ours_does(self):
         self.send(cpu(1, 1), cpu(2, 2))
         self.publish([b"no record"])
-        self.until_quiet(self.job())
+        self.until_quiet(self.job(one_task_offsets=0))
         self.assert_exact()
         self.assertEqual(1, len(self.read(self.dlq, 1)))
 

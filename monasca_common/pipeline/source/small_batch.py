@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of few records, which the driver reads itself, each record once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from monasca_common.kafka.message import PartitionBatch
+from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.pipeline.source.recent_ids import RecentIds, id_digest
+from monasca_common.pipeline.source.topic import SourceTopic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_BYTES = 64 * 1024 * 1024
+"""A batch whose values are longer is read by Spark, which does not hold all of it at once."""
+MOST_IDS = 1_000_000
+"""Ids remembered over all partitions; each takes some 150 bytes. Each batch searches the log for older ones."""
+
+#: The places (partition and offset) of the records of the first ranges that have a copy in the second, or before
+#: them in the first.
+SearchLog = Callable[[Sequence[OffsetRange], Sequence[OffsetRange]], Collection[tuple[int, int]]]
+
+
+@dataclass(slots=True)
+class DriverRecords:
+    """The records of a batch as columns, ordered by partition and offset. ``duplicates``: how many were left out;
+    ``ids``: the digest and offset of each message id, also of duplicates, by partition."""
+
+    partitions: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    kafka_ms: list[int] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    duplicates: int = 0
+    ids: dict[int, list[tuple[bytes, int]]] = field(default_factory=dict)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records as executors get them."""
+        import pyarrow as pa
+
+        if self.values:
+            columns = (
+                ("partition", self.partitions, pa.int32()),
+                ("offset", self.offsets, pa.int64()),
+                ("kafka_ms", self.kafka_ms, pa.int64()),
+                ("value", self.values, pa.binary()),
+            )
+            yield pa.record_batch({name: pa.array(column, kind) for name, column, kind in columns})
+
+
+class SmallBatches:
+    """Reads batches of up to ``most_offsets``. ``search_log``: ``None``: copies of a message are not left out."""
+
+    def __init__(self, topic: SourceTopic, most_offsets: int, search_log: SearchLog | None) -> None:
+        self._topic = topic
+        self._most_offsets = most_offsets
+        self._search_log = search_log
+        self._recent = RecentIds()
+
+    def read(
+        self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
+    ) -> DriverRecords | None:
+        """The records of ``ranges``, without those that share their message id with an earlier one, also of ``known``;
+        ``None`` if the batch is too large. ``starts``: see `SourceTopic.read`.
+
+        Raises `TransportError`, and the errors of the search.
+        """
+        if sum(each.span for each in ranges) > self._most_offsets:
+            return None
+        copies = self._remember(ranges, known, starts)
+        parts, size = [], 0
+        for part in self._topic.read(ranges, starts):
+            parts.append(part)
+            size += sum(len(value) for value in part.values if value)
+            if size > MOST_BYTES:
+                return None
+        parts.sort(key=lambda each: (each.topic_partition.partition, each.offsets[0]))
+        return self._taken(parts, copies)
+
+    def accounted(self, ranges: Sequence[OffsetRange], records: DriverRecords) -> None:
+        """Remember the ids of a batch that is committed."""
+        for each in ranges:
+            self._recent.add(each, records.ids.get(each.partition, ()))
+
+    def _remember(
+        self, ranges: Sequence[OffsetRange], known: Sequence[OffsetRange], starts: Mapping[int, int]
+    ) -> Collection[tuple[int, int]]:
+        """Read the ids of ``known`` that are not remembered. Returns the places of copies of what is too old to be."""
+        if self._search_log is None:
+            return ()
+        known = [each for each in known if each.partition in starts]
+        most = MOST_IDS // max(1, len(known))
+        recent = [OffsetRange(each.partition, max(each.start, each.end - most), each.end) for each in known]
+        missing = self._recent.move(recent)
+        ids: dict[int, list[tuple[bytes, int]]] = {each.partition: [] for each in missing}
+        for part in self._topic.read(missing, starts) if missing else ():
+            ids[part.topic_partition.partition] += [
+                (digest, offset)
+                for digest, offset in zip(map(id_digest, part.headers), part.offsets, strict=True)
+                if digest is not None
+            ]
+        for each in missing:
+            self._recent.add(each, ids[each.partition])
+        older = [
+            OffsetRange(each.partition, each.start, kept.start)
+            for each, kept in zip(known, recent, strict=True)
+            if each.start < kept.start
+        ]
+        return self._search_log(ranges, older) if older else ()
+
+    def _taken(self, parts: Sequence[PartitionBatch], copies: Collection[tuple[int, int]]) -> DriverRecords:
+        records, seen = DriverRecords(), set[bytes]()
+        for part in parts:
+            partition = part.topic_partition.partition
+            digests = map(id_digest, part.headers) if self._search_log else itertools.repeat(None, len(part))
+            ids = records.ids.setdefault(partition, [])
+            for digest, offset, time_ms, value in zip(digests, part.offsets, part.timestamps, part.values, strict=True):
+                if digest is not None:
+                    ids.append((digest, offset))
+                    if digest in seen or digest in self._recent or (partition, offset) in copies:
+                        records.duplicates += 1
+                        continue
+                    seen.add(digest)
+                records.partitions.append(partition)
+                records.offsets.append(offset)
+                records.kafka_ms.append(-1 if time_ms is None else time_ms)
+                records.values.append(value)
+        return records
