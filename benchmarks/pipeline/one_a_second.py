@@ -108,9 +108,7 @@ class Trickle:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pipeline.one_a_second", description=__doc__)
     parser.add_argument("--jobs", nargs="+", default=["aggregate", "evaluate", "archive"])
-    parser.add_argument(
-        "--warm-up", type=float, default=60.0, metavar="S", help="after the first batch, not counted"
-    )
+    parser.add_argument("--warm-up", type=float, default=60.0, metavar="S", help="after the first batch, not counted")
     parser.add_argument("--seconds", type=float, default=120.0, help="counted")
     parser.add_argument("--definitions", type=int, default=HOSTS * len(NAMES), help="alarm definitions")
     parser.add_argument("--trigger-seconds", type=float, help="of the job aggregate")

@@ -21,6 +21,8 @@ NAME = TextRule()
 DESCRIPTION = TextRule(least=0, most=LONGEST_TEXT)
 ACTION = TextRule(most=50)
 MOST_ACTIONS = 100  # of one state
+LONGEST_SPAN_SECONDS = 14 * 86_400
+"""The windows of a sub-expression are kept for so long: its period times its number of periods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,20 @@ def checked(definition: AlarmDefinition) -> tuple[SubExpression, ...]:
         parsed = parse(definition.expression).sub_expressions
     except ExpressionError as error:
         broken.append(Violation("expression", f"is wrong {error}"))
+    broken += [Violation("expression", rule) for rule in map(_span_fault, parsed) if rule]
     if broken:
         raise BrokenRules(broken)
     return parsed
+
+
+def _span_fault(sub: SubExpression) -> str | None:
+    span = sub.period * sub.periods
+    if span <= LONGEST_SPAN_SECONDS:
+        return None
+    return (
+        f"asks for {sub.periods} periods of {sub.period} s ({sub.text}): period times periods must not exceed "
+        f"{LONGEST_SPAN_SECONDS} s, which is two weeks"
+    )
 
 
 def _faults(definition: AlarmDefinition) -> Iterator[tuple[str, str]]:

@@ -36,16 +36,21 @@ from monasca_common.alarms.partials import (
 )
 from monasca_common.models.readings import Reading
 
+MOST_VALUES = 16
+"""A sub-alarm shows the values of at most this many windows. If it has more ``periods``, a `WindowSummary` replaces the
+older windows, so that an evaluation takes as long with any number of periods."""
+_SUMMARY_STEP = 8
+NEVER_MS = -(2**62)
 RESTRUCTURED = -1
 """``SubAlarm.decided_ms`` until the next evaluation: it computes the alarm's state although nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubAlarm:
-    """``current_values``: of the windows that decided last, oldest first. ``empty_evaluations``: how many in a row saw
-    no measurement. ``decided_ms``: the end of the latest window that a crossing has decided; 0 again when the threshold
-    or the operator changes, `RESTRUCTURED` when the structure of the expression does. ``newest``: the reading that
-    decided last, of ``last``."""
+    """``current_values``: of the windows that decided last, oldest first, of the last `MOST_VALUES`.
+    ``empty_evaluations``: how many in a row saw no measurement. ``decided_ms``: the end of the latest window that a
+    crossing has decided; 0 again when the threshold or the operator changes, `RESTRUCTURED` when the structure of the
+    expression does. ``newest``: the reading that decided last, of ``last``."""
 
     sub_expression: SubExpression
     state: str
@@ -85,12 +90,27 @@ class AlarmState:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSummary:
+    """What evaluations need of the windows that begin before ``until_ms``. ``run_ms``: the start of the successive
+    windows up to there that all meet the comparison; ``until_ms``: the last one does not. ``failed_ms`` and
+    ``measured_ms``: the start of the last window that does not meet it, and of the last that has measurements, or
+    `NEVER_MS`."""
+
+    until_ms: int
+    run_ms: int
+    failed_ms: int
+    measured_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """Of one sub-alarm: its windows by start in ms, as long as `needed_from_ms` asks for them; or, of ``last``, the
-    readings since the last evaluation, as `runs` keeps them."""
+    readings since the last evaluation, as `runs` keeps them. ``summary``: of the windows before those, of a sub-alarm
+    that `has_summary`."""
 
     windows: Mapping[int, WindowPartial] = field(default_factory=dict)
     readings: Sequence[Reading] = ()
+    summary: WindowSummary | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +196,40 @@ def needed_from_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> i
     return _next_end_ms(sub, evaluated_to_ms, delay_ms) - sub.periods * sub.period * 1000
 
 
+def has_summary(sub: SubExpression, *, standstills: bool) -> bool:
+    """Whether a summary may replace the older windows. ``standstills``: whether there are any, because a deterministic
+    sub-alarm needs to know which windows within them are empty."""
+    return sub.function != "last" and sub.periods > MOST_VALUES and not (sub.deterministic and standstills)
+
+
+def summary_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
+    """Up to where windows are summarised after an evaluation. It moves by several windows, because each new summary is
+    written."""
+    length_ms, step_ms = sub.period * 1000, sub.period * 1000 * _SUMMARY_STEP
+    decided_ms = _next_end_ms(sub, evaluated_to_ms, delay_ms) - length_ms
+    return (decided_ms - MOST_VALUES * length_ms) // step_ms * step_ms
+
+
+def summarised(
+    sub: SubExpression, windows: Mapping[int, WindowPartial], before: WindowSummary | None, until_ms: int
+) -> WindowSummary:
+    """The summary up to ``until_ms``, of an earlier one and the ``windows`` from there on."""
+    length_ms = sub.period * 1000
+    starts = sorted(start_ms for start_ms in windows if start_ms < until_ms)
+    at_ms = starts[0] if starts else until_ms
+    run_ms, failed_ms, measured_ms = at_ms, NEVER_MS, NEVER_MS
+    if before is not None:
+        at_ms, run_ms, failed_ms, measured_ms = before.until_ms, before.run_ms, before.failed_ms, before.measured_ms
+        starts = [start_ms for start_ms in starts if start_ms >= at_ms]
+    for start_ms in starts:
+        if start_ms != at_ms:
+            run_ms = start_ms
+        at_ms, measured_ms = start_ms + length_ms, start_ms
+        if not meets(sub, windows[start_ms].value(sub.function)):
+            run_ms, failed_ms = at_ms, start_ms
+    return WindowSummary(until_ms, run_ms if at_ms == until_ms else until_ms, failed_ms, measured_ms)
+
+
 def _next_end_ms(sub: SubExpression, evaluated_to_ms: int, delay_ms: int) -> int:
     """The end of the first window whose evaluation is due after ``evaluated_to_ms``."""
     length_ms = sub.period * 1000
@@ -191,7 +245,7 @@ def _occasions(
         if sub_alarm.sub_expression.function == "last":
             each.append(_readings(index, sub_alarm, found.readings, progress, begins_ms))
         else:
-            view = _View(sub_alarm.sub_expression, found.windows)
+            view = _View(sub_alarm.sub_expression, found.windows, found.summary)
             each.append(sorted(_crossings(index, sub_alarm, view, progress), key=_order))
             each.append(_due(index, view, progress))
     # Mostly all lists are empty, and one sub-alarm is due: merging would take longer than evaluating.
@@ -256,17 +310,41 @@ class _View:
     """The windows of one sub-alarm that have measurements. A loop over these, not over ``periods``: a definition may
     ask for millions of periods."""
 
-    def __init__(self, sub: SubExpression, windows: Mapping[int, WindowPartial]) -> None:
+    def __init__(
+        self, sub: SubExpression, windows: Mapping[int, WindowPartial], summary: WindowSummary | None = None
+    ) -> None:
         self.sub = sub
         self.windows = windows
         self.starts = sorted(windows)
         self.length_ms = sub.period * 1000
         self.span_ms = self.length_ms * sub.periods
+        self.summary = summary
+        self._before: WindowSummary | None = None
+        self._shown_ms = self.length_ms * min(sub.periods, MOST_VALUES)
 
     def before(self, end_ms: int) -> list[int]:
-        """The windows among the ``periods`` that end there."""
-        first = bisect_left(self.starts, end_ms - self.span_ms)
+        """The windows among the ``periods`` that end there, of the last `MOST_VALUES`."""
+        first = bisect_left(self.starts, end_ms - self._shown_ms)
         return self.starts[first : bisect_left(self.starts, end_ms)]
+
+    def before_all(self, end_ms: int) -> WindowSummary:
+        """The summary of all windows that end there or earlier. Ends are asked for in ascending order, so each window
+        is summarised once."""
+        found = self._before
+        if found is None or found.until_ms > end_ms:
+            found = self.summary
+        windows = self.windows
+        if found is not None:
+            first, last = bisect_left(self.starts, found.until_ms), bisect_left(self.starts, end_ms)
+            windows = {start_ms: windows[start_ms] for start_ms in self.starts[first:last]}
+        self._before = summarised(self.sub, windows, found, end_ms)
+        return self._before
+
+    def missing(self, end_ms: int) -> int:
+        """How many of the ``periods`` windows that end there have no measurement; those that are summarised count, too,
+        where only one that is missing makes a difference (see `has_summary`)."""
+        first = bisect_left(self.starts, end_ms - self.span_ms)
+        return self.sub.periods - (bisect_left(self.starts, end_ms) - first)
 
     def value(self, start_ms: int) -> float:
         return self.windows[start_ms].value(self.sub.function)
@@ -280,6 +358,9 @@ def _crossings(index: int, sub_alarm: SubAlarm, view: _View, progress: Progress)
         return
     next_end_ms = _next_end_ms(sub, progress.evaluated_to_ms, progress.delay_ms)
     run, previous_ms = 0, None
+    if view.summary is not None:
+        run = (view.summary.until_ms - view.summary.run_ms) // view.length_ms
+        previous_ms = view.summary.until_ms - view.length_ms
     for start_ms in view.starts:
         found = crossing(sub, view.windows[start_ms])
         follows = previous_ms is not None and previous_ms + view.length_ms == start_ms
@@ -315,15 +396,21 @@ def _whole_windows(
             return replace(sub_alarm, empty_evaluations=0)
         sub = view.sub
         values = tuple(map(view.value, view.before(end_ms)))
-        if not all(meets(sub, value) for value in values):
+        is_measured = bool(values)
+        if sub.periods <= MOST_VALUES:
+            is_failed, is_met = not all(meets(sub, value) for value in values), len(values) == sub.periods
+        else:
+            begin_ms, found = end_ms - view.span_ms, view.before_all(end_ms)
+            is_failed, is_met = found.failed_ms >= begin_ms, found.run_ms <= begin_ms
+            is_measured = found.measured_ms >= begin_ms
+        if is_failed:
             return _seen(sub_alarm, OK, values)
-        without = sub.periods - len(values)
-        if not without:
+        if is_met:
             return _seen(sub_alarm, ALARM, values)
         unknown = _unknown(view, end_ms, [each for each in standstills if at_ms < each.known_from_ms])
         if sub.deterministic:
-            return _seen(sub_alarm, OK if without > unknown else sub_alarm.state, values)
-        if values:
+            return _seen(sub_alarm, OK if view.missing(end_ms) > unknown else sub_alarm.state, values)
+        if is_measured:
             return _seen(sub_alarm, sub_alarm.state, values)
         if unknown:
             return replace(sub_alarm, current_values=())

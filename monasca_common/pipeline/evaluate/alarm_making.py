@@ -18,6 +18,7 @@ from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import AlarmState
 from monasca_common.alarms.expression import parse
 from monasca_common.models import json_text
+from monasca_common.pipeline.evaluate import summaries
 from monasca_common.pipeline.evaluate.joining import Joined, Values, join
 from monasca_common.pipeline.evaluate.matching import match_key
 from monasca_common.pipeline.evaluate.window_table import conflict_insert, of_batch
@@ -179,6 +180,7 @@ def _store(
     ]
     if parts:
         connection.execute(_PART.insert(), parts)
+        summaries.forget(connection, {(ids[part.alarm_values], part.sub_expression_id) for part in joined.parts})
         for some in _portions(sorted({ids[part.alarm_values] for part in joined.parts})):
             _add_metrics(connection, _PART.c.alarm_id.in_(some))
 

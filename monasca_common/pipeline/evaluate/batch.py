@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.pipeline.errors import DefinitionsChanged, EvaluatorFenced, NotEvaluated
-from monasca_common.pipeline.evaluate import active, alarm_making, frames, horizon, progress, window_table
+from monasca_common.pipeline.evaluate import active, alarm_making, frames, horizon, progress, summaries, window_table
 from monasca_common.pipeline.evaluate.active import ActiveDefinitions
 from monasca_common.pipeline.evaluate.arrivals import Arrivals
 from monasca_common.pipeline.evaluate.horizon import Look
@@ -263,6 +263,7 @@ class Merging:
             window_table.leave_out_changed(connection, batch, staged)
         now_ms = self._clock.time_ms()
         with contextlib.nullcontext() if takes_what_fits else _giving_way(connection):
+            summaries.forget_late(connection, batch, staged, stored)
             made = self._merged(connection, batch, staged, known, now_ms)
             held = active.hold_version(connection)
         if held != version and active.versions(connection, ids) != versions:

@@ -15,10 +15,20 @@ from sqlalchemy.dialects import postgresql
 from monasca_common.alarms.database import Condition, Row, Select
 from monasca_common.alarms.definition_tables import sub_expression
 from monasca_common.alarms.definitions import StoredSubExpression
-from monasca_common.alarms.evaluation import AlarmState, Measured, SubAlarm, needed_from_ms
+from monasca_common.alarms.evaluation import (
+    AlarmState,
+    Measured,
+    SubAlarm,
+    WindowSummary,
+    has_summary,
+    needed_from_ms,
+    summarised,
+    summary_end_ms,
+)
 from monasca_common.alarms.expression import Expression, SubExpression, parse
 from monasca_common.alarms.partial_text import readings_of, sums_of
 from monasca_common.alarms.partials import WindowPartial, runs
+from monasca_common.pipeline.evaluate import summaries
 from monasca_common.pipeline.evaluate.folding import LAST_WINDOW
 from monasca_common.storage.sql import tables
 
@@ -34,20 +44,26 @@ _OF_ALARM = [_ALARM.c[name] for name in ("id", "definition_id", "state", "state_
 _OF_PARTIAL = [_WINDOW.c[name] for name in ("record_count", "sums", "least", "greatest", "newest", "readings")]
 
 _NOTHING = Measured()
+_SUMMARISED_AT_ONCE = 20
+"""Of so many alarms the windows are read at once that a summary replaces: each may have 20,000."""
 
 #: The rows of partials by alarm and sub-expression, and by the start of their window.
 _Windows: TypeAlias = dict[tuple[str, str], dict[int, list[Any]]]
+#: By alarm and sub-expression.
+_Summaries: TypeAlias = dict[tuple[str, str], WindowSummary]
 
 _parsed: Callable[[str], Expression] = lru_cache(maxsize=20_000)(parse)
 
 
 @dataclass(frozen=True, slots=True)
 class DueSpan:
-    """Evaluations due after ``after_ms`` and until ``until_ms``; an evaluation is due ``delay_ms`` after its window."""
+    """Evaluations due after ``after_ms`` and until ``until_ms``; an evaluation is due ``delay_ms`` after its window.
+    ``standstills``: whether there are any."""
 
     after_ms: int
     until_ms: int
     delay_ms: int
+    standstills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +77,15 @@ class LoadedDefinition:
 
 @dataclass(frozen=True, slots=True)
 class LoadedAlarm:
-    """``row``: of its table. ``stored``: its rows of sub-alarms, by sub-expression."""
+    """``row``: of its table. ``stored``: its rows of sub-alarms, by sub-expression. ``summaries``: those of its
+    sub-alarms after the evaluation."""
 
     row: Row
     definition: LoadedDefinition
     stored: Mapping[str, Row]
     state: AlarmState
     measured: tuple[Measured, ...]
+    summaries: tuple[str | None, ...]
 
 
 class LoadedDefinitions:
@@ -139,9 +157,20 @@ def load(
     for row in connection.execute(sa.select(_SUB_ALARM).where(among(connection, _SUB_ALARM.c.alarm_id, ids))).all():
         stored[row.alarm_id][row.sub_expression_id] = row
     loaded = [(row, definitions[row.definition_id]) for row in alarms if row.definition_id in definitions]
-    of_chunk = {each.row.id: each for _, each in loaded}.values()
-    windows = _windows(connection, ids, [sub for each in of_chunk for sub in each.sub_expressions], span)
-    return [_loaded(row, definition, stored[row.id], windows) for row, definition in loaded]
+    subs = {sub.id: sub for _, definition in loaded for sub in definition.sub_expressions}
+    of_windows = {
+        key: sub for key, sub in subs.items() if not has_summary(sub.expression, standstills=span.standstills)
+    }
+    own = [among(connection, _PART.c.sub_expression_id, sorted(of_windows))] if len(of_windows) < len(subs) else []
+    windows = _windows(connection, ids, list(of_windows.values()), span, *own)
+    found: _Summaries = {}
+    long = [
+        (row.id, sub) for row, definition in loaded for sub in definition.sub_expressions if sub.id not in of_windows
+    ]
+    if long:
+        found = _summaries(connection, long, stored, span)
+        windows |= _since_summaries(connection, long, found)
+    return [_loaded(row, definition, stored[row.id], windows, found, span) for row, definition in loaded]
 
 
 def clear_changed(connection: sa.Connection, seen_ms: int, after_id: str, until_id: str | None) -> None:
@@ -184,13 +213,82 @@ def _sub_expressions(
     return defaultdict(tuple, {key: tuple(value) for key, value in found.items()})
 
 
-def _loaded(row: Row, definition: LoadedDefinition, stored: Mapping[str, Row], windows: _Windows) -> LoadedAlarm:
+def _loaded(
+    row: Row,
+    definition: LoadedDefinition,
+    stored: Mapping[str, Row],
+    windows: _Windows,
+    found: _Summaries,
+    span: DueSpan,
+) -> LoadedAlarm:
     subs = definition.sub_expressions
     sub_alarms = tuple(_sub_alarm(sub, stored.get(sub.id)) for sub in subs)
     # A state that is as old as the alarm is no transition.
     since_ms = -1 if row.state_updated == row.created else row.state_updated
-    measured = tuple(_measured(sub.expression, windows.get((row.id, sub.id))) for sub in subs)
-    return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured)
+    measured = tuple(
+        _measured(sub.expression, windows.get((row.id, sub.id)), found.get((row.id, sub.id))) for sub in subs
+    )
+    texts = tuple(_summary_text(sub.expression, each, span) for sub, each in zip(subs, measured, strict=True))
+    return LoadedAlarm(row, definition, stored, AlarmState(row.state, sub_alarms, since_ms), measured, texts)
+
+
+def _summary_text(sub: SubExpression, measured: Measured, span: DueSpan) -> str | None:
+    """The summary after the evaluation."""
+    if measured.summary is None:
+        return None
+    until_ms = max(measured.summary.until_ms, summary_end_ms(sub, span.until_ms, span.delay_ms))
+    return summaries.text_of(sub, summarised(sub, measured.windows, measured.summary, until_ms))
+
+
+def _summaries(
+    connection: sa.Connection,
+    long: Sequence[tuple[str, StoredSubExpression]],
+    stored: Mapping[str, Mapping[str, Row]],
+    span: DueSpan,
+) -> _Summaries:
+    """The stored summaries; those that are missing are computed of all windows that they replace."""
+    found: _Summaries = {}
+    missing: dict[str, list[StoredSubExpression]] = defaultdict(list)
+    for alarm_id, sub in long:
+        row = stored[alarm_id].get(sub.id)
+        of_sub = None if row is None or row.windows != sub.windows else row.summary
+        summary = summaries.summary_of(sub.expression, of_sub)
+        if summary is None:
+            missing[alarm_id].append(sub)
+        else:
+            found[alarm_id, sub.id] = summary
+    alarm_ids = sorted(missing)
+    for start in range(0, len(alarm_ids), _SUMMARISED_AT_ONCE):
+        some = alarm_ids[start : start + _SUMMARISED_AT_ONCE]
+        subs = {sub.id: sub for alarm_id in some for sub in missing[alarm_id]}
+        own = among(connection, _PART.c.sub_expression_id, sorted(subs))
+        windows = _windows(connection, some, list(subs.values()), span, own)
+        for alarm_id in some:
+            for sub in missing[alarm_id]:
+                until_ms = summary_end_ms(sub.expression, span.after_ms, span.delay_ms)
+                rows = {at: each for at, each in windows[alarm_id, sub.id].items() if at < until_ms}
+                measured = _measured(sub.expression, rows)
+                found[alarm_id, sub.id] = summarised(sub.expression, measured.windows, None, until_ms)
+    return found
+
+
+def _since_summaries(
+    connection: sa.Connection, long: Sequence[tuple[str, StoredSubExpression]], found: _Summaries
+) -> _Windows:
+    """The windows that no summary replaces."""
+    from_ms: dict[int, dict[str, StoredSubExpression]] = defaultdict(dict)
+    of_alarms: dict[int, set[str]] = defaultdict(set)
+    for alarm_id, sub in long:
+        until_ms = found[alarm_id, sub.id].until_ms
+        from_ms[until_ms][sub.id] = sub
+        of_alarms[until_ms].add(alarm_id)
+    windows: _Windows = defaultdict(lambda: defaultdict(list))
+    for until_ms, subs in from_ms.items():
+        needed = {sub.id: (sub.windows, until_ms) for sub in subs.values()}
+        own = among(connection, _PART.c.sub_expression_id, sorted(needed))
+        read = _read(connection, sorted(of_alarms[until_ms]), needed, own)
+        windows |= {key: each for key, each in read.items() if found[key].until_ms == until_ms}
+    return windows
 
 
 def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
@@ -208,10 +306,22 @@ def _sub_alarm(sub: StoredSubExpression, row: Row | None) -> SubAlarm:
 
 
 def _windows(
-    connection: sa.Connection, ids: Sequence[str], subs: Sequence[StoredSubExpression], span: DueSpan
+    connection: sa.Connection,
+    ids: Sequence[str],
+    subs: Sequence[StoredSubExpression],
+    span: DueSpan,
+    *conditions: Condition,
 ) -> _Windows:
     """What an evaluation may ask for."""
     needed = {sub.id: (sub.windows, _needed_from_ms(sub.expression, span)) for sub in subs}
+    return _read(connection, ids, needed, *conditions)
+
+
+def _read(
+    connection: sa.Connection, ids: Sequence[str], needed: Mapping[str, tuple[int, int]], *conditions: Condition
+) -> _Windows:
+    """The windows of these alarms. ``needed``: of each sub-expression the generation of windows, and from when on.
+    ``conditions``: on parts."""
     least_ms = min((from_ms for _, from_ms in needed.values()), default=0)
     of_part = [_PART.c[name] == _WINDOW.c[name] for name in ("sub_expression_id", "match_key")]
     is_needed = sa.or_(_WINDOW.c.window_start >= least_ms, _WINDOW.c.window_start == LAST_WINDOW)
@@ -219,7 +329,8 @@ def _windows(
     # An outer join begins with the parts of the chunk: SQLite may begin an inner one with all windows. Each
     # sub-expression's own limit is compared here: joining them too would be planned for a tenth of the rows.
     joined = _PART.outerjoin(_WINDOW, sa.and_(*of_part, is_needed))
-    statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined).where(among(connection, _PART.c.alarm_id, ids))
+    statement = sa.select(*columns, *_OF_PARTIAL).select_from(joined)
+    statement = statement.where(among(connection, _PART.c.alarm_id, ids), *conditions)
     found: _Windows = defaultdict(lambda: defaultdict(list))
     for alarm_id, sub_id, windows, start_ms, *partial in connection.execute(statement).all():
         generation, from_ms = needed.get(sub_id, (-1, 0))
@@ -232,12 +343,14 @@ def _needed_from_ms(sub: SubExpression, span: DueSpan) -> int:
     return LAST_WINDOW if sub.function == "last" else needed_from_ms(sub, span.after_ms, span.delay_ms)
 
 
-def _measured(sub: SubExpression, windows: Mapping[int, list[Any]] | None) -> Measured:
+def _measured(
+    sub: SubExpression, windows: Mapping[int, list[Any]] | None, summary: WindowSummary | None = None
+) -> Measured:
     if windows is None:
-        return _NOTHING
+        return _NOTHING if summary is None else Measured(summary=summary)
     if sub.function == "last":
         return Measured(readings=runs(sub, (each for row in windows[LAST_WINDOW] for each in readings_of(row[-1]))))
-    return Measured({start_ms: _merged(sub, rows) for start_ms, rows in windows.items()})
+    return Measured({start_ms: _merged(sub, rows) for start_ms, rows in windows.items()}, (), summary)
 
 
 def _merged(sub: SubExpression, rows: Sequence[Any]) -> WindowPartial:

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms import outbox
 from monasca_common.alarms.database import Row, Select
+from monasca_common.alarms.definitions import StoredSubExpression
 from monasca_common.alarms.evaluation import Evaluated, SubAlarm, Transition
 from monasca_common.alarms.partial_text import readings_text
 from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
@@ -54,14 +55,21 @@ def _write_sub_alarms(connection: sa.Connection, outcomes: Sequence[EvaluatedAla
     updated: list[dict[str, Any]] = []
     for each in outcomes:
         alarm = each.alarm
-        for sub, before, now in zip(
-            alarm.definition.sub_expressions, alarm.state.sub_alarms, each.evaluated.alarm.sub_alarms, strict=True
+        is_alone = len(alarm.state.sub_alarms) == 1
+        for sub, before, now, summary in zip(
+            alarm.definition.sub_expressions,
+            alarm.state.sub_alarms,
+            each.evaluated.alarm.sub_alarms,
+            alarm.summaries,
+            strict=True,
         ):
             stored = alarm.stored.get(sub.id)
             if stored is None:
-                inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub.id, sub.windows, now)
-            elif stored.windows != sub.windows or _is_other(before, now, is_alone=len(alarm.state.sub_alarms) == 1):
-                updated.append(_sub_row(alarm.row.id, sub.id, sub.windows, now))
+                inserted[alarm.row.id, sub.id] = _sub_row(alarm.row.id, sub, now, summary)
+            elif (stored.windows, stored.summary) != (sub.windows, summary) or _is_other(
+                before, now, is_alone=is_alone
+            ):
+                updated.append(_sub_row(alarm.row.id, sub, now, summary))
     if inserted:
         connection.execute(_SUB_ALARM.insert(), list(inserted.values()))
     if updated:
@@ -96,16 +104,17 @@ def _update(connection: sa.Connection, table: sa.Table, key: Sequence[str], rows
         connection.execute(table.update().where(*which).values(bound), given_rows)
 
 
-def _sub_row(alarm_id: str, sub_id: str, windows: int, sub_alarm: SubAlarm) -> dict[str, Any]:
+def _sub_row(alarm_id: str, sub: StoredSubExpression, sub_alarm: SubAlarm, summary: str | None) -> dict[str, Any]:
     return {
         "alarm_id": alarm_id,
-        "sub_expression_id": sub_id,
+        "sub_expression_id": sub.id,
         "state": sub_alarm.state,
         "current_values": list(sub_alarm.current_values),
-        "windows": windows,
+        "windows": sub.windows,
         "empty_evaluations": sub_alarm.empty_evaluations,
         "decided": sub_alarm.decided_ms,
         "newest": None if sub_alarm.newest is None else readings_text([sub_alarm.newest]),
+        "summary": summary,
     }
 
 

@@ -185,4 +185,4 @@ class Rounds:
         return outcome.write(connection, outcomes, self._clock.time_ms(), writes_history=self._writes_history)
 
     def _span(self, stored: StoredProgress, round_to_ms: int) -> DueSpan:
-        return DueSpan(stored.evaluated_to_ms, round_to_ms, stored.delay_ms)
+        return DueSpan(stored.evaluated_to_ms, round_to_ms, stored.delay_ms, bool(stored.standstills))

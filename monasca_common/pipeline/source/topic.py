@@ -13,8 +13,8 @@ from monasca_common.kafka import CommitResult, KafkaConsumer, open_consumer
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
-from monasca_common.pipeline.source.log_reader import LogReader
 from monasca_common.pipeline.source.offset_store import OffsetRange
+from monasca_common.pipeline.source.range_reader import RangeReader
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
@@ -34,7 +34,7 @@ class SourceTopic:
         self._settings = settings
         self.name = settings.topics[0]
         self._consumer: KafkaConsumer | None = None
-        self._reader: LogReader | None = None
+        self._reader: RangeReader | None = None
         self._partitions: tuple[TopicPartition, ...] = ()
 
     def __enter__(self) -> Self:
@@ -82,7 +82,7 @@ class SourceTopic:
         each partition of the topic, at which reading ahead may begin."""
         if self._reader is not None and self._reader.partitions != starts.keys():
             self._close_reader()
-        reader = self._reader = self._reader or LogReader(self._settings, starts)
+        reader = self._reader = self._reader or RangeReader(self._settings, starts)
         try:
             yield from reader.read(ranges)
         except TransportError:

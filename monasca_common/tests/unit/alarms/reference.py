@@ -42,8 +42,11 @@ def irrevocable(sub):
 
 
 class SubReference:
-    def __init__(self, sub, delay_ms):
+    """``shown``: of how many windows at most the values are told."""
+
+    def __init__(self, sub, delay_ms, shown):
         self.sub = sub
+        self.shown = shown
         self.delay_ms = delay_ms
         self.length_ms = sub.period * 1000
         self.state = "OK" if sub.deterministic else "UNDETERMINED"
@@ -61,6 +64,11 @@ class SubReference:
             if values:
                 found[start_ms] = values
         return found
+
+    def values_of(self, end_ms, view):
+        first_ms = end_ms - self.shown * self.length_ms
+        shown = (values for start_ms, values in view.items() if start_ms >= first_ms)
+        return tuple(value_of(self.sub.function, values) for values in shown)
 
     def is_reached(self, end_ms, known):
         """Whether the windows that end there bring about what cannot be taken back."""
@@ -100,8 +108,7 @@ class SubReference:
             times = sorted(one.time_ms for one in known if end_ms - self.length_ms <= one.time_ms < end_ms)
             time_ms = next(t for t in times if self.is_reached(end_ms, [one for one in known if one.time_ms <= t]))
             view = self.view(end_ms, [one for one in known if one.time_ms <= time_ms])
-            values = tuple(value_of(self.sub.function, values) for values in view.values())
-            found.append((time_ms, irrevocable(self.sub), values))
+            found.append((time_ms, irrevocable(self.sub), self.values_of(end_ms, view)))
         return found
 
     def ends(self, after_ms, until_ms):
@@ -116,10 +123,10 @@ class SubReference:
             self.state, self.empty = irrevocable(self.sub), 0
             return
         view = self.view(end_ms, known)
-        self.values = tuple(value_of(self.sub.function, values) for values in view.values())
+        self.values = self.values_of(end_ms, view)
         if view:
             self.empty = 0
-        if not all(meets(self.sub, value) for value in self.values):
+        if not all(meets(self.sub, value_of(self.sub.function, values)) for values in view.values()):
             self.state = "OK"
         elif len(view) == self.sub.periods:
             self.state = "ALARM"
@@ -131,10 +138,10 @@ class SubReference:
                 self.state = "UNDETERMINED"
 
 
-def changes(expression, batches, delay_ms):
+def changes(expression, batches, delay_ms, shown=16):
     """The transitions. ``batches``: (measurements that arrived, horizon), each horizon at least the one before and
     every measurement's time; a measurement's ``sub`` is the position of what it belongs to."""
-    subs = [SubReference(sub, delay_ms) for sub in expression.sub_expressions]
+    subs = [SubReference(sub, delay_ms, shown) for sub in expression.sub_expressions]
     state = alarm_state(expression, subs)
     found = []
     earlier, evaluated_to_ms = [], 0

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever the definition, the measurements and the borders of batches, alarms do what the plain reference says."""
 
+from unittest import mock
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oslotest import base
 
+from monasca_common.alarms import evaluation
 from monasca_common.alarms.expression import And, Expression, Or, SubExpression
 from monasca_common.alarms.grammar import FUNCTIONS
 from monasca_common.tests.unit.alarms import reference
@@ -56,6 +59,17 @@ def in_batches(draw, measured):
     return [*batches, ([], END_MS)]
 
 
+def in_batches_with_late_ones(draw, measured):
+    late = draw(st.sets(st.sampled_from(measured))) if measured else set()
+    batches = [
+        ([one for one in arrived if one not in late], horizon_ms) for arrived, horizon_ms in in_batches(draw, measured)
+    ]
+    for one in sorted(late):
+        after = [index for index, (_, horizon_ms) in enumerate(batches) if horizon_ms >= one.time_ms]
+        batches[draw(st.sampled_from(after))][0].append(one)
+    return batches
+
+
 def evaluated(expression, batches, delay_ms):
     evaluator = Evaluator(expression, delay_ms=delay_ms)
     for arrived, horizon_ms in batches:
@@ -104,3 +118,13 @@ class AgainstReferenceTest(base.BaseTestCase):
         expected = in_order_of_history(reference.changes(expression, batches, delay_ms))
 
         self.assertEqual(expected, evaluated(expression, batches, delay_ms))
+
+    @settings(max_examples=200)
+    @given(st.integers(1, 3), st.integers(1, 2), subs.map(Expression) | expressions, delays_ms, st.data())
+    def test_a_summary_decides_as_the_windows_that_it_replaces(self, shown, step, expression, delay_ms, data):
+        measured = data.draw(measurements(len(expression.sub_expressions)))
+        batches = in_batches_with_late_ones(data.draw, measured)
+        expected = in_order_of_history(reference.changes(expression, batches, delay_ms, shown))
+
+        with mock.patch.multiple(evaluation, MOST_VALUES=shown, _SUMMARY_STEP=step):
+            self.assertEqual(expected, evaluated(expression, batches, delay_ms))

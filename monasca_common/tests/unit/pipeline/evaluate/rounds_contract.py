@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from monasca_common.alarms import evaluation
 from monasca_common.alarms.alarm_metrics import AlarmSeries, add_metrics
 from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.alarms.definition_tables import AlarmDefinitions
@@ -33,7 +34,7 @@ from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.models import alarm as alarm_model
 from monasca_common.models.readings import Reading
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.evaluate import chunk, forgetting, horizon, progress
+from monasca_common.pipeline.evaluate import chunk, forgetting, horizon, progress, summaries
 from monasca_common.pipeline.evaluate.arrivals import BUCKET_MS
 from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.progress import StoredProgress
@@ -41,7 +42,13 @@ from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.rounds import Rounds
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator
-from monasca_common.tests.unit.alarms.test_against_reference import END_MS, expressions, in_batches, measurements
+from monasca_common.tests.unit.alarms.test_against_reference import (
+    END_MS,
+    expressions,
+    in_batches,
+    in_batches_with_late_ones,
+    measurements,
+)
 
 TENANT = "t"
 MAXIMUM = "max(m) > 1"
@@ -120,6 +127,9 @@ class StoredAlarms:
             partial = partial.merge(known, sub)
             readings = [*readings, *readings_of(row.readings)]
             readings = runs(sub, readings) if is_last else readings
+        decided_ms = progress.load(connection, self.job).evaluated_to_ms - DELAY_MS
+        if start_ms < decided_ms - evaluation.MOST_VALUES * sub.period * 1000:
+            summaries.forget(connection, [(alarm_id, stored.id)])
         values = of | {
             "windows": stored.windows,
             "record_count": partial.count,
@@ -175,11 +185,21 @@ class RoundsContract:
     @given(expressions, st.data())
     def test_whatever_the_chunks_and_wherever_it_crashes_it_is_what_pure_evaluation_says(self, expression, data):
         measured = data.draw(measurements(len(expression.sub_expressions)))
+        self.check_evaluation(expression, in_batches(data.draw, measured), data)
+
+    @few
+    @given(st.integers(1, 3), st.integers(1, 2), expressions, st.data())
+    def test_so_it_is_with_summaries_of_old_windows(self, shown, step, expression, data):
+        measured = data.draw(measurements(len(expression.sub_expressions)))
+        with mock.patch.multiple(evaluation, MOST_VALUES=shown, _SUMMARY_STEP=step):
+            self.check_evaluation(expression, in_batches_with_late_ones(data.draw, measured), data)
+
+    def check_evaluation(self, expression, batches, data):
         alarms = self.alarms(expression.text, data.draw(st.integers(1, 4)))
         evaluators = {alarm_id: Evaluator(alarms.expression) for alarm_id in alarms.ids}
         try:
             horizon_ms = 0
-            for arrived, next_ms in in_batches(data.draw, measured):
+            for arrived, next_ms in batches:
                 for number, (alarm_id, evaluator) in enumerate(evaluators.items(), 1):
                     own = [one for one in arrived if one.time_ms % number == 0]
                     if own:
@@ -205,6 +225,22 @@ class RoundsContract:
             rounds.finish()
         rounds.run(looked)
         rounds.forget(looked.look_ms)
+
+    def test_a_pass_reads_as_many_windows_whatever_the_number_of_periods(self):
+        minutes, reads = 60, {}
+        for periods in (20, 20_000):
+            alarms = self.alarms(f"avg(m) > 1 times {periods}")
+            alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(minutes)])
+            rounds = self.rounds(alarms)
+            rounds.run(look(0, minutes * 60_000))
+            with mock.patch.object(chunk, "_partial", wraps=chunk._partial) as read:
+                for minute in range(minutes, minutes + 16):
+                    alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0)])
+                    rounds.run(look(minute * 60_000, minute * 60_000 + 60_000))
+            reads[periods] = read.call_count
+            alarms.delete()
+        self.assertEqual(reads[20], reads[20_000])
+        self.assertLess(reads[20], 16 * 30)
 
     def test_history_has_the_row_that_the_persister_makes_of_the_message(self):
         self.fill_history()

@@ -20,7 +20,7 @@ _ANSWER_SECONDS = 60.0
 _POLL_MESSAGES = 5_000
 
 
-class LogReader:
+class RangeReader:
     """Reads the partitions of one topic. ``starts``: the offset at which each is read first."""
 
     def __init__(self, settings: ConsumerSettings, starts: Mapping[int, int]) -> None:
