@@ -50,13 +50,18 @@ def run(job: Job) -> Figures:
         spark.stop()
 
 
-def _specifications() -> Specifications:
-    """One specification for each name, by host and tenant."""
+def specification_rows() -> tuple[list[str], list[str]]:
+    """One specification for each name, by host and tenant: the rows of pre-transforms and of transforms."""
     pre_transforms = [
         json.dumps({"event_type": f"disk.{name}", "metric_id_list": [name], "required_raw_fields_list": []})
         for name in NAMES
     ]
     transforms = [json.dumps(_transform(name, f"{name}_agg")) for name in NAMES]
+    return pre_transforms, transforms
+
+
+def _specifications() -> Specifications:
+    pre_transforms, transforms = specification_rows()
     return read(JsonRows("pre_transforms", pre_transforms), JsonRows("transforms", transforms))
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,9 +23,8 @@ from confluent_kafka import Producer
 from sqlalchemy.pool import NullPool
 
 from benchmarks.databases import Databases
-from benchmarks.envelopes import HOSTS, TENANT, host_name, values
+from benchmarks.envelopes import TENANT, values
 from benchmarks.pipeline.aggregating import NAMES, specification_rows
-from benchmarks.runner.table import show_table
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
@@ -91,7 +90,7 @@ class Trickle:
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
-        self._values: Iterator[tuple[int, bytes, int]] = values(10_000_000, repeats=False)
+        self._values: Iterator[tuple[int, bytes, int]] = values(10_000_000)
         self._count = 0
 
     def run(self, seconds: float) -> None:
@@ -110,7 +109,7 @@ def main() -> int:
     parser.add_argument("--jobs", nargs="+", default=["aggregate", "evaluate", "archive"])
     parser.add_argument("--warm-up", type=float, default=60.0, metavar="S", help="after the first batch, not counted")
     parser.add_argument("--seconds", type=float, default=120.0, help="counted")
-    parser.add_argument("--definitions", type=int, default=HOSTS * len(NAMES), help="alarm definitions")
+    parser.add_argument("--definitions", type=int, default=500, help="alarm definitions")
     parser.add_argument("--trigger-seconds", type=float, help="of the job aggregate")
     parser.add_argument("--rst", type=Path, metavar="FILE", help="write the table there as well")
     arguments = parser.parse_args()
@@ -118,11 +117,11 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         cluster = stack.enter_context(KafkaCluster())
-        url = stack.enter_context(stack.enter_context(Databases()).new("postgresql"))
+        url = stack.enter_context(stack.enter_context(Databases()).new())
         for topic in ("metrics", "metrics.dlq", "aggregates", "alarm-state-transitions", "events"):
             cluster.create_topic(topic, _PARTITIONS)
-        for name, specifications in specification_rows(5).items():
-            (folder / f"{name}.jsonl").write_text("\n".join(specifications))
+        for name, lines in zip(("pre", "transform"), specification_rows(), strict=True):
+            (folder / f"{name}.jsonl").write_text("\n".join(lines))
         trigger = "" if arguments.trigger_seconds is None else f"trigger_seconds = {arguments.trigger_seconds}"
         configuration = folder / "pipeline.conf"
         configuration.write_text(
@@ -143,9 +142,18 @@ def main() -> int:
             command.close()
             spent = [60 / arguments.seconds * (to - of) for of, to in zip(before, after, strict=True)]
             rows.append([job, *(f"{figure:.1f}" for figure in (sum(spent), *spent)), str(read)])
-            print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-    show_table(_HEAD, rows, arguments.rst)
+            print("  ".join(f"{name}: {cell}" for name, cell in zip(_HEAD, rows[-1], strict=True)), flush=True)
+    if arguments.rst:
+        arguments.rst.write_text("".join(_restructured_text([_HEAD, *rows])))
     return 0
+
+
+def _restructured_text(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield ".. list-table::\n   :header-rows: 1\n\n"
+    for row in rows:
+        first, *others = row
+        yield f"   * - {first}\n"
+        yield from (f"     - {cell}\n" for cell in others)
 
 
 def _accounted(url: str, job: str) -> int:
@@ -162,7 +170,7 @@ def _define(url: str, count: int) -> None:
     now_ms = time.time_ns() // 1_000_000
     for number in range(count):
         host, name = divmod(number, len(NAMES))
-        expression = f"avg(disk.{NAMES[name]}{{hostname={host_name(host)}}}) > 90"
+        expression = f"avg(disk.{NAMES[name]}{{hostname=compute-{host:03d}.example.org}}) > 90"
         definitions.create(TENANT, AlarmDefinition(f"d{number}", expression), now_ms)
     database.close()
 
