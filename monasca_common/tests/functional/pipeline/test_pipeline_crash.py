@@ -48,6 +48,7 @@ class CrashTest(PipelineProcessCase):
 
     @periodic("test_loop verifies that a job ends if Spark has died")
     def test_a_job_whose_spark_is_killed_ends_and_the_next_one_counts_and_publishes_everything_once(self):
+        self.configure(one_task_offsets=0)
         self.send_some()
         (self.deaths / "executor").touch()
         self.assertEqual(1, self.run_once())
