@@ -37,7 +37,7 @@ class TestIndexes(SqliteTestCase):
             ({"metric_name": "cpu"}, "alarm_metric_by_name"),
             ({"metric_name": "cpu", "dimensions": {"host": ("a",)}}, "alarm_dimension_by_pair"),
             ({"dimensions": {"host": ("a", "b")}}, "alarm_dimension_by_pair"),
-            ({"dimensions": {"host": ()}}, "alarm_dimension_by_name"),
+            ({"dimensions": {"host": ()}}, "alarm_dimension_by_"),
             ({"dimensions": {"host": ("a",), "zone": ("b",)}}, "alarm_dimension_by_pair"),
             ({"severities": ("LOW",)}, "alarm_by_"),
         ):
