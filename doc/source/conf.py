@@ -6,7 +6,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "extensions"))
 
-extensions = ["file_map", "old_options", "openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"]
+extensions = [
+    *("file_map", "old_options", "rule_tests"),
+    *("openstackdocstheme", "oslo_config.sphinxext", "sphinx.ext.autodoc"),
+]
 
 project = "monasca-common"
 copyright = "Monasca contributors"  # noqa: A001 - Sphinx's name for it

@@ -88,6 +88,7 @@ class KillsCase(PersisterCase):
 
 
 class Kills:
+    # Rule 24
     def test_however_often_and_wherever_workers_die_every_message_is_one_row(self):
         verdict = self.kill_and_kill()
         with each_once():

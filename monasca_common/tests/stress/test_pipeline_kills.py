@@ -38,6 +38,7 @@ class KillsTest(PipelineProcessCase):
         # However often executors die, the application goes on with others.
         self.configure(f"{spark_cluster.options()}\noptions = spark.deploy.maxExecutorRetries=-1")
 
+    # Rule 28
     def test_wherever_drivers_and_executors_die_everything_is_counted_and_published_once(self):
         self.addDetail("seed", text_content(SEED))
         deaths = {"executor": self.kill_an_executor, "driver": self.kill_the_driver, "point": self.kill_at_a_point}

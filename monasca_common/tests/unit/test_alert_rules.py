@@ -132,6 +132,7 @@ def fits(value, declared):
 
 
 class QueriesTest(base.BaseTestCase):
+    # Rule 67
     def test_each_metric_and_each_label_of_it_is_one_that_a_service_has(self):
         told = told_metrics()
         for query in [*queries(), *(rule["expr"] for rule in alerts().values())]:
@@ -176,6 +177,7 @@ class StartTest(base.BaseTestCase):
         )
         return [api.text(), *map(generate_latest, others)]
 
+    # Rule 68
     def test_what_an_alert_counts_is_served_from_0(self):
         self.assertEqual([], absent(b"".join(self.services()).decode()))
 

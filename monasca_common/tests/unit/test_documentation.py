@@ -31,18 +31,18 @@ CRASH = re.compile(r"crash|kill|\bdie[sd]?\b", re.IGNORECASE)
 class InvariantsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        self.rules = rules((SOURCE / "contributor" / "invariants.rst").read_text())
+        self.texts = rules((SOURCE / "contributor" / "invariants.rst").read_text())
+        self.tests = loaded(ROOT / "doc" / "extensions" / "rule_tests.py").marked_tests()
 
-    def test_each_invariant_names_tests_that_there_are(self):
-        named = [test for tests in self.rules.values() for test in tests]
-        self.assertGreater(len(named), 50)
-        for file, test in named:
-            self.assertIn(test, functions_in(path_of(file)), file)
+    def test_each_marked_test_is_of_a_rule_whose_tests_the_page_lists(self):
+        self.assertEqual(self.texts.keys(), self.tests.keys())
+        for number, text in self.texts.items():
+            self.assertIn(f".. rule-tests:: {number}\n", text)
 
     def test_each_rule_keeps_a_test_in_the_everyday_run_and_a_crash_test_if_it_is_about_crashes(self):
         everyday = EverydayTests()
-        for rule, tests in self.rules.items():
-            kept = [name for file, test in tests for name in everyday.names(path_of(file), test)]
+        for number, rule in self.texts.items():
+            kept = [name for file, test in self.tests[number] for name in everyday.names(file, test)]
             self.assertNotEqual([], kept, rule)
             if CRASH.search(rule):
                 self.assertTrue(CRASH.search(" ".join(kept)), f"no crash test of this rule is in the gate: {rule}")
@@ -169,16 +169,9 @@ class ReferenceTest(base.BaseTestCase):
 
 
 def rules(page):
-    """Return the tests, (file, name), that each rule of the page names; the key is the rule's text."""
-    found = {}
-    for text in re.split(r"^(?=(?:\d+\.|\*) +\*\*)", page, flags=re.MULTILINE)[1:]:
-        found[re.sub(r"``[^`]*``", "", text)] = re.findall(r"``([\w/]+\.py)::(test_\w+)``", text)
-    return found
-
-
-def path_of(file):
-    """Return the path of a file that the page of invariants names."""
-    return (CONTRACTS if file.startswith("contracts/") else PACKAGE / "tests") / file
+    """Return the text of each rule of the page by its number."""
+    texts = re.split(r"^(?=\d+\. +\*\*)", page, flags=re.MULTILINE)[1:]
+    return {int(text.partition(".")[0]): text for text in texts}
 
 
 class EverydayTests:

@@ -158,6 +158,7 @@ def normalised(text: str) -> str:
 
 
 class GeneratedTest(base.BaseTestCase):
+    # Rule 70
     def test_groups_options_types_bounds_choices_former_names_defaults_and_order_are_as_stored(self):
         self.assertEqual(STORED.read_text(), normalised(generated()))
 
@@ -177,6 +178,7 @@ class GeneratedTest(base.BaseTestCase):
 
 
 class ImportTest(base.BaseTestCase):
+    # Rule 71
     def test_options_are_listed_where_no_extra_is_installed(self):
         entries = [
             each
@@ -221,6 +223,7 @@ class DeclarationTest(base.BaseTestCase):
             for each in options_of(made):
                 self.assertRegex(each.help, r"^[A-Z].*\.$", f"{made.__name__}: {each.name}")
 
+    # Rule 70
     def test_a_secret_is_in_no_repr_and_has_no_bounds(self):
         secrets = set()
         for made, field, _, found in self.declared():

@@ -108,6 +108,7 @@ class ConsumerContract(Scenario):
         with self.cluster.consumer(topic, group) as second:
             self.assertEqual([b"4", b"5"], [message.value for message in self.read(second, 2)])
 
+    # Rule 12
     def test_committing_a_batch_commits_all_of_it(self) -> None:
         topic, group = self.cluster.new_topic(), self.cluster.name()
         self.fill(topic, 3)
@@ -141,6 +142,7 @@ class ConsumerContract(Scenario):
         consumer = self.cluster.consumer(topic, self.cluster.name())
         self.assertEqual(4, len(self.read(consumer, 4)))
 
+    # Rule 18
     def test_a_start_at_latest_is_committed_at_once_so_that_a_crash_skips_nothing(self) -> None:
         topic, group = self.cluster.new_topic(), self.cluster.name()
         self.fill(topic, 2)

@@ -119,6 +119,7 @@ class GroupContract(Scenario):
         reader = self.member(listener)
         self.assertEqual({2}, {message.offset for message in self.read(reader, 4)})
 
+    # Rule 18
     @needs(Capability.MORE_PARTITIONS)
     def test_a_partition_added_later_is_read_from_its_beginning(self) -> None:
         quick = {"topic.metadata.refresh.interval.ms": "500"}
@@ -131,6 +132,7 @@ class GroupContract(Scenario):
 
     # Commits
 
+    # Rule 14
     def test_a_batch_polled_before_a_revoke_is_not_committed_after_it(self) -> None:
         self.fill(self.topic, 2)
         first = self.member()
@@ -170,6 +172,7 @@ class GroupContract(Scenario):
         self.assertTrue(first.commit({foreign: 7})[foreign].stale)
         self.assertEqual(0, self.committed(second)[foreign])
 
+    # Rule 14
     def test_a_broker_would_obey_a_stranger_even_backwards(self) -> None:
         # A fact that fences elsewhere are built on: whatever a fake refuses here, the real one stores.
         first, second = self.owner_of_all(), self.member()
@@ -182,6 +185,7 @@ class GroupContract(Scenario):
 
     # Pauses and losses
 
+    # Rule 19
     def test_what_was_paused_when_it_was_revoked_is_read_when_it_comes_back(self) -> None:
         first = self.owner_of_all()
         first.pause(self.partitions(self.topic))

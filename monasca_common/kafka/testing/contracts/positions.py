@@ -96,6 +96,7 @@ class PositionContract(Scenario):
         consumer.seek(partition, 1)
         self.assertEqual([b"1"], self.values(consumer, 1))
 
+    # Rule 18
     @needs(Capability.DELETE_RECORDS)
     def test_records_deleted_before_they_were_read_are_an_error_and_no_silent_jump(self) -> None:
         partition, consumer = self.filled(5)

@@ -123,6 +123,7 @@ class ProducerContract(Scenario):
         self.assertEqual(2, report.delivered_count)
         self.assertEqual([1], [delivery.index for delivery in producer.retry(report).failed])
 
+    # Rule 2
     def test_many_records_that_are_small_enough_one_by_one_are_never_rejected_together(self) -> None:
         topic = self.cluster.new_topic(max_message_bytes=2000)
         report = self.publish(topic, [b"x" * 500] * 40, linger_ms=50, compression="none")
@@ -198,6 +199,7 @@ class ProducerContract(Scenario):
         self.assertEqual(([message_id], 1), ([delivery.message_id for delivery in heard], len(errors)))
         self.assertEqual({b"v", b"from the listener"}, {message.value for message in self.log(topic)})
 
+    # Rule 8
     def test_a_bulk_that_exceeds_the_budget_fails_whole_and_nothing_of_it_is_sent(self) -> None:
         topic = self.cluster.new_topic()
         producer = self.cluster.producer(budget_messages=3)

@@ -64,6 +64,7 @@ class TransactionContract(Scenario):
         again = self.cluster.consumer(source, group)
         self.assertEqual([b"next"], [message.value for message in self.read(again, 1)])
 
+    # Rule 20
     @needs(Capability.TRANSACTIONS)
     def test_an_abort_reads_the_inputs_again(self) -> None:
         source, sink, group = self.cluster.new_topic(), self.cluster.new_topic(), self.cluster.name()

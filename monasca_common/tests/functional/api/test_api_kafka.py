@@ -24,6 +24,7 @@ LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.
 
 
 class TestAcknowledged(ApiProcessCase):
+    # Rule 27
     def test_what_is_answered_204_is_in_the_log(self):
         api = self.api()
         names = [f"m{number}" for number in range(50)]
@@ -199,6 +200,7 @@ class TestWatching(ApiProcessCase):
 class TestIdempotencyKey(ApiProcessCase):
     KEY = {"Idempotency-Key": "one-and-the-same"}  # noqa: RUF012
 
+    # Rule 27
     def test_a_repeat_at_another_worker_is_read_once(self):
         first, second = self.api(), self.api()
         body = [metric("a"), metric("b")]
@@ -207,6 +209,7 @@ class TestIdempotencyKey(ApiProcessCase):
             (4, 2), (len(self.log(self.topic, self.partitions)), len(self.read(self.topic, self.partitions)))
         )
 
+    # Rule 27
     def test_a_repeat_while_the_first_is_in_flight_waits_for_the_same_delivery(self):
         api = self.api(api=["publish_timeout_seconds = 120"])
         self.assertEqual(204, api.post(metric("warm"))[0])

@@ -140,6 +140,7 @@ class TestKeystone(ApiProcessCase):
                 self.assertEqual((b"401", True), (answer.split()[1], b"\r\nConnection: close\r\n" in answer))
                 self.assertEqual(b"", client.recv(1))
 
+    # Rule 54
     def test_who_may_not_write_is_answered_before_a_slow_body_comes(self):
         for token in ("wrong", self.keystone.token("reader", "observed")):
             header = f"POST /v2.0/metrics HTTP/1.1\r\nX-Auth-Token: {token}\r\nContent-Length: 1000000\r\n\r\n["

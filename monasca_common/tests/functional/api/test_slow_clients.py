@@ -60,6 +60,7 @@ class SlowClientsCase(ApiProcessCase):
 
 
 class TestSlowClients(SlowClientsCase):
+    # Rule 50
     def test_a_thousand_of_every_kind_leave_health_and_posts_as_they_are(self):
         api = self.api(api=[*LONG, "max_in_flight = 8"])
         self.wait_until(lambda: api.post(metric("warm"))[0] == 204)  # everything is open by now
@@ -89,6 +90,7 @@ class TestSlowClients(SlowClientsCase):
         except BlockingIOError:
             return True
 
+    # Rule 51
     def test_their_time_is_over_whatever_they_send(self):
         api = self.api(api=["header_timeout_seconds = 1", "body_timeout_seconds = 1"])
         clients = [self.slow_client(api, kind) for kind in (HEADER, BODY, CHUNKED) for _ in range(20)]
@@ -104,6 +106,7 @@ class TestSlowClients(SlowClientsCase):
 
 
 class TestEarlyAnswers(SlowClientsCase):
+    # Rule 52
     def test_a_body_that_is_too_large_is_answered_to_who_still_sends_it(self):
         api = self.api(api=["max_body_bytes = 1000000"])
         for length in (b"Content-Length: 20000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n1312d00\r\n"):

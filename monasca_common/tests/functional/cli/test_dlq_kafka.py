@@ -57,6 +57,7 @@ class DlqCase(ClusterCommandCase):
 
 
 class TestReplay(DlqCase):
+    # Rule 17
     def test_a_hundred_thousand_letters_interrupted_and_gone_on_with_go_back_once_each(self):
         self.bury(1, first=LETTERS, origin="gone")  # so that those behind it in this partition are in notes
         for partition in (0, 1):
@@ -84,6 +85,7 @@ class TestReplay(DlqCase):
         _, err = process.communicate(timeout=SECONDS)
         self.assertEqual(-signal.SIGKILL, process.returncode, err)
 
+    # Rule 17
     @periodic("the test that it would break is in the gate")
     def test_a_mutant_without_transactions_sends_letters_twice(self):
         self.bury(600)
@@ -93,6 +95,7 @@ class TestReplay(DlqCase):
         ids = self.ids()
         self.assertEqual((600, 2), (len(ids), max(ids.values())))
 
+    # Rule 17
     @periodic("a variant of a replay")
     def test_of_two_at_once_the_later_goes_on_alone(self):
         self.bury(4000)

@@ -128,6 +128,7 @@ class TestThreeNodes(FaultCase):
         with each_once():
             self.assertEqual(len(acknowledged), len(log))
 
+    # Rule 11
     def test_the_leader_killed_under_load(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=False))
 
@@ -135,12 +136,14 @@ class TestThreeNodes(FaultCase):
     def test_the_leader_killed_while_its_followers_were_behind(self):
         self.check_the_log(*self.kill_the_leader(freeze_followers=True))
 
+    # Rule 11
     @periodic("the test that it would break is in the gate")
     def test_mutant_with_the_leaders_word_alone_loses_what_it_acknowledged(self):
         with mutants.producer_options(acks=1, enable_idempotence=False):
             acknowledged, log = self.kill_the_leader(freeze_followers=True, alone=True)
         self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
 
+    # Rule 11
     @periodic("long outage; the leader is killed under load in the gate")
     def test_two_of_three_brokers_down_for_a_while(self):
         producer = self.producer()
@@ -162,6 +165,7 @@ class TestThreeNodes(FaultCase):
         self.wait_until(lambda: len(load.deliveries) == load.sent)
         self.check_the_log(load.acknowledged, self.log(self.topic, PARTITIONS))
 
+    # Rule 11
     @periodic("long outage; the leader is killed under load in the gate")
     def test_all_brokers_frozen_callers_learn_at_their_deadline_and_everything_arrives_once(self):
         producer = self.producer()
@@ -205,6 +209,7 @@ class TestOneNode(FaultCase):
         self.assertEqual((100, True), ((sent := producer.flush(SECONDS)).delivered_count, sent.ok))
         self.assertEqual([b"%d" % number for number in range(102)], [record.value for record in self.log(topic)])
 
+    # Rule 11
     @periodic("long outage; the leader is killed under load in the gate")
     def test_a_full_disk_loses_and_doubles_nothing(self):
         folder = self.mounted(size="40m")

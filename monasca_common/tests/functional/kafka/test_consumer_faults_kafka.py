@@ -119,6 +119,7 @@ class TestForeignMessages(ConsumerCase):
         command = [sys.executable, "-c", textwrap.dedent(program), self.cluster.bootstrap_servers, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
+    # Rule 21
     def test_a_header_whose_name_is_no_text_crashes_nobody(self):
         topic = self.fixture.topic()
         self.assertEqual(0, self.run_program(WRITING, topic).returncode)
@@ -148,6 +149,7 @@ class InterruptsFromWithin(threading.Thread):
 
 
 class TestProcesses(ConsumerCase):
+    # Rule 10
     def test_a_child_refuses_the_consumer_and_exits_cleanly(self):
         topic = self.fixture.topic()
         servers = self.cluster.bootstrap_servers
@@ -171,6 +173,7 @@ class TestProcesses(ConsumerCase):
         self.put(topic, 3)
         self.assertEqual(3, len(self.read(consumer, 3)))
 
+    # Rule 15
     def test_interrupts_at_any_moment_of_a_poll_lose_nothing(self):
         topic = self.fixture.topic(partitions=2)
         self.put(topic, 5000, partitions=2)
@@ -257,6 +260,7 @@ class TestMisuse(ConsumerCase):
         self.assertEqual(0, len(consumer.poll(timeout=-1)))
         self.assertLess(time.monotonic() - begun, BUSY_SECONDS)
 
+    # Rule 21
     def test_nothing_of_the_clients_escapes(self):
         topic = self.fixture.topic()
         consumer = self.consumer(topic)
@@ -326,6 +330,7 @@ class TestPermissions(ConsumerCase):
         self.assertLess(polls, 40)
         self.assertLessEqual(len(errors), 5)
 
+    # Rule 16
     def test_a_denied_topic_is_told_and_does_not_spin(self):
         self.allow(("read", "group", self.group))
         _, errors, polls = self.errors_of(self.consumer(self.topic, user="monasca"), AuthorizationError)

@@ -34,6 +34,7 @@ class TestReading(ConsumerCase):
         self.assertEqual(list(range(5)), [int(m.value) for m in messages if m.topic == first])
         self.assertEqual(list(range(100, 105)), [int(m.value) for m in messages if m.topic == second])
 
+    # Rule 15
     def test_a_poll_does_not_wait_for_a_full_batch(self):
         topic = self.fixture.topic()
         consumer = self.consumer(topic)
@@ -76,6 +77,7 @@ class TestCommitting(ConsumerCase):
         consumer.close()
         self.assertEqual(5, len(self.read(self.consumer(topic), 5)))
 
+    # Rule 12
     def test_commits_are_next_to_read_even_after_a_seek_back(self):
         topic = self.fixture.topic()
         partition = TopicPartition(topic, 0)
@@ -101,6 +103,7 @@ class TestCommitting(ConsumerCase):
         consumer.commit(tracker.committable())
         self.assertEqual({partition: 3}, self.admin.group_offsets(self.group))
 
+    # Rule 14
     def test_a_commit_without_answer_holds_neither_the_caller_nor_polls_nor_close(self):
         topic = self.fixture.topic()
         partition = TopicPartition(topic, 0)
@@ -260,6 +263,7 @@ class TestMoving(ConsumerCase):
         self.assertEqual({self.partition: 5}, consumer.seek_to_beginning())
         self.assertEqual(5, len(self.read(consumer, 5)))
 
+    # Rule 18
     def test_a_topic_made_again_stops_its_readers(self):
         self.put(self.topic, 3)
         consumer = self.consumer(self.topic, topic_check_seconds=0.2)

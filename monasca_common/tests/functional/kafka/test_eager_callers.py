@@ -43,5 +43,6 @@ class TestEagerCallers(ProducerCase):
     def test_so_many_do_not_wait_for_others(self):
         self.published(callers=2, eager_callers=2)
 
+    # Rule 7
     def test_unless_told_otherwise_nobody_waits(self):
         self.published()

@@ -112,6 +112,7 @@ class TestTransactionsThatHang(HangCase):
         self.assertTrue(producer.health().poisoned)
         return error, producer, consumer
 
+    # Rule 20
     def test_a_processor_ends_and_its_successor_has_everything_once(self):
         error, producer, consumer = self.hang_in_the_offsets()
         self.assertIn("send_offsets_to_transaction has not come back", str(error))
@@ -130,6 +131,7 @@ class TestTransactionsThatHang(HangCase):
         self.wait_until(lambda: bounded._thread._thread not in threading.enumerate())
         self.assertEqual(0, self.committed())
 
+    # Rule 20
     @periodic("repeats faults that test_lost_answers injects singly")
     def test_connections_that_are_cut_again_and_again_lose_and_double_nothing(self):
         flaps = threading.Event()
@@ -169,6 +171,7 @@ class TestCommitsThatHang(HangCase):
 
 @periodic("waits for the time-outs of a whole process; TestCommitsThatHang is the smoke test")
 class TestExit(HangCase):
+    # Rule 20
     def test_a_process_whose_call_hangs_ends_in_time_with_its_own_status(self):
         self.cut_off_the_coordinator()
         with concurrent.futures.ThreadPoolExecutor(4) as pool:

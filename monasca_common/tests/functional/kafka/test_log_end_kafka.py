@@ -63,6 +63,7 @@ class TestEndOfTheLog(ProcessorCase):
     def retention_empties_the_log(self):
         self.admin.delete_records({TopicPartition(self.topic, 0): self.log_end()})
 
+    # Rule 17
     def test_a_transactional_topic_that_retention_emptied_is_read_on_with_nothing_lost_and_no_lag(self):
         self.put_in_a_transaction(b"1", b"2")
         self.begin()
@@ -79,6 +80,7 @@ class TestEndOfTheLog(ProcessorCase):
         with each_once():
             self.assertEqual(([b"1", b"2", b"3"], []), (self.handled, self.failures))
 
+    # Rule 17
     @periodic("the test that it would break is in the gate")
     def test_mutant_that_stays_behind_the_last_message_cannot_go_on(self):
         self.useFixture(fixtures.MockPatchObject(KafkaConsumer, "take_ends", lambda consumer: {}))
@@ -91,6 +93,7 @@ class TestEndOfTheLog(ProcessorCase):
         self.wait_until(lambda: self.failures)
         self.assertIsInstance(self.failures[0], OffsetOutOfRange)
 
+    # Rule 17
     def test_the_position_waits_before_a_transaction_that_is_open_and_passes_one_that_was_aborted(self):
         self.put_in_a_transaction(b"1")
         self.begin()

@@ -20,17 +20,20 @@ TRIES = 5  # of a mutant to do harm
 
 
 class TestLostAnswers(LostAnswersCase):
+    # Rule 1
     def test_retried_until_delivered_every_message_is_read_once_and_in_the_log_once(self):
         aftermath = self.lose_answers()
         self.check_that_all_was_delivered(aftermath)
         self.check_that_a_reader_sees_each_once(aftermath)
         self.check_that_the_log_holds_each_once(aftermath)
 
+    # Rule 3
     def test_mutant_a_retry_that_makes_new_ids_is_read_twice(self):
         with mutants.publishes_again():
             aftermath = self.lose_answers()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, aftermath)
 
+    # Rule 4
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_retry_that_produces_what_is_queued_doubles_the_log_but_not_what_is_read(self):
         # No dropped answers: while the client misses one, this mutant writes more than the five batches by which a
@@ -38,6 +41,7 @@ class TestLostAnswers(LostAnswersCase):
         with mutants.produces_again_while_queued():
             self.check_that_the_log_is_doubled_but_not_what_is_read(dropped=0)
 
+    # Rule 1
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_client_that_gives_messages_up_by_itself_doubles_the_log_but_not_what_is_read(self):
         with mutants.short_message_timeout():
@@ -54,11 +58,13 @@ class TestLostAnswers(LostAnswersCase):
 
 
 class TestLargeNeighbours(LargeNeighboursCase):
+    # Rule 2
     def test_a_record_too_large_is_not_sent_so_its_neighbours_stay_single(self):
         log, outcomes = self.publish_beside_large_records()
         self.assertEqual([MessageTooLarge] * self.rounds, [type(delivery.error) for delivery in outcomes])
         self.check_that_the_log_holds_each_once(log)
 
+    # Rule 2
     @periodic("test_mutant_a_retry_that_makes_new_ids is the smoke test of these mutants")
     def test_mutant_a_record_too_large_that_is_sent_doubles_its_neighbours(self):
         with mutants.no_size_check():
@@ -101,6 +107,7 @@ class TestAnotherProducer(ProducerCase):
             read, _ = self.close_and_send_again()
         self.assertRaises(self.failureException, self.check_that_a_reader_sees_each_once, read)
 
+    # Rule 9
     def test_what_a_close_gave_up_says_so(self):
         topic = self.fixture.topic()
         producer = self.producer()

@@ -148,6 +148,7 @@ class TestTransactions(ProcessorCase):
             self.assertEqual(good, sorted(value for _, value in self.log(self.out)))
         self.assertEqual([b"3", b"11"], [value for _, value in self.log(self.dlq)])
 
+    # Rule 20
     def test_an_aborted_transaction_is_read_and_handled_again_and_seen_once(self):
         publish, calls = TransactionalPublisher._publish, []
 
@@ -270,6 +271,7 @@ class TestCrash(CrashCase):
         with each_once():
             self.assertEqual([], self.found())
 
+    # Rule 13
     def test_after_a_poll_mutant_commits_what_it_polled(self):
         # Ten polls have everything; those after them take 0.2 s each, and there is a commit once a second.
         self.crash("processor.after_poll=kill@20", mutant="commits_what_it_polled", pace_seconds=0.5)
@@ -290,6 +292,7 @@ class TestCrash(CrashCase):
         with each_once():
             self.assertEqual([], self.found())
 
+    # Rule 17
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_after_a_dead_letter_mutant_gives_it_a_new_id(self):
         self.crash("processor.after_dead_letter=kill@3", mutant="gives_dead_letters_new_ids")
@@ -310,6 +313,7 @@ class TestCrash(CrashCase):
         with each_once():
             self.assertEqual([], self.found())
 
+    # Rule 14
     @periodic("test_after_a_poll_mutant is the smoke test of these mutants")
     def test_during_a_revoke_mutant_commits_what_it_has_not_done(self):
         self.crash(

@@ -120,6 +120,7 @@ class TestFork(ProcessCase):
                 [b"after", b"before", b"on its way"], sorted(record.value for record in self.log(self.topic))
             )
 
+    # Rule 10
     def test_every_call_is_refused_in_a_child_that_ends_in_order_while_the_parent_goes_on(self):
         self.assert_forks("", 16)
 
@@ -152,6 +153,7 @@ class TestGreenThreads(ProcessCase):
         output, errors = self.program(patch, OPEN, PATCHED).communicate(timeout=SECONDS)
         self.assertIn(name, output, errors)
 
+    # Rule 10
     def test_a_process_patched_by_gevent_is_refused(self):
         self.assert_refused("from gevent import monkey; monkey.patch_all()\n", "gevent")
 
@@ -199,6 +201,7 @@ class TestEnd(ProcessCase):
         self.assertEqual(1, len(first.unknown))
         self.assertIs(first, producer.close(SECONDS))
 
+    # Rule 9
     def test_a_close_takes_a_second_more_than_it_was_given_at_most_with_a_frozen_broker(self):
         producer = self.warm_producer()
         self.cluster.node(1).freeze()
@@ -210,6 +213,7 @@ class TestEnd(ProcessCase):
         self.assertEqual((0, 0, 1000), (report.delivered_count, len(report.failed), len(report.unknown)))
         self.assertEqual({DeliveryAbandoned}, {type(delivery.error) for delivery in report.unknown})
 
+    # Rule 9
     def test_a_close_is_bounded_with_a_topic_whose_limit_nobody_tells(self):
         producer = self.warm_producer()
         other = self.fixture.topic()
@@ -227,6 +231,7 @@ class TestEnd(ProcessCase):
 
 
 class TestCallbacks(ProcessCase):
+    # Rule 7
     def test_one_that_raises_is_logged_and_counted_and_the_others_go_on(self):
         log = self.useFixture(fixtures.FakeLogger("monasca_common.kafka"))
         producer = self.warm_producer()
@@ -291,6 +296,7 @@ class TestCallbacks(ProcessCase):
 class TestForeignErrors(ProcessCase):
     """Whatever is done to a producer, what comes out of it is this library's."""
 
+    # Rule 21
     def test_nothing_of_the_clients_escapes(self):
         producer = self.warm_producer()
         wrong = [

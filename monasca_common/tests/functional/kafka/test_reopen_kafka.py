@@ -12,6 +12,7 @@ from monasca_common.tests.periodic import periodic
 
 
 class TestReopenedAfterAFatalError(SecurityCase):
+    # Rule 9
     def test_once_the_right_to_write_is_back_the_same_reports_are_delivered_once(self):
         self.allow("describe")
         right = self.allow("write")
@@ -61,6 +62,7 @@ class TestReopenedTransactions(HangCase):
                         transaction.send(self.out, message.value)
                     transaction.commit_offsets(reader, batch)
 
+    # Rule 9
     def test_after_a_call_that_hangs_everything_is_there_once(self):
         reader = self.reader()
         self.wait_until(lambda: reader.poll(max_messages=1, timeout=0.1).partitions)
@@ -76,6 +78,7 @@ class TestReopenedTransactions(HangCase):
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())
 
+    # Rule 9
     def test_one_that_is_open_is_told_as_aborted_and_the_next_one_works(self):
         def interrupted():
             with self.transactions.transaction() as transaction:

@@ -90,6 +90,7 @@ class TestProducerSecurity(SecurityCase):
         self.assertIsInstance(denied.error.cause, AuthorizationError)
         self.assertEqual([], self.log(self.topic))
 
+    # Rule 6
     def test_no_right_to_write_anything_is_told_at_once_and_not_at_the_deadline(self):
         self.allow("describe")
         producer = self.as_monasca()
@@ -140,6 +141,7 @@ class TestProducerSecurity(SecurityCase):
         """The client may still be busy to connect when a caller's deadline passes."""
         self.wait_until(lambda: isinstance(producer.health().last_error, kind))
 
+    # Rule 6
     def test_a_wrong_password_is_told_by_health(self):
         self.assert_not_connected(**{"sasl.password": "wrong"})
 
@@ -185,6 +187,7 @@ class TestConsumerSecurity(SecurityCase):
         self.allow("read", group, "group")
         self.assert_denied(group=group)
 
+    # Rule 16
     def test_a_group_that_may_not_be_joined_is_told_by_the_batch(self):
         self.allow("read")
         self.assert_denied(group="not-ours")

@@ -54,6 +54,7 @@ class TestRecreatedTopic(ProducerCase):
 class TestManyTopics(ProducerCase):
     cluster_settings = {}  # noqa: RUF012
 
+    # Rule 2
     def test_sixty_new_topics_are_asked_about_by_one_client(self):
         topics = [self.fixture.topic() for _ in range(TOPICS)]
         base, most = (threads(), sockets()), [0, 0]

@@ -107,6 +107,7 @@ class TestTransactions(ProducerCase):
         self.wait_until(read_again)
         self.assertEqual([b"1", b"2"], sorted(again))
 
+    # Rule 20
     def test_inputs_that_were_taken_away_meanwhile_abort(self):
         source, consumer, batch = self.source_with(b"1", b"2")
         other = self.consumer(source, group=consumer.settings.group_id)
@@ -125,6 +126,7 @@ class TestTransactions(ProducerCase):
         self.assertRaises(TransactionError, revoked)
         self.assertEqual([], self.seen())
 
+    # Rule 20
     def test_the_second_of_one_transactional_id_fences_the_first(self):
         first, second = self.transactional("same"), self.transactional("same")
         with first.transaction() as transaction:

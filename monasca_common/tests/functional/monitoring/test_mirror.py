@@ -56,6 +56,7 @@ class TestCopies(MirrorCase):
         self.assertEqual(2, self.target.admin.partition_counts()[self.topic])
         self.assertEqual("123456789", self.target.admin.topic_configs([self.topic])[self.topic]["retention.ms"])
 
+    # Rule 63
     def test_it_goes_on_where_it_stopped_and_counts_what_it_copied(self):
         """Unless its topic was deleted in the target: then it begins anew."""
         self.put(10)
@@ -72,6 +73,7 @@ class TestCopies(MirrorCase):
             self.wait_until_copied(16)
         self.assert_the_same()
 
+    # Rule 62
     def test_it_waits_for_the_transactions_of_others_behind_which_its_position_may_be(self):
         self.put(4)
         with self.mirror():
@@ -142,6 +144,7 @@ class TestCrashes(MirrorCase):
     def values(self):
         return sorted(int(each[2]) for each in self.read(self.target))
 
+    # Rule 61
     def test_killed_before_or_after_a_commit_each_message_is_there_once(self):
         """And the audit is told of each."""
         self.put(_COUNT)
@@ -159,6 +162,7 @@ class TestCrashes(MirrorCase):
         with each_once():
             self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
 
+    # Rule 61
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
     def test_positions_that_are_noted_after_the_copies_are_caught(self):
         self.put(_COUNT)
@@ -167,6 +171,7 @@ class TestCrashes(MirrorCase):
             self.wait_until_copied(_COUNT + 1)
         self.assertGreater(len(self.values()), _COUNT)
 
+    # Rule 61
     def test_positions_that_are_noted_before_the_copies_are_caught(self):
         self.put(_COUNT)
         self.run_and_kill("mirror.after_commit", 1, "notes_positions_before_the_copies")
@@ -186,6 +191,7 @@ class TestCrashes(MirrorCase):
         self.assertIn("another process copies as mirror", errors)
         self.assert_the_same()
 
+    # Rule 61
     @periodic("test_positions_that_are_noted_before is the smoke test of these mutants")
     def test_two_that_fence_nobody_are_caught(self):
         self.put(_COUNT)
@@ -289,6 +295,7 @@ class TestVerify(VerifyCase):
         self.assertEqual(0, status)
         self.assertEqual([4, 0], [row["expired"] for row in rows])
 
+    # Rule 65
     def test_messages_that_are_missing_doubled_or_altered_are_named(self):
         """Of a sample those that are in it; how much was not looked at is told."""
         self.put(400)
@@ -318,6 +325,7 @@ class TestVerify(VerifyCase):
     def named(self, *arguments):
         return {(row["kind"], row["message_id"], row["fields"]) for row in self.verify(*arguments)[1]}
 
+    # Rule 66
     @periodic("the unit tests cover the comparison")
     def test_of_a_compacted_topic_the_last_message_of_each_key_is_compared(self):
         self.source.admin.set_topic_config(self.topic, {"cleanup.policy": "compact"})

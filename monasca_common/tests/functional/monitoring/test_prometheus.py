@@ -81,6 +81,7 @@ class TestAlertRules(PrometheusNeeded, base.BaseTestCase):
 
 @periodic("starts every service; TestAlertRules is the smoke test")
 class TestQueries(RealServices, PrometheusNeeded, base.BaseTestCase):
+    # Rule 67
     def test_every_query_is_answered_and_every_service_is_asked_which_serves_what_is_documented(self):
         self.start_services()
         self.wait_until_ready()

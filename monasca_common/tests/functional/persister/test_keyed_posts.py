@@ -109,6 +109,7 @@ class KeyedPosts:
         stored = {TopicPartition(topic, partition): next_offset for topic, partition, next_offset in found}
         return all(stored.get(place, 0) >= end for place, end in self.ends.items())
 
+    # Rule 25
     def test_each_is_one_row(self):
         self.store_everything()
         for table in _PATHS:
@@ -119,6 +120,7 @@ class KeyedPosts:
 
 @periodic("twin of the PostgreSQL test")
 class KeyedPostsSqliteTest(KeyedPosts, PersisterCase):
+    # Rule 25
     def test_mutant_that_keys_rows_by_their_times_doubles_them(self):
         self.store_everything("keys_rows_by_their_times")
         for table in _PATHS:

@@ -151,6 +151,7 @@ class TestRunning(PersisterCase):
         persister.process.wait(SECONDS)
         self.wait_until(lambda: not any(each.is_running() for each in workers), what="the end of the workers")
 
+    # Rule 26
     def test_one_percent_poison_costs_that_percent_and_nothing_else(self):
         numbers = range(100_000)
         bad = frozenset(range(50, 100_000, 100))

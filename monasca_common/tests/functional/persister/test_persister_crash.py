@@ -76,11 +76,13 @@ class Points:
         with self.engine.connect() as connection:
             return dict(connection.execute(sa.text('SELECT partition, "next" FROM kafka_offset')).all())
 
+    # Rule 17
     @periodic("a variant of test_a_crash_after_dead_letters")
     def test_five_starts_over_two_bad_messages_write_two_dead_letters(self):
         self.assertEqual((2, {(0, 0), (0, 1)}), self.only_dead_letters())
         self.assertEqual(2, self.stored_offsets()[0])
 
+    # Rule 17
     def test_a_crash_after_dead_letters_were_accounted_for_repeats_none(self):
         letters = self.only_dead_letters(fail_points="processor.after_accounting=kill", starts=1)
         self.assertEqual((2, {(0, 0), (0, 1)}), letters)
@@ -90,6 +92,7 @@ class Points:
         letters = self.only_dead_letters(fail_points="processor.after_dead_letter=kill", starts=1)
         self.assertEqual((4, {(0, 0), (0, 1)}), letters)
 
+    # Rule 17
     @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
     def test_mutant_that_forgets_dead_letters_writes_them_at_every_start(self):
         count, origins = self.only_dead_letters(mutants=("forgets_dead_letters",), starts=2)
@@ -120,10 +123,12 @@ class Points:
         self.wait_until(has_some, what="the other's turn")
         consumer.close(1)
 
+    # Rule 24
     def test_mutant_that_trusts_kafkas_offsets_doubles(self):
         verdict = self.crash("storage.after_commit=kill@3", mutants=("no_fence", "trusts_kafkas_offsets"))
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
+    # Rule 24
     @periodic("test_mutant_that_trusts_kafkas_offsets is the smoke test of these mutants")
     def test_mutant_that_commits_to_kafka_first_loses(self):
         mutants = ("no_fence", "trusts_kafkas_offsets", "commits_to_kafka_first")

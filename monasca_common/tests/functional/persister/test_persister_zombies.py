@@ -73,16 +73,19 @@ class TestZombies(ZombieCase):
         # The last record of each partition is the control record of a transaction, which nobody ever reads.
         return worker.get("partitions") == PARTITIONS and worker["lag"] <= PARTITIONS
 
+    # Rule 23
     def test_three_that_all_own_everything_store_each_row_once(self):
         verdict, skipped = self.three_owners()
         verdict.raise_unless_clean()
         self.assertGreater(skipped, 0, "they never met")
 
+    # Rule 23
     @periodic("the test that it would break is in the gate")
     def test_mutant_without_the_fence_doubles(self):
         verdict, _ = self.three_owners("no_fence")
         self.assertNotEqual(frozenset(), verdict.duplicate, str(verdict))
 
+    # Rule 23
     @periodic("waits for a session to expire")
     def test_a_member_that_was_frozen_past_its_session_is_fenced_off(self):
         persister = self.start(fail_points="persister.before_write=sleep:0.2", metrics="num_processors = 2")

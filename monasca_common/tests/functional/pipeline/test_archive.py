@@ -120,6 +120,7 @@ class ArchiveTest(ArchiveCase):
         error = self.assertRaises(ConfigurationError, self.archiving(group_id="another").step)
         self.assertIn(repr(self.group), str(error))
 
+    # Rule 38
     def test_a_position_that_was_put_back_archives_nothing_twice(self):
         sent = self.publish(metric(number) for number in range(10))
         self.archiving().step()
@@ -156,6 +157,7 @@ class TogetherTest(ArchiveCase):
         self.assert_archived_once(self.sent)
         self.assertEqual([], self.staged_files())
 
+    # Rule 38
     def test_files_that_the_other_took_for_orphans_are_written_again(self):
         def starts_and_dies():
             with failpoints.armed("archive.before_rename", "raise"):
@@ -211,6 +213,7 @@ class CrashTest(ArchiveCase):
         self.assertEqual([], self.staged_files())
         self.assertEqual({"placed"}, {row.state for row in self.manifest()})
 
+    # Rule 38
     def test_after_the_files_are_written(self):
         self.check("archive.after_write")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
@@ -223,6 +226,7 @@ class CrashTest(ArchiveCase):
         self.check("archive.before_rename")
         self.assertEqual((0, 6), tuple(map(len, self.at_the_crash)))
 
+    # Rule 38
     def test_when_some_files_are_in_place(self):
         self.check("archive.half_renamed")
         self.assertEqual((1, 5), tuple(map(len, self.at_the_crash)))
@@ -250,6 +254,7 @@ class MutantTest(ArchiveCase):
             self.topic = self.new_topic()
             self.assertEqual(([], True), self.fails(fail_point), fail_point)
 
+    # Rule 38
     def test_mutant_that_puts_files_in_place_before_the_commit(self):
         add = manifest.add
 
@@ -264,6 +269,7 @@ class MutantTest(ArchiveCase):
         self.assertIn("records are there twice", faults)
         self.assertFalse(is_exact)
 
+    # Rule 38
     def test_mutant_that_forgets_what_was_committed(self):
         def forgets(archiving, source):
             archiving._store.remove_folder("_staging")
@@ -272,6 +278,7 @@ class MutantTest(ArchiveCase):
             _, is_exact = self.fails("archive.before_rename")
         self.assertFalse(is_exact)
 
+    # Rule 38
     def test_mutant_that_writes_where_readers_look(self):
         self.publish(metric(number) for number in range(30))
         with (

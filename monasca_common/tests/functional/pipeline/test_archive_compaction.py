@@ -99,6 +99,7 @@ class CompactionTest(CompactionCase):
             self.compact()
         self.assert_exact(files=6)
 
+    # Rule 38
     def test_a_batch_that_is_archived_meanwhile_stays(self):
         for point in ("compaction.after_write", "compaction.after_commit"):
             with self.meanwhile(point, self.archive_some), PatientWatch(self) as watch:
@@ -154,6 +155,7 @@ class CompactionCrashCase(CompactionCase):
 
 
 class CompactionCrashTest(CompactionCrashCase):
+    # Rule 38
     def test_another_compaction_does_the_rest(self):
         self.die_and(self.compact)
 

@@ -76,6 +76,7 @@ class HourFilesTest(base.BaseTestCase):
         staged = self.write()
         self.assertEqual(((), 0), (staged.files, staged.undated))
 
+    # Rule 38
     def test_more_hours_than_files_may_be_open_are_all_there(self):
         hours = 50
         found = self.files(*((0, turn * hours + hour, hour) for turn in range(3) for hour in range(hours)))

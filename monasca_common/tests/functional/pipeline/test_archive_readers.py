@@ -61,6 +61,7 @@ class ReadersTest(ArchiveCase):
             start = datetime.fromtimestamp(SIX_MS / 1000 + 3600, UTC)
             self.assertEqual(4, frame.where(sql.col("event_time").between(start, start.replace(minute=59))).count())
 
+    # Rule 38
     def test_duckdb(self):
         for zone in self.each_zone():
             with duckdb.connect() as session:

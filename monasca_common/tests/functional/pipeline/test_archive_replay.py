@@ -120,6 +120,7 @@ class ReplayToStorageTest(ArchiveCase):
     def replay(self, send, **changes):
         return super().replay(send, tasks=self.tasks, **changes)
 
+    # Rule 39
     def test_an_empty_database_comes_to_equal_the_original_in_any_order(self):
         chance = random.Random(5)
         values = [metric(number).value for number in range(60)]
@@ -147,6 +148,7 @@ class ReplayToStorageTest(ArchiveCase):
             where = "consumer_group = 'spark-replay'"
             return connection.execute(sa.text(f"SELECT * FROM kafka_offset WHERE {where}")).all()
 
+    # Rule 39
     def test_a_database_that_has_newer_rows_keeps_them(self):
         old = [measured(number, 1.0) for number in range(10)]
         new = [measured(number, 2.0, created=CREATED + 60) for number in range(5)]
@@ -170,6 +172,7 @@ class ReplayToStorageTest(ArchiveCase):
         self.replay(self.to_storage(url))
         self.topic, self.location, self.group = topic, location, group
 
+    # Rule 39
     def test_a_replay_that_dies_and_is_repeated_doubles_nothing(self):
         self.publish([metric(number) for number in range(60)])
         self.archiving(max_offsets_per_trigger=20).step()
@@ -219,6 +222,7 @@ class WhatBecomesOfRowsTest(ArchiveCase):
         self.assertEqual(6, self.replay(send).results["stored"])
         self.assertEqual((0, 6), tuple(map(self.replay(send).results.get, ("stored", "repeated"))))
 
+    # Rule 39
     def test_mutant_that_makes_new_keys(self):
         self.publish([Record(envelopes.log(number)) for number in range(6)])
         self.archiving().step()

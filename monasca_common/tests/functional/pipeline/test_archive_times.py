@@ -123,6 +123,7 @@ class EventTimeTest(base.BaseTestCase):
         for time_ms in self.times_of(values):
             self.assertTrue(time_ms is None or 0 <= time_ms <= LATEST_MS)
 
+    # Rule 38
     @FEW
     @given(st.lists(st.one_of(metrics(), others()), min_size=1, max_size=300))
     def test_what_a_model_reads_is_filed_by_the_time_that_the_model_has_read(self, values):

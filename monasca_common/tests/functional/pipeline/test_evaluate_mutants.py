@@ -35,6 +35,7 @@ class MergedFirstTest(EvaluateCase):
     def test_what_is_read_when_its_window_is_due_counts(self):
         self.assertEqual([ALARM], self.due_with_the_batch())
 
+    # Rule 45
     def test_mutant_that_evaluates_before_it_merges(self):
         with evaluates_first():
             self.assertEqual([OK], self.due_with_the_batch())
@@ -60,10 +61,12 @@ class OneTransactionTest(EvaluateCase):
     def test_a_crash_inside_it_counts_a_measurement_once(self):
         self.assertEqual(([], [ALARM]), self.crash("pipeline.inside_transaction"))
 
+    # Rule 45
     def test_mutant_that_advances_offsets_in_a_transaction_before_it_loses_a_measurement(self):
         with offsets_apart(first=True):
             self.assertEqual(([], []), self.crash("pipeline.inside_transaction"))
 
+    # Rule 45
     def test_mutant_that_advances_offsets_in_a_transaction_after_it_counts_twice(self):
         with offsets_apart(first=False):
             self.assertEqual(([ALARM], [ALARM]), self.crash("mutant.between_transactions"))
@@ -85,6 +88,7 @@ class ClearedLastTest(EvaluateCase):
     def test_a_crash_before_clearing_loses_no_transition(self):
         self.assertEqual([ALARM], [each[1:] for each in self.crash()])
 
+    # Rule 48
     def test_mutant_that_clears_before_it_publishes_loses_one(self):
         with clears_first():
             self.assertEqual(set(), self.crash())
@@ -118,6 +122,7 @@ class ComparedAndSwappedTest(EvaluateCase):
     def test_an_empty_window_counts_once(self):
         self.assertEqual([OK], self.race())
 
+    # Rule 46
     def test_mutant_without_compare_and_swap_counts_an_empty_window_twice(self):
         with mock.patch.object(progress, "hold", lambda *_: None):
             self.assertEqual([OK, SILENT], self.race())
@@ -139,6 +144,7 @@ class DuplicatesTest(EvaluateCase):
     def test_a_copy_in_a_later_batch_counts_no_second_time(self):
         self.assertEqual([], self.copies(100))
 
+    # Rule 45
     def test_mutant_that_looks_back_at_nothing_counts_it_twice(self):
         self.assertEqual([ALARM], self.copies(0))
 

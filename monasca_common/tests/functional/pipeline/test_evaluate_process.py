@@ -108,6 +108,7 @@ class EvaluateProcessTest(EvaluateCase):
             self.measured[host].append(Measurement(self.event_ms, 4 * value, 0))
             self.measure(4 * value, host=host)
 
+    # Rule 45
     def test_who_follows_one_that_was_killed_tells_each_transition_once(self):
         for name, text in EXPRESSIONS.items():
             self.define(text, "hostname", name=name)

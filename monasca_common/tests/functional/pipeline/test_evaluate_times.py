@@ -115,11 +115,13 @@ class OutageTest(TimelineCase):
         for host, value in (("a", 1.0), ("b", 9.0)):
             self.come(minute * 60 + 20, value, host, kafka_second=kafka_minute * 60 + 20)
 
+    # Rule 44
     def test_a_broker_that_was_unavailable_for_ten_minutes_changes_no_state(self):
         low = {(name, "a"): ["OK"] for name in ("low", "both")}
         high = {(name, "b"): ["ALARM"] for name in ("low", "both", "high")}
         self.assertEqual(low | high, self.outage())
 
+    # Rule 44
     def test_mutant_that_takes_an_outage_for_silence_of_hosts(self):
         with mock.patch.object(horizon, "LONGEST_SILENCE_MS", 2**52):
             told = self.outage()

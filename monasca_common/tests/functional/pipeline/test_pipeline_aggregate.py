@@ -71,6 +71,7 @@ def first_stages():
 class GoldenTest(KafkaPipelineCase):
     """Metrics of real clouds, through Kafka; compare unit/pipeline/test_golden.py."""
 
+    # Rule 34
     def test_both_stages_of_the_golden_data(self):
         pre_rows, rows = first_stages()
         shipped_pre_rows, shipped_rows = shipped("pre_transform_specs.jsonl"), shipped("transform_specs.jsonl")
@@ -147,6 +148,7 @@ class GoldenPostgresqlTest(GoldenTest):
 
 
 class CorrectionTest(CpuCase):
+    # Rule 31
     def test_late_data_corrects_what_was_published(self):
         self.send(cpu(1, 1), cpu(2, 2, "b"))
         job = self.job()
@@ -180,6 +182,7 @@ class CorrectionTest(CpuCase):
         self.assertEqual((1, 0), (again["offsets"], again["published_messages"]))
         self.assertEqual(0, self.until_quiet(self.job())["published_messages"])  # nor by another run
 
+    # Rule 30
     def test_what_was_delivered_and_not_noted_is_repeated_under_its_ids(self):
         self.send(cpu(1, 1), cpu(2, 2, "b"))
         job = self.job()
@@ -195,6 +198,7 @@ class CorrectionTest(CpuCase):
         self.assertEqual(3, len({message_id for message_id, _ in every}))
         self.assertEqual(3, len({json.dumps(one) for _, one in every}))
 
+    # Rule 30
     def test_a_period_is_provisional_until_it_is_over(self):
         self.send(cpu(1, 1))
         job = self.job(slack_seconds=600)
@@ -221,6 +225,7 @@ class CorrectionTest(CpuCase):
 
 
 class InputTest(CpuCase):
+    # Rule 32
     def test_what_is_no_record_is_a_dead_letter_that_says_why_and_whence(self):
         day_ms = 24 * 60 * MINUTE_MS
         bad = {
@@ -260,6 +265,7 @@ class InputTest(CpuCase):
         self.assertEqual(b"1048450", dict(letter.headers())[dead_letters.VALUE_CUT_FROM])
         self.assert_exact()
 
+    # Rule 32
     def test_what_real_clouds_send_is_taken(self):
         self.send(
             envelope("cpu", NOON_MS + 0.75, 1, dimensions={"hostname": "a"}, value_meta=None),
@@ -269,6 +275,7 @@ class InputTest(CpuCase):
         self.assertEqual(0, self.job().step().rejected)
         self.assert_exact()
 
+    # Rule 37
     def test_aborted_records_count_nowhere_and_markers_are_no_gap(self):
         producer = confluent_kafka.Producer(
             {**self.cluster.direct_options(), "transactional.id": self.topic, "linger.ms": 0}

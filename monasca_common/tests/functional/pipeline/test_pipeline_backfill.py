@@ -62,6 +62,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([29, 12], sorted(self.scalars("SELECT record_count FROM aggregate_usage"), reverse=True))
         self.assertEqual(right, self.published())
 
+    # Rule 36
     def test_what_the_stream_reads_meanwhile_counts_once(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)
@@ -133,6 +134,7 @@ class BackfillTest(KafkaPipelineCase):
             self.assertEqual(20, backfill.run(FIRST_MS, FIRST_MS + HOUR_MS).records)
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
+    # Rule 36
     def test_a_crash_within_changes_nothing(self):
         self.publish(self.records(0, range(20)))
         right = self.published()
@@ -152,6 +154,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertIn(f"{self.topic}/0", str(error))
         self.assertEqual([20], self.scalars("SELECT record_count FROM aggregate_usage"))
 
+    # Rule 36
     def test_what_kafka_has_no_longer_comes_from_the_archive(self):
         messages = self.publish(self.records(0, range(1, 20)) + self.records(1, range(4)))
         history = self.archived_history()
@@ -187,6 +190,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertEqual([24], self.scalars("SELECT record_count FROM aggregate_usage"))
         self.assertEqual(expected(self.pre_rows, self.rows, messages), self.published())
 
+    # Rule 36
     def test_what_neither_has_is_refused(self):
         self.publish(self.records(0, range(20)), partition=0)
         history = self.archived_history()
@@ -197,6 +201,7 @@ class BackfillTest(KafkaPipelineCase):
         self.assertIn("archive ends at offset 20", str(error))
         self.assertEqual([40], self.scalars("SELECT record_count FROM aggregate_usage"))
 
+    # Rule 36
     def test_a_partition_that_the_stream_begins_meanwhile_counts_once(self):
         messages = self.publish(self.records(0, range(20)))
         self.until_quiet(self.stream_job)

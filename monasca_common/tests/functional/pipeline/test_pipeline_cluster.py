@@ -15,6 +15,7 @@ class ClusterTest(PipelineProcessCase):
         self.master = self.spark.master
         self.configure(spark_cluster.options(), one_task_offsets=0)
 
+    # Rule 28
     def test_submitted_it_counts_once_what_an_executor_had_staged_that_was_killed(self):
         self.send_some()
         (self.deaths / "executor").touch()

@@ -25,12 +25,14 @@ class CrashTest(PipelineProcessCase):
             self.assertEqual(-signal.SIGKILL, self.run_once(fail_points=f"{point}=kill", is_attached=True), point)
         self.send_some()
 
+    # Rule 28
     def test_killed_before_it_has_committed_it_counts_and_publishes_everything_once(self):
         self.configure(one_task_offsets=0)  # executors compute; in the next test the driver does at first
         self.die_at("pipeline.before_staging", "pipeline.after_staging", "pipeline.inside_transaction")
         self.assertEqual(0, self.run_once(is_attached=True))
         self.assert_clean()
 
+    # Rule 28
     def test_killed_after_it_has_committed_it_counts_and_publishes_everything_once(self):
         self.die_at("pipeline.after_commit", "pipeline.before_publishing", "pipeline.before_clearing")
         # A task dies that has staged its rows, and they count no second time; and it ends in order when it is told to.

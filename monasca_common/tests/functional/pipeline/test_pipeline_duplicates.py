@@ -138,6 +138,7 @@ class BatchesTest(DuplicatesCase):
 
 
 class CrashTest(DuplicatesCase):
+    # Rule 28
     def test_a_batch_that_failed_and_is_longer_when_it_is_repeated_counts_each_once(self):
         self.first(b"a", 0)
         self.job().step()
@@ -160,6 +161,7 @@ class CrashTest(DuplicatesCase):
         self.assertEqual(1, self.job().step().duplicates)
         self.assert_exact()
 
+    # Rule 28
     def test_another_process_that_has_counted_a_copy_elsewhere_is_noticed(self):
         first, second = self.job(), self.job()
         self.fill(0, 1)

@@ -109,6 +109,7 @@ class EndToEndTest(ApiProcessCase):
         marks = {self.hour_ms: "true"}
         return sorted((iso(key[1]), row[0], row[1], marks.get(key[1])) for key, row in found.items())
 
+    # Rule 31
     def test_hours_of_what_was_posted_are_answered_and_what_is_late_corrects_them(self):
         self.post((-3, 5, "a", 1000.0), (-3, 25, "a", 2000.0), (-3, 25, "b", 7000.0), (0, 0, "a", 5.0))
         pipeline = self.start_pipeline()

@@ -24,6 +24,7 @@ class SessionsTest(PostgresqlTestCase):
         self.url = self.database.settings.connection
         OffsetStore(self.url).begin(SOURCE, {0: 0})
 
+    # Rule 23
     def test_a_driver_that_is_frozen_within_its_transaction_loses_it_to_its_successor(self):
         frozen, successor = OffsetStore(self.url, replace(PATIENT, idle_seconds=3.0)), OffsetStore(self.url, PATIENT)
         transaction = frozen.advance(SOURCE, RANGES)

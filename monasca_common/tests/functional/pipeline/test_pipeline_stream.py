@@ -77,6 +77,7 @@ class StreamCase(CpuCase):
 
 
 class RangesTest(StreamCase):
+    # Rule 37
     def test_a_partition_that_is_added_is_read_from_its_start(self):
         self.send(cpu(1, 1), cpu(2, 2))
         job = self.job()
@@ -99,6 +100,7 @@ class RangesTest(StreamCase):
         self.assertEqual(stored, {tp.partition: offset for tp, offset in committed.items()})
         self.assertEqual(5, sum(stored.values()))
 
+    # Rule 28
     def test_another_run_goes_on_where_the_database_stands_whatever_kafka_says(self):
         self.send(cpu(1, 1), partition=0)
         self.until_quiet(self.job())
@@ -118,6 +120,7 @@ class RangesTest(StreamCase):
     def values(self):
         return {(key[0], f"{row[0]:g}") for key, row in self.stored(self.specs).items()}
 
+    # Rule 37
     def test_records_that_retention_removed_before_they_were_read_stop_the_job(self):
         self.send(cpu(1, 1), partition=0)
         job = self.job()
@@ -131,6 +134,7 @@ class RangesTest(StreamCase):
         self.assertEqual(at, self.next_offsets()[0])
         self.assertRaises(RecordsLost, self.run_on(job))  # nor does it pass
 
+    # Rule 37
     def test_records_that_go_while_they_are_read_are_not_passed_over(self):
         job = self.job(one_task_offsets=0)
         job.step()
@@ -148,6 +152,7 @@ class RangesTest(StreamCase):
         self.assertEqual({0: 0, 1: 0}, self.next_offsets())
         self.assertRaises(RecordsLost, job.step)
 
+    # Rule 37
     def test_a_topic_that_was_deleted_and_made_again_stops_the_job(self):
         self.send(cpu(1, 1))
         job = self.job()
@@ -202,6 +207,7 @@ class ChangesTest(StreamCase):
         wanted |= {key: row for key, row in expected(CPU_PRE_ROWS, rows, self.sent).items() if key[0] != "other"}
         self.assertEqual(wanted, self.stored(specs))
 
+    # Rule 35
     def test_what_is_due_for_a_specification_that_is_gone_waits_for_its_return(self):
         self.send(cpu(1, 1))
         with failpoints.armed("pipeline.after_commit", "raise"):
@@ -232,6 +238,7 @@ class FenceCase(StreamCase):
 
 @periodic("FencePostgresqlTest runs the same tests on PostgreSQL")
 class FenceTest(FenceCase):
+    # Rule 28
     def test_of_two_that_computed_the_same_batch_one_is_told(self):
         error = self.assertRaises(Fenced, self.race)
         self.assertThat(str(error), Contains("another process runs this job"))
@@ -240,6 +247,7 @@ class FenceTest(FenceCase):
         self.assert_exact()
         self.assertEqual(3, self.counted())
 
+    # Rule 28
     def test_two_that_run_side_by_side_count_every_record_once(self):
         ends = [self.run_on(self.job(max_offsets_per_trigger=30)) for _ in range(2)]
         for number in range(3):
@@ -257,12 +265,14 @@ class FencePostgresqlTest(FenceTest):
 
 
 class FenceMutantTest(FenceCase):
+    # Rule 28
     def test_mutant_without_the_fence_counts_twice(self):
         with no_fence():
             self.race()
         self.assertEqual(6, self.counted())
         self.assertNotEqual(expected(CPU_PRE_ROWS, CPU_ROWS, self.sent), self.stored(self.specs))
 
+    # Rule 28
     def test_mutant_that_inserts_without_a_key_has_double_rows(self):
         with without_key(self.offset_store), no_fence():
             self.race()
@@ -270,6 +280,7 @@ class FenceMutantTest(FenceCase):
 
 
 class OutboxTest(StreamCase):
+    # Rule 30
     def test_mutant_that_clears_before_delivery_loses_a_period(self):
         self.send(cpu(1, 1))
         job = self.job()
@@ -299,6 +310,7 @@ class BrokerAwayTest(StreamCase):
 class RandomTest(StreamCase):
     """Compare unit/pipeline/test_against_reference.py: here it goes through Kafka, Spark and a database."""
 
+    # Rule 29
     @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
     @given(strategies.rows(), strategies.messages(most=60))
     def test_random_specifications_and_data_in_batches(self, rows, messages):

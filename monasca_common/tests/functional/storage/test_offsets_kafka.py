@@ -65,6 +65,7 @@ class OffsetsCase(PersisterCase):
 
 
 class TestWithSqlite(OffsetsCase):
+    # Rule 24
     @periodic("walk-through of a reset; the unit tests cover its rules")
     def test_a_topic_made_again_is_stored_on_after_a_reset(self):
         self.publish(range(100))
@@ -87,6 +88,7 @@ class TestWithSqlite(OffsetsCase):
         self.assert_ends_in_order(persister)
         self.assert_clean()
 
+    # Rule 24
     @periodic("walk-through of a reset; the unit tests cover its rules")
     def test_a_position_that_retention_has_passed_is_reset_and_what_was_lost_is_counted(self):
         self.publish(range(100))

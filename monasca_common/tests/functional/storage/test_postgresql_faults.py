@@ -37,6 +37,7 @@ BUSY_SECONDS = 30.0  # what a busy machine may take beyond the time-out
 
 
 class KilledServerTest(OwnServerTestCase):
+    # Rule 25
     def test_a_server_killed_within_a_transaction_keeps_nothing_of_it(self):
         writer = self.database.writer()
         its_claim, rows = batch(0, SIZE)
@@ -124,6 +125,7 @@ class CutCommitTest(PostgresqlTestCase):
         self.writer = behind.writer()
         self.writer.write(*batch(0, SIZE))
 
+    # Rule 25
     def test_a_commit_whose_answer_is_cut_off_is_unknown_and_the_same_call_finds_it_stored(self):
         self.proxy.cut(b"COMMIT", answer=True)
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))
@@ -137,6 +139,7 @@ class CutCommitTest(PostgresqlTestCase):
         self.assertEqual(Written(stored=SIZE), self.writer.write(*batch(1, SIZE)))
         self.assertEqual(2 * SIZE, len(self.database.rows(Kind.METRICS)))
 
+    # Rule 25
     def test_series_whose_commit_is_unknown_are_made_again(self):
         self.proxy.cut(b"COMMIT", answer=False)
         self.assertRaises(StorageUnavailable, self.writer.write, *batch(1, SIZE))

@@ -42,6 +42,7 @@ class PartsTest(PostgresqlTestCase):
                 continue
         return self.fail("never stored")
 
+    # Rule 25
     def test_a_batch_too_slow_for_its_time_out_is_stored_in_parts_each_row_once(self):
         writer = self.prepared(write_timeout_seconds=2.0)
         self.session().execute(_SLOW)

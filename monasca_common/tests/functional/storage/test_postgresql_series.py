@@ -144,14 +144,17 @@ class SeriesRaceTest(SeriesCase):
         self.prune_within_a_write()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
+    # Rule 25
     def test_pruning_waits_for_a_write_and_leaves_its_series(self):
         self.prune_beside_a_write()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
+    # Rule 25
     def test_a_write_waits_for_pruning_and_makes_its_series_again(self):
         self.write_within_a_pruning()
         self.assertEqual(([0, 1], 0), (self.names(), self.orphans()))
 
+    # Rule 25
     @periodic("the test that it would break is in the gate")
     def test_a_writer_without_the_generation_is_caught(self):
         def hold(connection):

@@ -145,6 +145,7 @@ class RaceTest(Waiting, PostgresqlTestCase):
 
         return mock.patch.object(positions.StoredPositions, "hold", hold_together)
 
+    # Rule 23
     def test_without_the_lock_and_the_comparison_rows_are_doubled(self):
         together = self.all_read_the_position_before_one_moves_it()
         with self.no_lock(), mock.patch.object(positions, "COMPARE", ""), together:
@@ -154,6 +155,7 @@ class RaceTest(Waiting, PostgresqlTestCase):
         with self.no_lock(), each_once():
             self.assertEqual(list(range(LOG_LENGTH)), self.race())
 
+    # Rule 25
     def test_a_row_by_id_waits_for_the_writer_that_stores_the_same_id_and_is_stored_if_that_one_gives_up(self):
         for ending, expected in (("COMMIT", Written(repeated=1)), ("ROLLBACK", Written(stored=1))):
             other, watching, own_id = self.session(), self.session(), ending.encode()

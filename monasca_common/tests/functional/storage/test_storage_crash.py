@@ -85,6 +85,7 @@ class StorageCrash:
         self.crash_and_finish("storage.after_commit")
         self.assert_each_once()
 
+    # Rule 23
     @periodic("mutant; the persister's test_mutant_that_trusts_kafkas_offsets is the smoke test")
     def test_a_writer_that_compares_no_offsets_is_caught(self):
         self.crash_and_finish("storage.after_commit", "compares_no_offsets")
@@ -106,6 +107,7 @@ class SqliteCrashTest(StorageCrash, SqliteTestCase): ...
 
 class PostgresqlCrashTest(StorageCrash, PostgresqlTestCase):
     # SQLite's writer would not lose any: it inserts a row under the time that is noted, whoever noted it.
+    # Rule 25
     @periodic("the test that it would break is in the gate")
     def test_a_writer_that_notes_ids_apart_from_their_rows_is_caught(self):
         self.crash_and_finish("storage.in_transaction", "notes_ids_in_a_transaction_of_its_own")

@@ -96,6 +96,7 @@ def in_order_of_history(changes):
 
 
 class AgainstReferenceTest(base.BaseTestCase):
+    # Rule 42
     @settings(max_examples=200)
     @given(expressions, delays_ms, st.data())
     def test_wherever_batches_are_cut(self, expression, delay_ms, data):

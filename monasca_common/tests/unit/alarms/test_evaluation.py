@@ -232,6 +232,7 @@ class ImmediateTest(EvaluationCase):
         apart = [at(0, 10, 2.0), at(1, 10, 2.0), at(3, 10, 2.0)]
         self.assertEqual([], self.changes(text, *apart, until=4))
 
+    # Rule 43
     def test_it_does_not_flap_at_the_border_of_a_window(self):
         # The window before the alarm's was quiet; it is due half a minute after the alarm.
         measured = [at(0, 10, 0.0), at(1, 5, 2.0), at(2, 10, 0.0)]
@@ -242,6 +243,7 @@ class ImmediateTest(EvaluationCase):
             evaluator.batch([measurement], horizon_ms)
         self.assertEqual([("UNDETERMINED", "ALARM")], [(t.old_state, t.new_state) for t in evaluator.transitions])
 
+    # Rule 43
     def test_it_may_be_seen_before_the_windows_before_it_are_due(self):
         # Another partition is ten minutes behind: what is due meanwhile does not take the alarm back.
         evaluator = self.evaluator("max(m) > 1")
@@ -270,6 +272,7 @@ class ImmediateTest(EvaluationCase):
 
         self.assertEqual(["OK"], [each.new_state for each in evaluator.transitions])
 
+    # Rule 42
     def test_a_pause_of_an_hour_is_caught_up_as_if_there_had_been_none(self):
         measured = [at(minute, 10, 2.0 if minute in (5, 40) else 0.0) for minute in range(60)]
         expected = [("OK", due_ms(1)), ("ALARM", 310_000), ("OK", due_ms(7)), ("ALARM", 2_410_000), ("OK", due_ms(42))]
@@ -420,6 +423,7 @@ class StandstillTest(EvaluationCase):
         evaluator.batch([], due_ms(until))
         return [(each.new_state, each.timestamp_ms) for each in evaluator.transitions]
 
+    # Rule 44
     def test_what_is_unknown_is_not_empty(self):
         # From minute 1 to 11 the broker was away; agents have until minute 15.
         standstill = Standstill(due_ms(1), due_ms(11), due_ms(15))
@@ -437,6 +441,7 @@ class StandstillTest(EvaluationCase):
             self.after("avg(m) > 1", at(0, 0, 0.0), standstill=nothing),
         )
 
+    # Rule 44
     def test_it_is_no_ok_of_a_deterministic_one(self):
         standstill = Standstill(MINUTE_MS, 11 * MINUTE_MS, due_ms(11) + 1)
         changes = self.after("sum(m, deterministic) > 1", at(0, 0, 2.0), standstill=standstill)

@@ -160,6 +160,7 @@ class TestLife(ConnectionsCase):
         self.assertEqual([(200, b"0"), (200, b"1"), (200, b"0")], answers)
         self.assert_open(client)
 
+    # Rule 50
     def test_a_request_reaches_a_thread_only_when_it_is_whole(self):
         self.connections()
         client = self.client(POST % 3 + b"ab", at=Wait.BODY)
@@ -218,6 +219,7 @@ class TestDeadlines(ConnectionsCase):
         self.pass_time(1.1)
         self.assert_ended(client)
 
+    # Rule 51
     def test_a_header_has_its_time_whatever_comes_of_it(self):
         self.connections()
         client = self.client(b"GET / HTTP/1.1\r\nX-A: ", at=Wait.HEADER)
@@ -230,6 +232,7 @@ class TestDeadlines(ConnectionsCase):
         self.assert_ended(client)
         self.assertEqual([("127.0.0.1", 408, "header_too_slow")], self.refusals)
 
+    # Rule 51
     def test_a_body_has_its_time_whatever_comes_of_it(self):
         self.connections()
         for body in (POST % 1000, POST.replace(b"Content-Length: %d", b"Transfer-Encoding: chunked") + b"fff\r\n"):
@@ -284,6 +287,7 @@ class TestDeadlines(ConnectionsCase):
 
 
 class TestEarlyAnswers(ConnectionsCase):
+    # Rule 52
     def test_an_answer_reaches_who_still_sends_a_large_body(self):
         self.connections(wanted=lambda _environ: False)
         client = self.request(POST % 5_000_000)
@@ -384,6 +388,7 @@ class TestLooks(ConnectionsCase):
         self.assertEqual((200, b"3"), self.told(client))
         self.assert_open(client)
 
+    # Rule 54
     def test_so_is_one_that_comes_when_the_next_request_has_begun(self):
         client = self.looked_at(POST % 3 + b"ab")
         self.send(client, b"c" + POST % 5 + b"d")

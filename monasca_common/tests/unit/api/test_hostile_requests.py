@@ -240,6 +240,7 @@ class TestHostileRequests(ApiCase):
         self.assertEqual([200], [status for status, _, _ in self.answers(GET)])
         self.assertEqual([204], [status for status, _, _ in self.answers(POST)])
 
+    # Rule 53
     def test_each_is_refused_in_json_or_its_connection_closed_and_others_are_served(self):
         with self.assertNoLogs("monasca_common", "ERROR"):  # a fault of the server drops the connection and says so
             for raw in EACH:

@@ -203,6 +203,7 @@ class TestMalformed(ReaderCase):
         (CHUNKED + b"3\r\nabcX0\r\n\r\n", 400),
     )
 
+    # Rule 53
     def test_each_is_refused_and_nothing_is_read_behind_it(self):
         for raw, status in self.STATUSES:
             for pieces in ([raw], [raw[:1], raw[1:]], [raw[at : at + 100] for at in range(0, len(raw), 100)]):

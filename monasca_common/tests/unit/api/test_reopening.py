@@ -19,6 +19,7 @@ class WorkerTest(ApiCase):
         self.assertEqual(503, self.post(METRICS, metric()).status_code)
         self.assertTrue(self.producer.health().finished)
 
+    # Rule 6
     def test_a_post_after_a_fatal_error_is_taken_once_the_permission_is_there(self):
         self.finish()
         other = self.new_client()  # whose look at the producer is not a moment ago

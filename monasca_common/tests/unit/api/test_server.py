@@ -100,6 +100,7 @@ class TestWorker(base.BaseTestCase):
         client.request(method, path)
         return client
 
+    # Rule 50
     def test_health_is_answered_while_requests_wait_for_all_other_threads(self):
         self.started()
         posts = [self.request("POST", "/v2.0/metrics") for _ in range(50)]

@@ -285,6 +285,7 @@ class ReplayTest(DlqCase):
         (topic,) = json.loads(out)["topics"]
         self.assertEqual((1, 0, 2), (status, topic["sent"], topic["wait"]))
 
+    # Rule 17
     def test_a_message_of_letters_in_several_topics_goes_back_once(self):
         self.kafka.broker.create_topic("other.dlq", 1)
         for topic in ("metrics.dlq", "other.dlq"):

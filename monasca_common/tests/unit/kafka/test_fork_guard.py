@@ -65,6 +65,7 @@ class TestForkGuard(base.BaseTestCase):
 
         self.assertEqual(0, exit_code_of_child(in_child))
 
+    # Rule 10
     def test_a_handle_that_is_not_pinned_would_be_destroyed(self):
         handle = Handle()
 

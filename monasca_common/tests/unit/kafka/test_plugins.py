@@ -132,6 +132,7 @@ class PackageTest(ConfigurationTestCase):
             if isinstance(value, type) and issubclass(value, Exception):
                 self.assertIn(name, kafka.__all__)
 
+    # Rule 73
     def test_importing_the_package_imports_no_client(self):
         code = "import sys, monasca_common.kafka; sys.exit('confluent_kafka' in sys.modules)"
 

@@ -31,6 +31,7 @@ class SecretsTest(ConfigurationTestCase):
 
         self.assertEqual({"broker.address.family": "v4,$x=1"}, dict(producer_settings(conf).options))
 
+    # Rule 69
     def test_a_single_dollar_is_refused_without_quoting_what_follows(self):
         # The second would silently become the client id, the third is what oslo.config quotes in its error.
         for password in ("hush$", "hush$client_id", "hush$sesame", "hush${kafka.driver}", "hush$$$sesame"):
@@ -58,6 +59,7 @@ class SecretsTest(ConfigurationTestCase):
         self.assertNotIn("hush", repr(producer_settings(conf)))
         self.assertNotIn("hush", repr(consumer_settings(conf, "kafka_metrics")))
 
+    # Rule 69
     def test_log_opt_values_shows_no_secret(self):
         conf = self.secured(
             "hush,hu$$sh",

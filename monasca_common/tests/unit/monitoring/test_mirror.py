@@ -221,6 +221,7 @@ class PaceTest(base.BaseTestCase):
 
 
 class VerbatimTest(base.BaseTestCase):
+    # Rule 64
     def test_headers_are_written_as_they_are_and_messages_with_one_id_are_not_one(self):
         kafka = self.useFixture(MemoryKafka())
         kafka.broker.create_topic("copies")
@@ -308,6 +309,7 @@ class LatestTest(base.BaseTestCase):
         """As a mirror writes it: the same but for the offset."""
         return [_with(each, "offset", 10 * each.offset) for each in messages]
 
+    # Rule 66
     def test_whatever_either_cluster_has_compacted_logs_with_the_same_last_messages_are_the_same(self):
         log = [keyed(n, b"%d" % (n % 7), None if n % 5 == 3 else b"%d" % n) for n in range(40)]
         lasts = {each.key: each for each in log}
@@ -409,6 +411,7 @@ class SampleTest(base.BaseTestCase):
         found = self.verification(source, target).sample(compared, SampleSize(messages=9), random.Random(1), 2_000)
         self.assertEqual((1, []), (found.equal, found.differences))
 
+    # Rule 65
     def test_whatever_order_times_have_and_whatever_is_there_twice_a_whole_copy_is_the_same(self):
         equal = 0
         for seed in range(30):
@@ -421,6 +424,7 @@ class SampleTest(base.BaseTestCase):
             equal += found.equal
         self.assertGreater(equal, 30 * 50)
 
+    # Rule 65
     def test_what_is_wrong_in_the_sample_is_named_and_nothing_else(self):
         source = [message(n) for n in range(1_000)]
         named = set()

@@ -279,6 +279,7 @@ class SilencesContract(CalmCase):
         self.wait()
         self.assertEqual((["a1:ALARM"], ["silenced"]), (self.told(), self.held()))
 
+    # Rule 58
     def test_a_silence_that_is_deleted_while_a_change_is_planned_withholds_it_no_longer(self):
         method = self.method()
         made = self.silence({}, HOUR_MS)
@@ -503,6 +504,7 @@ class GroupsContract(CalmCase):
         self.wait(SECOND_MS)
         self.assertEqual(["a1:ALARM", "a2:ALARM a3:ALARM"], self.told())
 
+    # Rule 56
     def test_a_change_that_is_read_again_under_other_rules_is_in_its_group_alone(self):
         self.method()
         made = self.alarm("a1")
@@ -564,6 +566,7 @@ class GroupsContract(CalmCase):
         self.deliver()
         self.assertEqual(([], [], {"given up"}), (self.told(), self.held(), {state for _, state in self.ledger()}))
 
+    # Rule 55
     def test_a_crash_between_seal_and_publication_sends_the_same_message(self):
         self.method()
         for number in (1, 2):
@@ -602,6 +605,7 @@ class GroupsContract(CalmCase):
         self.assertEqual((["a1:ALARM a2:ALARM"], []), (self.told(), self.held()))
         self.assertEqual({"sent"}, {state for _, state in self.ledger()})
 
+    # Rule 55
     def test_of_two_processes_that_find_a_group_one_sends_it(self):
         self.method()
         for number in (1, 2):

@@ -73,6 +73,7 @@ def source(**changes):
 
 
 class InhibitingTest(base.BaseTestCase):
+    # Rule 60
     def test_which_alarm_inhibits_which(self):
         for inhibits, rule, active in (
             (True, BY_NAME, HOST),
@@ -114,6 +115,7 @@ class InhibitingTest(base.BaseTestCase):
 
 
 class PlanTest(base.BaseTestCase):
+    # Rule 60
     def test_what_becomes_of_a_change(self):
         grouped, inhibited = CalmRules(("definition",), 7), CalmRules(inhibitions=(BY_NAME,))
         covering, ended = ChangeFacts([silence({})]), ChangeFacts(withheld_before=True)

@@ -48,6 +48,7 @@ class AttemptTest(CalmCase, SqliteTestCase):
         self.assertIn("answered ? and ?", failures)
         self.assertEqual(2, retry.attempt)
 
+    # Rule 59
     def test_what_operators_alone_may_know_is_logged_and_not_recorded(self):
         error = SendRefused("x leads where notifications may not go", detail="to 10.0.0.7")
         with self.assertLogs("monasca_common", "WARNING") as logged:

@@ -92,6 +92,7 @@ class PlacesTest(base.BaseTestCase):
                 self.clock.advance(1)
             return found
 
+    # Rule 57
     def test_what_precedes_sending_is_not_the_receivers_time(self):
         for _ in range(9):
             with self.place("m", "", "n") as place:

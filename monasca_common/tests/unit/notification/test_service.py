@@ -227,6 +227,7 @@ class DeliveryTest(ServiceCase):
 
 
 class HangingHostTest(ServiceCase):
+    # Rule 57
     def test_it_delays_no_other_however_many_methods_lead_to_it(self):
         hanging, quick = self.receiver(), self.receiver(host="127.0.0.2")
         hanging.answer = hanging.hangs

@@ -66,6 +66,7 @@ class PartsTest(base.BaseTestCase):
         self.write()
         self.assertEqual([(0, 8)], self.database.claims)
 
+    # Rule 25
     def test_what_is_too_much_is_halved_until_it_passes_and_no_offset_is_left_out(self):
         self.database.most = 2
         self.database.seconds_a_row = 10.0

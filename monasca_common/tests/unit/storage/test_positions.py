@@ -57,6 +57,7 @@ class ManyPartitions:
 
             yield StoredPositions(counted, self.dialect)
 
+    # Rule 23
     def test_ten_thousand_partitions_are_begun_and_read_with_a_statement_each(self):
         with self.positions() as positions:
             self.assertEqual(self.many, positions.begin(GROUP, self.many, self.ids))

@@ -179,6 +179,7 @@ class ConsumerConfigurationTest(ConfigurationTestCase):
 
 
 class OptionNamesTest(ConfigurationTestCase):
+    # Rule 72
     def test_a_misspelt_option_is_an_error_that_knows_the_right_one(self):
         said = self.refused(producer_settings, self.with_kafka("linger_mss = 3"))
 
@@ -248,6 +249,7 @@ class OptionsTest(ConfigurationTestCase):
             if option.name in inherited:
                 self.assertIsNone(option.default, option.name)
 
+    # Rule 69
     def test_no_secret_has_bounds_for_they_would_print_it(self):
         for _, listed in groups.list_opts():
             for option in listed:

@@ -81,6 +81,7 @@ class GuardedOptionsTest(base.BaseTestCase):
         self.assertIn(f"{option} in group [kafka]: {name} is refused: ", str(error))
         self.assertNotIn(f"={value}", str(error).replace("acks=all", ""))
 
+    # Rule 1
     def test_what_would_undo_a_producers_guarantee_is_refused(self):
         for line in UNDOING_PRODUCERS + UNDOING_BOTH:
             self.assert_refused(line, "producer_options")
@@ -89,6 +90,7 @@ class GuardedOptionsTest(base.BaseTestCase):
         for line in UNDOING_CONSUMERS + UNDOING_BOTH:
             self.assert_refused(line, "consumer_options")
 
+    # Rule 1
     def test_librdkafkas_prefix_for_options_of_topics_is_no_way_around(self):
         for line in UNDOING_PRODUCERS + UNDOING_BOTH:
             self.assert_refused(f"topic.{line}", "producer_options")

@@ -69,6 +69,7 @@ class TestCommitter(base.BaseTestCase):
         self.assertTrue(self.committer.settle(10))
         self.assertEqual([{A: 5}], self.coordinator.sent)
 
+    # Rule 14
     def test_the_epoch_counts_when_the_commit_is_sent_not_when_it_was_asked_for(self):
         self.coordinator.held.clear()
         self.committer.commit({A: OffsetAndEpoch(1, 5)}, 0.01)

@@ -144,6 +144,7 @@ def assign(*partitions):
 
 
 class TestRebalancesWithinAPoll(ConsumerCase):
+    # Rule 15
     def test_rows_of_a_partition_revoked_meanwhile_are_dropped(self):
         def revoke_b(callbacks):
             callbacks.on_revoke([B])
@@ -155,6 +156,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
         batch = consumer.poll(timeout=0)
         self.assertEqual([(A, [0, 1])], [(part.topic_partition, part.offsets) for part in batch.partitions])
 
+    # Rule 15
     def test_rows_of_a_partition_taken_and_given_again_are_dropped_and_read_again(self):
         def come_and_go(callbacks):
             callbacks.on_revoke([A])
@@ -361,6 +363,7 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((0, set()), (consumer.position(A), self.transport.paused))
 
+    # Rule 18
     def test_a_listener_that_cannot_tell_the_start_is_asked_again_instead_of_guessing(self):
         class Database(RebalanceListener):
             away = True
@@ -412,6 +415,7 @@ class TestNoOffsets(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual(30, consumer.position(A))
 
+    # Rule 12
     def test_none_is_committed_not_even_beside_an_offset_and_none_is_sought(self):
         self.script(assign(A, B))
         consumer = self.consumer()
@@ -470,6 +474,7 @@ class TestErrors(ConsumerCase):
         super().setUp()
         self.denied = AuthorizationError("not for you", code=29, name="TOPIC_AUTHORIZATION_FAILED")
 
+    # Rule 16
     def test_errors_among_messages_are_told_and_the_messages_are_kept(self):
         self.script(assign(A), lambda _: [message(A, 0), failure(B, self.denied), message(A, 1)])
         consumer = self.consumer()

@@ -89,6 +89,7 @@ class AccountingCase(ProcessorCase):
 
 
 class DeadLettersMoveThePositionTest(AccountingCase):
+    # Rule 17
     def test_five_restarts_over_two_bad_messages_write_two_letters(self):
         self.fill(b"bad1", b"bad2")
         for _ in range(5):
@@ -133,6 +134,7 @@ class DeadLettersMoveThePositionTest(AccountingCase):
         self.until(lambda: self.committed() == 3)
         self.assertEqual([(0, 1), (2, 3)], claims)
 
+    # Rule 17
     def test_kafkas_commit_waits_for_the_database_and_the_letter_is_not_sent_again(self):
         self.positions.away = 1000
         self.fill(b"bad0", b"bad1")

@@ -23,12 +23,15 @@ class DecisionTest(base.BaseTestCase):
         self.backpressure.applied(decision)
         return decision
 
+    # Rule 19
     def test_nothing_is_paused_while_half_of_the_room_is_free(self):
         self.assertEqual(Decision(frozenset(), frozenset(), stalled=False), self.decide(a=(99, 999)))
 
+    # Rule 19
     def test_a_partition_over_its_share_is_paused_and_the_other_reads_on(self):
         self.assertEqual({A}, self.decide(a=(60, 0), b=(40, 0)).pause)
 
+    # Rule 19
     def test_bytes_count_as_well(self):
         self.assertEqual({B}, self.decide(a=(1, 499), b=(1, 501)).pause)
 
@@ -41,13 +44,16 @@ class DecisionTest(base.BaseTestCase):
         self.assertEqual({A}, self.decide(blocked={A}).pause)
         self.assertEqual({A}, self.decide().resume)
 
+    # Rule 19
     def test_a_full_half_is_a_stall(self):
         self.assertTrue(self.decide(a=(60, 0), b=(40, 0)).stalled)
 
+    # Rule 19
     def test_all_partitions_together_stay_within_the_whole(self):
         self.decide(a=(100, 0))
         self.assertEqual({B}, self.decide(a=(100, 0), b=(50, 0)).pause)
 
+    # Rule 19
     def test_a_partition_that_was_taken_away_is_not_held_when_it_comes_back(self):
         self.decide(a=(100, 0))
         self.backpressure.forget([A])
@@ -55,6 +61,7 @@ class DecisionTest(base.BaseTestCase):
 
 
 class ProcessingTest(ProcessorCase):
+    # Rule 19
     def test_a_backlog_behind_a_slow_handler_is_not_read_into_memory(self):
         self.fill(*[b"x" * 1000] * 1000)
         open_gate = threading.Event()
@@ -70,6 +77,7 @@ class ProcessingTest(ProcessorCase):
         open_gate.set()
         self.until(lambda: self.committed() == 1000)
 
+    # Rule 13
     def test_the_span_of_uncommitted_work_is_bounded(self):
         self.fill(*[b"%d" % number for number in range(500)])
         open_gate = threading.Event()

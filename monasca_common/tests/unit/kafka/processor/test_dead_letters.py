@@ -146,6 +146,7 @@ class ProcessingTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertEqual([b"1"], self.values("in.dlq"))
 
+    # Rule 17
     def test_nothing_is_committed_before_its_dead_letter_is_acknowledged(self):
         self.fill(b"bad")
         self.broker.inject("produce", Delay(5.0), topic="in.dlq")
@@ -167,6 +168,7 @@ class ProcessingTest(ProcessorCase):
         self.assertIsInstance(self.failure(self.start(refuse(b"bad"), retry=ONCE)), AuthorizationError)
         self.assertEqual(0, self.committed())
 
+    # Rule 17
     def test_the_limit_ends_the_run_and_the_message_that_crosses_it_stays(self):
         self.fill(b"1", b"bad1", b"bad2", b"bad3", b"5")
         handler = refuse(b"bad1", b"bad2", b"bad3")

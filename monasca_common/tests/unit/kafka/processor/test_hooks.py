@@ -71,6 +71,7 @@ class ProcessingTest(ProcessorCase):
             way,
         )
 
+    # Rule 21
     def test_a_hook_that_raises_is_counted_and_changes_no_outcome(self):
         self.fill(b"bad")
         running = self.start(self.refuse, retry=ONCE, hooks=[Broken()])

@@ -127,6 +127,7 @@ def polls_and_completions(draw):
 
 
 class TestTrackerAgainstItsDefinition(base.BaseTestCase):
+    # Rule 13
     @given(polls_and_completions())
     def test_the_committable_offset_is_the_gap_free_prefix(self, case):
         blocks, order, count = case

@@ -121,6 +121,7 @@ class OutputTest(ProcessorCase):
         self.until(lambda: self.committed() == 1)
         self.assertIsNone(running.error)
 
+    # Rule 19
     def test_user_code_runs_once_while_the_producer_pushes_back(self):
         self.fill(b"1", b"2")
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=20, topic="out")
@@ -208,6 +209,7 @@ class OutputTest(ProcessorCase):
 
 
 class RetryTest(ProcessorCase):
+    # Rule 17
     def test_a_handlers_own_time_out_is_a_failure_like_any_other(self):
         self.fill(b"1")
         calls = []
@@ -236,6 +238,7 @@ class RetryTest(ProcessorCase):
         self.assertEqual([b"31"], self.values("in.dlq"))
         self.assertEqual({b"%d" % number: 1 for number in range(50) if number != 31}, dict(done))
 
+    # Rule 17
     def test_retry_later_offers_the_same_messages_again_and_dead_letters_nothing(self):
         self.fill(b"1", b"2")
         calls = []
@@ -250,6 +253,7 @@ class RetryTest(ProcessorCase):
         self.assertEqual([[b"1", b"2"]] * 50, calls)
         self.assertEqual([], self.values("in.dlq"))
 
+    # Rule 17
     def test_a_dependency_away_for_longer_than_max_poll_interval_costs_no_membership(self):
         self.fill(b"1")
         back = threading.Event()
@@ -355,6 +359,7 @@ class OrderTest(ProcessorCase):
             of_key = [value for key, value in seen if key == b"k%d" % number]
             self.assertEqual(list(range(number, 40, 4)), of_key)
 
+    # Rule 13
     def test_only_the_gap_free_prefix_is_committed_before_an_end(self):
         self.fill(b"1", b"2", b"bad", b"4", key=b"k1")
         self.fill(b"5", b"6", key=b"k2")
@@ -422,6 +427,7 @@ class RebalanceTest(ProcessorCase):
         [taken] = {TopicPartition("in", 0), TopicPartition("in", 1)} - consumer.assignment()
         self.assertEqual(1, self.broker.committed(GROUP)[taken])
 
+    # Rule 14
     def test_a_slow_revoke_does_not_outlive_max_poll_interval(self):
         self.broker.add_partitions("in", 1)
         self.fill(b"1", partition=0)
@@ -438,6 +444,7 @@ class RebalanceTest(ProcessorCase):
         self.assertNotIn("lost", listener.events)
         gate.open.set()
 
+    # Rule 14
     def test_what_a_handler_finishes_after_its_partition_was_lost_is_never_committed(self):
         self.fill(b"1")
         gate, listener = Gate(), Witness()
@@ -524,6 +531,7 @@ class ErrorTest(ProcessorCase):
 
 
 class StopTest(ProcessorCase):
+    # Rule 21
     def test_stop_waits_for_outputs_in_flight_and_commits_their_input(self):
         self.fill(b"1")
         self.broker.inject("produce", Delay(3.0), topic="out")

@@ -17,6 +17,7 @@ class Witness(RebalanceListener):
 
 
 class HeldCommitTest(ProcessorCase):
+    # Rule 14
     def test_a_commit_without_answer_costs_no_membership_however_short_the_poll_interval(self):
         self.fill(b"1")
         self.broker.inject("commit", LoseAnswer(math.inf), nth=2, count=None)  # the first writes down the start

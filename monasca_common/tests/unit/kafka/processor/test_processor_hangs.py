@@ -106,6 +106,7 @@ class TransactionHangsTest(TransactionCase):
         self.assertEqual(["init"], self.client.asked)
         self.assertEqual([], self.broker.members(GROUP))
 
+    # Rule 20
     def test_polling_goes_on_while_a_call_hangs(self):
         running = self.run_to_hang("offsets")
         self.pass_time(TIMEOUT / 2)

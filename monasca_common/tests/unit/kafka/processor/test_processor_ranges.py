@@ -46,12 +46,14 @@ class RangeTest(ProcessorCase):
         ranges, _ = self.ranges_of(*[b"x"] * 7, batch_size=3)
         self.assertEqual([(0, 3), (3, 6), (6, 7)], ranges)
 
+    # Rule 22
     def test_dead_letters_are_part_of_the_range_after_them(self):
         ranges, table = self.ranges_of(b"bad1", b"bad2", b"3", b"bad4", b"5", batch_size=2)
         self.assertEqual([(0, 4), (4, 5)], ranges)
         self.assertEqual([b"3", b"5"], table.rows)
         self.assertEqual(0, table.refused)
 
+    # Rule 22
     def test_halves_of_a_batch_that_failed_join_without_a_gap(self):
         def handler(part):
             if b"bad" in part.values:
@@ -85,6 +87,7 @@ class RangeTest(ProcessorCase):
 
 
 class ReadFromTest(ProcessorCase):
+    # Rule 22
     def test_a_handler_gets_what_it_asks_to_read_again(self):
         self.fill(b"1", b"2", b"3", b"4")
         table = Table()

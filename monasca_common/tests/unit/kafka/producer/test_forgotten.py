@@ -55,6 +55,7 @@ class ForgottenTest(base.BaseTestCase):
         self.assertIn("undelivered messages by topic: none", errors)
         self.assertNotIn("ERROR", errors)
 
+    # Rule 9
     def test_what_is_not_delivered_is_named_by_topic_and_count_after_two_seconds(self):
         output, errors = self.ended(
             """

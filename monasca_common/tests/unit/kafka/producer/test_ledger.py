@@ -41,6 +41,7 @@ class TroubleTest(LedgerCase):
         pending(REJECTED, None)
         self.assertIs(Outcome.UNKNOWN, pending.outcome)
 
+    # Rule 5
     def test_trouble_that_the_client_may_keep_silent_about_counts_for_half_a_minute(self):
         self.ledger.note_trouble(TransportError("cut"))
         self.clock.advance(34)
@@ -52,6 +53,7 @@ class TroubleTest(LedgerCase):
 
 
 class RoomTest(LedgerCase):
+    # Rule 8
     def test_a_bulk_enters_whole_or_not_at_all(self):
         self.entered(3)
         self.assertFalse(self.ledger.enter(self.outgoing.bulk("t", [b"x"] * 2, None, ())))

@@ -5,6 +5,7 @@ from monasca_common.kafka.producer.outgoing import MessageIds
 
 
 class MessageIdsTest(base.BaseTestCase):
+    # Rule 3
     def test_each_producer_has_eight_random_bytes_of_its_own(self):
         prefixes = {MessageIds().next()[:8] for _ in range(100)}
         self.assertEqual(100, len(prefixes))

@@ -28,6 +28,7 @@ class ClassifyTest(base.BaseTestCase):
         }.items():
             self.assertIs(Outcome.FAILED, self.outcome(name, code), name)
 
+    # Rule 5
     def test_an_answer_that_may_come_after_an_append_is_unknown(self):
         for name, code in {
             "DUPLICATE_SEQUENCE_NUMBER": 46,
@@ -55,11 +56,13 @@ class ClassifyTest(base.BaseTestCase):
     def test_an_unknown_partition_is_failed_whatever_happened_before(self):
         self.assertIs(Outcome.FAILED, self.outcome("_UNKNOWN_PARTITION", -190, trouble=True))
 
+    # Rule 5
     def test_everything_the_client_decides_by_itself_is_unknown(self):
         codes = {"_MSG_TIMED_OUT": -192, "_TRANSPORT": -195, "_INCONSISTENT": -149, "_FATAL": -150, "_NEW_ONE": -1}
         for name, code in codes.items():
             self.assertIs(Outcome.UNKNOWN, self.outcome(name, code), name)
 
+    # Rule 5
     def test_every_purge_is_unknown_for_some_were_in_the_log(self):
         for name, code in {"_PURGE_QUEUE": -152, "_PURGE_INFLIGHT": -151}.items():
             outcome, error = classify(TransportError(name, code=code, name=name), trouble=False)

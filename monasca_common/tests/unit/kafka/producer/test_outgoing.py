@@ -18,6 +18,7 @@ class TypesTest(ProducerCase):
             self.assert_refused(Record(b"v", headers=(header,)))
         self.assert_refused(b"v", headers={"name": b"value"})
 
+    # Rule 21
     def test_a_name_of_a_header_that_is_no_text_is_refused_for_the_client_would_crash(self):
         self.assert_refused(Record(b"v", headers=(("\ud800", b"b"),)))
 
@@ -88,6 +89,7 @@ class EmptyIdTest(ProducerCase):
         self.assertEqual([b"one", b"two"] * 2, self.values())
         self.assertEqual(ids, self.ids())
 
+    # Rule 4
     def test_an_empty_message_id_is_no_id(self):
         self.assert_each_is_sent_under_an_id_of_ours(Record(b"one", message_id=b""), Record(b"two", message_id=b""))
 
@@ -111,6 +113,7 @@ class EmptyIdTest(ProducerCase):
 
 
 class BadTimeTest(ProducerCase):
+    # Rule 5
     def test_who_was_rejected_for_a_neighbours_time_may_be_sent_again(self):
         producer = self.warm_producer()
         self.broker.inject("produce", Fail("INVALID_TIMESTAMP"), count=2)

@@ -48,6 +48,7 @@ class PublishTest(ProducerCase):
         [message] = self.broker.records("p", 2)
         self.assertEqual(1234, message.timestamp_ms)
 
+    # Rule 3
     def test_ids_differ_between_messages_and_between_producers(self):
         for _ in range(2):
             self.producer().publish("t", [b"a", b"b"])
@@ -77,6 +78,7 @@ class PublishTest(ProducerCase):
         self.assertIsInstance(failed.error, MessageTooLarge)
         self.assertEqual((1000, "small"), (failed.error.limit, failed.error.topic))
 
+    # Rule 2
     def test_a_topic_with_a_small_limit_gets_a_client_whose_batches_stay_below_it(self):
         self.broker.create_topic("small", 1, max_message_bytes=1000)
         opened = []
@@ -120,6 +122,7 @@ class PublishTest(ProducerCase):
         report = self.producer().publish("t", [Record(b"a", partition=7)])
         self.assertEqual("_UNKNOWN_PARTITION", report.failed[0].error.cause.name)
 
+    # Rule 6
     def test_a_fatal_client_is_told_at_once_and_not_at_the_deadline(self):
         self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
         producer = self.producer()
@@ -212,6 +215,7 @@ class RetryTest(ProducerCase):
 
         self.assertEqual("report: a report is a DeliveryReport, not list", str(refused))
 
+    # Rule 3
     def test_a_retry_keeps_the_message_id(self):
         producer = self.producer()
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
@@ -231,6 +235,7 @@ class RetryTest(ProducerCase):
         flushed = producer.flush()
         self.assertEqual((0, ()), (flushed.delivered_count, flushed.failed + flushed.unknown))
 
+    # Rule 4
     def test_what_is_still_queued_is_attached_to_and_not_produced_again(self):
         producer = self.warm_producer()
         self.broker.disconnect()
@@ -249,6 +254,7 @@ class RetryTest(ProducerCase):
         self.assertEqual([0, 1, 2], [d.index for d in again.delivered])
         self.assertEqual([b"a", b"c", b"b"], self.values())
 
+    # Rule 4
     def test_what_is_permanently_refused_is_carried_over_unsent(self):
         self.broker.inject("produce", Fail("INVALID_RECORD"))
         producer = self.producer()
@@ -288,6 +294,7 @@ class RetryTest(ProducerCase):
         self.assertEqual([True, True], [again.ok for again in reports])
         self.assertEqual([b"a", b"b"], sorted(self.values()))
 
+    # Rule 4
     def test_any_producer_may_send_again_what_another_gave_up(self):
         first = self.warm_producer()
         self.broker.disconnect()
@@ -306,6 +313,7 @@ class RetryTest(ProducerCase):
         self.assertTrue(self.warm_producer().retry(report).ok)
         self.assertEqual([b"a"], self.values())
 
+    # Rule 5
     def test_an_unknown_message_that_is_rejected_at_its_retry_stays_unknown(self):
         self.broker.inject("produce", LoseAnswer(0, error="REQUEST_TIMED_OUT"))
         producer = self.producer()
@@ -316,6 +324,7 @@ class RetryTest(ProducerCase):
         again = producer.retry(report)
         self.assertEqual((0, 1), (len(again.failed), len(again.unknown)))
 
+    # Rule 4
     def test_a_caller_s_own_id_that_is_outstanding_is_attached_to(self):
         producer = self.warm_producer()
         self.broker.disconnect()
@@ -396,6 +405,7 @@ class SendTest(ProducerCase):
         self.assertEqual(2, len(producer.flush().failed))
         self.assertTrue(producer.publish("t", [b"b"]).ok)
 
+    # Rule 7
     def test_a_listener_hears_of_its_message_on_a_thread_of_the_library(self):
         heard = []
         done = threading.Event()
@@ -411,6 +421,7 @@ class SendTest(ProducerCase):
         self.assertEqual((sent, 0, None), (delivery.message_id, delivery.offset, delivery.error))
         self.assertIsNot(threading.current_thread(), thread)
 
+    # Rule 7
     def test_a_listener_that_raises_is_counted_and_the_next_one_hears(self):
         done = threading.Event()
         producer = self.producer()
@@ -419,6 +430,7 @@ class SendTest(ProducerCase):
         self.assertTrue(done.wait(50))
         self.assertEqual(1, producer.health().failed_listeners)
 
+    # Rule 7
     def test_waiting_inside_a_listener_raises_at_once_and_sending_works(self):
         producer = self.producer()
         outcomes = []
@@ -456,6 +468,7 @@ class SendTest(ProducerCase):
         producer.flush(3600)
         self.assertEqual(b"own", producer.send("t", Record(b"b", message_id=b"own")))
 
+    # Rule 7
     def test_threads_share_a_producer(self):
         producer = self.producer()
 

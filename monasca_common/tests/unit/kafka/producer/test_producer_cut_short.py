@@ -55,6 +55,7 @@ class CloseTest(CutShortCase):
             threads[0].join(0.001)
         return results[0]
 
+    # Rule 9
     def test_a_publish_that_waits_for_room_is_told_that_it_was_not_sent(self):
         producer = self.crowded()
         report = self.meanwhile_closed(producer, lambda: producer.publish("t", [b"late"], timeout=3600))
@@ -97,6 +98,7 @@ class CloseTest(CutShortCase):
         producer.close(0)
         self.assertEqual(1, len(closed))
 
+    # Rule 9
     def test_a_listener_that_does_not_return_does_not_hold_it_up(self):
         producer = self.warm_producer()
         called, released = threading.Event(), threading.Event()
@@ -150,12 +152,14 @@ class SendRacingCloseTest(CutShortCase):
         self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))
         return reports[0], came_to
 
+    # Rule 9
     def test_one_that_enters_after_the_close_has_looked_is_refused(self):
         report, came_to = self.sent_while_closed(before=True)
         self.assertIsInstance(came_to, ClosedError)
         self.assertEqual((0, ()), (report.delivered_count, report.failed + report.unknown))
         self.assertEqual([], self.values())
 
+    # Rule 9
     def test_one_that_entered_before_is_told_by_the_close(self):
         report, came_to = self.sent_while_closed(after=True)
         self.assertEqual([came_to], [delivery.message_id for delivery in report.failed + report.unknown])
@@ -202,6 +206,7 @@ class EndlessTest(CutShortCase):
         self.broker.reconnect()
         self.assertTrue(producer.retry(report).ok)
 
+    # Rule 7
     def test_a_listener_that_exits_is_counted_and_the_next_one_hears(self):
         producer = self.warm_producer()
         heard = threading.Event()

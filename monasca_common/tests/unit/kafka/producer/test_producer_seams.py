@@ -63,6 +63,7 @@ class SeamCase(ProducerCase):
 
 
 class ReopenedMeanwhileTest(SeamCase):
+    # Rule 9
     def test_a_topic_whose_limit_has_just_come_does_not_lock_up_with_it(self):
         producer = self.producer()
         gate = Gate()
@@ -128,6 +129,7 @@ class AttachedTest(SeamCase):
 
 
 class ClosedMeanwhileTest(SeamCase):
+    # Rule 9
     def test_a_send_that_raises_is_not_in_the_report_as_well(self):
         producer = self.warm_producer()
         held = []
@@ -175,6 +177,7 @@ class SignalTest(SeamCase):
             self.clock.advance(0.01)
             threading.Event().wait(0.001)
 
+    # Rule 9
     def test_while_a_waiter_is_woken(self):
         producer = self.warm_producer()
 
@@ -299,6 +302,7 @@ class HungFlushTest(SeamCase):
         self.assertTrue(gate.reached.wait(_SECONDS))
         return producer, gate
 
+    # Rule 9
     def test_close_ends_and_tells_that_the_rest_is_unknown(self):
         producer, _ = self.hung()
         report = self.at_once(lambda: producer.close(0))

@@ -59,6 +59,7 @@ class InterruptedTest(ProducerCase):
     PLAIN = (b"a", b"b", b"c", b"d")
     RECORDS = tuple(Record(value) for value in PLAIN)
 
+    # Rule 9
     def test_what_was_not_handed_over_is_failed_and_its_room_is_free(self):
         for records in (self.PLAIN, self.RECORDS):
             producer = self.interrupted(records)
@@ -96,6 +97,7 @@ class InterruptedTest(ProducerCase):
             self.assertRaises(KeyboardInterrupt, producer.send, "t", record)
         self.assertEqual(2, len(self.close(producer).failed))
 
+    # Rule 9
     def test_whatever_strikes_as_an_answer_is_taken_in_leaves_it_settled_once(self):
         """Ctrl-C in a callback: the client gives the answer once and never again."""
         self.broker.inject("produce", Delay(1))
@@ -244,6 +246,7 @@ class RepeatsInFlightTest(ProducerCase):
         (pending,) = self.patient._ledger.outstanding
         return pending.watchers
 
+    # Rule 4
     def test_callers_whose_time_is_over_leave_nothing_behind(self):
         for _ in range(200):
             self.assertEqual(1, len(self.patient.publish("t", [self.RECORD], **AWAY).unknown))
@@ -337,6 +340,7 @@ class AttachedTest(ProducerCase):
             self.clock.advance(step_seconds)
             thread.join(0.001)
 
+    # Rule 4
     def test_a_publish_hears_that_the_send_it_attached_to_found_no_room(self):
         sending, ended = self.waiting_for_room(lambda: self.crowded.send("t", self.RECORD))
         attached = self.meanwhile(lambda: self.crowded.publish("t", [self.RECORD], **AWAY))

@@ -40,6 +40,7 @@ class FinishedTest(ProducerCase):
         for records in ([b"b"], [Record(b"b")]):
             self.assertIsInstance(producer.publish("t", records, timeout=3600).failed[0].error.cause, FatalError)
 
+    # Rule 6
     def test_reports_cannot_be_retried_until_it_is_opened_again(self):
         producer, report = self.finished()
         self.assertFalse(report.retriable)
@@ -65,6 +66,7 @@ class FinishedTest(ProducerCase):
 
 
 class ReopenTest(ProducerCase):
+    # Rule 6
     def test_what_is_on_its_way_is_unknown_and_never_delivered_by_the_client_before(self):
         producer = self.warm_producer()
         self.broker.disconnect()
@@ -261,6 +263,7 @@ class RefusedTopicTest(ProducerCase):
         self.refused.publish("t", [b"a"])
         self.assertIsNone(self.error())
 
+    # Rule 6
     def test_a_plain_send_delivered_to_the_topic_clears_it_and_the_next_one_looks_no_more(self):
         self.refused.send("t", b"a")
         self.refused.flush()

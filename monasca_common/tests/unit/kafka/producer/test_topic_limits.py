@@ -69,6 +69,7 @@ class TestRequests(TopicLimitsCase):
         self.assertEqual([["a"], ["b"]], self.transport.requests)
         self.assertEqual([], self.values("a") if "a" in self.broker.topics() else [])
 
+    # Rule 2
     def test_those_that_come_while_many_requests_are_out_share_the_next_one(self):
         producer = self.hold("a", "b", "c", "d")
         late = [f"late-{number}" for number in range(60)]

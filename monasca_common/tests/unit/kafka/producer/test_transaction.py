@@ -88,15 +88,18 @@ class TransactionTest(base.BaseTestCase):
         with Transaction(self.client, self.client) as transaction:
             transaction.commit_offsets(self.client, INPUTS)
 
+    # Rule 20
     def test_offsets_go_with_what_the_group_is_called_when_they_are_sent(self):
         self.transact()
         self.assertEqual(["begin", "flush", ("offsets", [7], 2), "commit"], self.client.asked)
 
+    # Rule 20
     def test_what_is_taken_away_while_a_transaction_asks_is_never_sent_under_the_next_generation(self):
         self.client.taken_between = True
         self.assertRaises(TransactionError, self.transact)
         self.assertEqual([], [sent for sent in self.client.asked if sent[0] == "offsets"])
 
+    # Rule 20
     def test_a_commit_whose_answer_is_late_is_asked_for_again_and_not_aborted(self):
         self.client.commits = [LATE, LATE]
         self.transact()

@@ -58,6 +58,7 @@ class ClientThreadTest(base.BaseTestCase):
     def test_a_call_within_a_call_does_not_wait_for_itself(self):
         self.assertEqual("inner", self.thread.call("outer", lambda _: self.thread.call("i", lambda _: "inner", 1), 5.0))
 
+    # Rule 20
     def test_a_call_that_hangs_is_left_at_its_deadline_and_poisons_the_client(self):
         error = self.assertRaises(FatalError, self.thread.call, "commit_transaction", self.hang, 60.0)
         self.assertEqual(60.0 + GRACE_SECONDS, self.clock.monotonic())
@@ -97,6 +98,7 @@ class ClientThreadTest(base.BaseTestCase):
         self.until(lambda: call.look_again())
         self.assertEqual(5.0, self.thread.call("committed", lambda left: left, 5.0))
 
+    # Rule 20
     def test_a_client_that_was_given_up_lives_until_its_call_comes_back_and_dies_on_the_helper_thread(self):
         destroyed = []
         client = Client(destroyed)

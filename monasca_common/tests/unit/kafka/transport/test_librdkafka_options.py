@@ -25,6 +25,7 @@ CONSUMER = ConsumerSettings(CONNECTION, ("metrics",), "group")
 
 
 class ProducerOptionsTest(base.BaseTestCase):
+    # Rule 1
     def test_a_producer_is_safe_by_default(self):
         options = producer_options(PRODUCER)
 
@@ -59,6 +60,7 @@ class ProducerOptionsTest(base.BaseTestCase):
         self.assertNotIn("message.timeout.ms", options)
         self.assertEqual(("t", 30_000), (options["transactional.id"], options["transaction.timeout.ms"]))
 
+    # Rule 8
     def test_the_clients_queue_is_larger_than_the_budget(self):
         options = producer_options(dataclasses.replace(PRODUCER, budget_messages=10, budget_bytes=1024 * 1024))
 

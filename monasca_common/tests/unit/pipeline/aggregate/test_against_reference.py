@@ -57,6 +57,7 @@ class AgainstReferenceTest(base.BaseTestCase):
         dropped = sum(aggregate.dropped["zero_oldest"] for aggregate in found.values())
         self.assertEqual(sum(without_value.values()), dropped)
 
+    # Rule 29
     @settings(max_examples=100, deadline=None)
     @given(strategies.rows(), strategies.messages(), st.randoms(use_true_random=False))
     def test_however_the_input_is_split_and_merged_the_output_is_the_same_bytes(self, rows, messages, chance):

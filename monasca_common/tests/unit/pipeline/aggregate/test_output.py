@@ -52,6 +52,7 @@ class OutputTest(pipeline_case.PipelineCase):
             decoded = MetricDecoder().decode_all([self.output(version_ms=version_ms).value])
             self.assertEqual(version_ms, decoded.rows[0].version)
 
+    # Rule 30
     def test_the_same_content_has_the_same_id_whenever_it_is_published(self):
         first = self.output().message_id
         self.assertEqual(16, len(first))

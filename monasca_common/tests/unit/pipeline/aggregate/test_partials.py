@@ -34,6 +34,7 @@ def whole(readings):
 
 
 class MergeTest(base.BaseTestCase):
+    # Rule 29
     @settings(deadline=None)
     @given(readings, st.data())
     def test_merging_is_associative_and_commutative_to_the_last_bit(self, rows, data):
@@ -56,6 +57,7 @@ class MergeTest(base.BaseTestCase):
         self.assertEqual([row for row in by_place if row.timestamp_ms == first][-1], partial.oldest)
         self.assertEqual([row for row in by_place if row.timestamp_ms == last][-1], partial.latest)
 
+    # Rule 29
     @settings(deadline=None)
     @given(readings)
     def test_a_row_gives_back_the_partial_even_with_sums_that_were_only_joined(self, rows):

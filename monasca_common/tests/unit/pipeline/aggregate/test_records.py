@@ -72,6 +72,7 @@ class ColumnsTest(RecordCase):
         message = self.envelope(without=["dimensions", "value_meta", "meta", "creation_time"])
         self.assertEqual([("NA",)], self.read(self.reader(), message).groups)
 
+    # Rule 33
     def test_what_is_remembered_never_stands_for_another_record(self):
         reader = self.reader(["host", "region"])
         values = [
@@ -130,6 +131,7 @@ class WantedTest(RecordCase):
         self.assertEqual([both[0], *both], records.specification_ids)
         self.assertEqual(1, records.passed_over["unknown"])
 
+    # Rule 34
     def test_what_is_named_like_an_output_is_never_input(self):
         row = shipped_row("mem_total_all", aggregated_metric_name="cpu")
         reader = pipeline.RecordReader(specifications([pre_row("cpu", "mem_total_all")], [row]))
@@ -143,6 +145,7 @@ class RejectedTest(RecordCase):
         self.assertEqual([0, 2], records.indices)
         return records.rejected[1].kind, records.rejected[1].reason
 
+    # Rule 32
     def test_malformed_input_is_told_with_place_and_rule(self):
         for value, reason in (
             (None, "has no value"),
@@ -164,6 +167,7 @@ class RejectedTest(RecordCase):
             self.assertEqual("malformed", kind)
             self.assertIn(reason, told)
 
+    # Rule 31
     def test_event_times_are_bounded_on_both_sides(self):
         for timestamp, kind in (
             (NOW_MS + 600_000, None),
@@ -183,6 +187,7 @@ class RejectedTest(RecordCase):
 
 
 class WindowTest(RecordCase):
+    # Rule 31
     def test_windows_are_ten_minutes_of_event_time_and_fractions_are_kept(self):
         times = (0, 599_999, 599_999.9, 600_000, 1_485_288_947_372.3062)
         records = self.read(self.reader(), *map(self.envelope, times), bounds=pipeline.TimeBounds(0, NOW_MS))
@@ -191,6 +196,7 @@ class WindowTest(RecordCase):
 
 
 class ImportTest(base.BaseTestCase):
+    # Rule 41
     def test_neither_spark_nor_a_database_is_needed(self):
         program = (
             "import sys; from monasca_common import pipeline; pipeline.load()\n"

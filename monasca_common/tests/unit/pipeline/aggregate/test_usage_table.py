@@ -97,6 +97,7 @@ class MergeTest(Merging, DatabaseCase):
                     self.store(batch.items(), job=job)
             self.assertEqual(expected, self.known(job))
 
+    # Rule 28
     def test_only_the_attempts_that_count_are_merged(self):
         one = {KEYS[0]: _of([Reading(1.0, 0, 0, 3.0)])}
         self.store(one.items(), attempts=(7, 8))

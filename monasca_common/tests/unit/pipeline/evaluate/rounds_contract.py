@@ -266,6 +266,7 @@ class RoundsContract:
         self.rounds(alarms).run(look(2000, 3000))
         self.assertEqual(1, len(self.rows(tables.alarm_history)))
 
+    # Rule 46
     def test_two_evaluators_by_mistake_change_nothing_twice(self):
         alarms = self.alarms(count=3)
         for alarm_id in alarms.ids:
@@ -340,6 +341,7 @@ class RoundsContract:
             ("UNDETERMINED", 1), (self.rows(tables.sub_alarm)[0].state, self.rows(tables.sub_alarm)[0].windows)
         )
 
+    # Rule 47
     def test_a_longer_delay_after_a_restart_decides_no_window_twice(self):
         alarms = self.alarms("avg(m) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 0.0, 0)])
@@ -352,6 +354,7 @@ class RoundsContract:
             [("OK", 90_000), ("UNDETERMINED", 270_000)], [(each.new, each.time_ms) for each in self.told(alarms.ids[0])]
         )
 
+    # Rule 47
     def test_a_shorter_delay_after_a_restart_leaves_no_window_out(self):
         alarms = self.alarms("avg(m) > 1")
         alarms.arrive(alarms.ids[0], [(1000, 0.0, 0), (61_000, 2.0, 0), (121_000, 0.0, 0)])
@@ -634,6 +637,7 @@ class RoundsContract:
     def publish(self, producer):
         return TransitionPublisher(self.offset_store, producer, "transitions").publish()
 
+    # Rule 48
     def test_no_change_of_an_alarm_is_sent_before_kafka_has_the_one_before_it(self):
         alarms = self.alarms("last(m) > 1", count=2)
         for alarm_id in alarms.ids:

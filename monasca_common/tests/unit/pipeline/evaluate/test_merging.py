@@ -145,6 +145,7 @@ class FirstStateTest(MergingCase):
     def states(self):
         return sorted((values[0], state) for values, state in self.rows(tables.alarm, "match_values", "state"))
 
+    # Rule 49
     def test_an_alarm_of_last_is_never_seen_before_its_first_state(self):
         self.define("last(cpu) > 5", "host")
         self.merge(("cpu", {"host": "a"}, 1, 9.0), ("cpu", {"host": "b"}, 1, 1.0))

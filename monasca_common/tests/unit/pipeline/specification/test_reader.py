@@ -125,6 +125,7 @@ class TransformFaultsTest(FaultsCase):
     def test_a_name_that_the_api_would_refuse_is_refused(self):
         self.assert_fault("aggregated_metric_name", "has <", self.changed(aggregated_metric_name="a<b"))
 
+    # Rule 40
     def test_an_expression_in_a_field_is_text_and_nothing_else(self):
         path = Path(tempfile.gettempdir()) / "evaluated"
         row = self.changed(aggregation_group_by_list=[f"__import__('pathlib').Path({str(path)!r}).touch()"])
@@ -133,6 +134,7 @@ class TransformFaultsTest(FaultsCase):
 
 
 class FilesTest(FaultsCase):
+    # Rule 40
     def test_every_fault_of_both_files_is_told_with_its_row(self):
         rows = [
             self.changed(usage_fetch_operation="x"),
@@ -195,6 +197,7 @@ class IdTest(base.BaseTestCase):
         pre_rows = [pre_row("mem.total_mb", "mem_total_all", required=required, **(defaults or {}))]
         return specifications(pre_rows, [row]).transforms["mem_total_all"].id
 
+    # Rule 35
     def test_partials_of_another_layout_have_another_id(self):
         one = {"field_to_filter": "host", "filter_expression": "x", "filter_operation": "include"}
         ids = {
@@ -207,6 +210,7 @@ class IdTest(base.BaseTestCase):
         }
         self.assertEqual(6, len(ids))
 
+    # Rule 35
     def test_what_is_made_of_partials_does_not_change_it(self):
         self.assertEqual(
             self.id_of(),
