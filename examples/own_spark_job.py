@@ -2,11 +2,13 @@
 """The 95th percentile of each host's latencies, hour by hour, by a Spark job of your own.
 
 Install the package that has the operation ``p95`` first (`pip install examples/percentiles`), here and on the
-executors. The arguments: a folder of the archive, such as s3a://bucket/archive/topic=metrics, and one to write to.
+executors. The arguments: ``--config-file F``, which has ``[spark] master``; a folder of the archive, such as
+s3a://bucket/archive/topic=metrics; and one to write to.
 """
 
 import sys
 
+from oslo_config import cfg
 from pyspark.sql import DataFrame, SparkSession
 
 from monasca_common import pipeline
@@ -45,8 +47,11 @@ def percentiles(*metrics: DataFrame) -> DataFrame:
 
 
 def main() -> int:
-    spark = SparkSession.builder.appName("latencies").getOrCreate()
-    percentiles(from_archive(spark, sys.argv[1])).write.parquet(sys.argv[2])
+    conf = cfg.ConfigOpts()
+    conf.register_cli_opts([cfg.StrOpt(name, positional=True, required=True) for name in ("source", "target")])
+    conf(sys.argv[1:], project="latencies")
+    spark = dataframes.session(conf, "latencies")
+    percentiles(from_archive(spark, conf.source)).write.parquet(conf.target)
     return 0
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from oslo_config import cfg
-from pyspark.sql import SparkSession
 
 from monasca_common.kafka import ConfigurationError
 from monasca_common.pipeline import dataframes, load
@@ -25,6 +24,7 @@ class AggregateFilesJob(Job):
     ends = True
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
         conf.register_opts(OPTIONS, "pipeline_aggregate_files")
         options = conf.pipeline_aggregate_files
         if not (options.source and options.target):
@@ -38,7 +38,7 @@ class AggregateFilesJob(Job):
 
     def run(self, request: JobRequest, watcher: JobWatcher) -> JobProgress:
         began = time.monotonic()
-        spark = SparkSession.builder.getOrCreate()
+        spark = dataframes.session(self._conf, "aggregate_files")
         metrics = spark.read.parquet(self._source)
         partials = dataframes.partials(metrics, self._specifications)
         dataframes.rows(partials, self._specifications).write.parquet(self._target)

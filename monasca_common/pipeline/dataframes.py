@@ -21,15 +21,18 @@ from monasca_common.pipeline.aggregate.partials import Partial, PartialKey, grou
 from monasca_common.pipeline.aggregate.records import RecordReader
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.aggregate.usages import Usage
+from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.spark.arrow import ddl
+from monasca_common.pipeline.spark.session import open_session
 from monasca_common.pipeline.specification.specification import Specifications, Transform
 from monasca_common.pipeline.windows import FUTURE_MS, PERIODS_MS, TimeBounds, period_start_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from oslo_config import cfg
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-__all__ = ["envelopes", "merge", "messages", "partials", "rejections", "rows"]
+__all__ = ["envelopes", "merge", "messages", "partials", "rejections", "rows", "session"]
 
 PARTIAL_COLUMNS = tuple(name for name, _ in frames.PARTIALS)
 _ROWS = (
@@ -37,6 +40,16 @@ _ROWS = (
     "value_meta map<string, string>"
 )
 _REJECTIONS = "partition int, offset long, kind string, reason string"
+
+
+def session(conf: cfg.ConfigOpts, name: str) -> SparkSession:
+    """Open the session of an application ``name`` with the options of ``[spark]``. The workers run the Python that runs
+    this process, unless ``PYSPARK_PYTHON`` names another.
+
+    Raises `SparkUnavailable` if Spark does not start, for example because its master does not answer;
+    `ConfigurationError` for a wrong option.
+    """
+    return open_session(spark_settings(conf), name)
 
 
 def envelopes(frame: DataFrame) -> DataFrame:
