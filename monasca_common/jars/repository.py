@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import xml.etree.ElementTree as ElementTree  # nosec B405: the user's own settings
+import xml.etree.ElementTree as ElementTree  # nosec B405
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +73,7 @@ def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
         return re.sub(r"\$\{env\.(\w+)\}", lambda match: environ.get(match[1], ""), found)
 
     try:
-        settings = ElementTree.parse(file).getroot()  # nosec B314
+        settings = ElementTree.parse(file).getroot()  # the user's own file  # nosec B314
     except (OSError, ElementTree.ParseError) as error:
         raise JarError(f"{file} cannot be read ({error}): correct it, or set {REPOSITORY_VARIABLE}") from None
     for mirror in settings.iterfind("{*}mirrors/{*}mirror"):
