@@ -2,9 +2,7 @@
 """Spark jobs of others on the pipeline's face: ``examples/own_spark_job.py``, with the package that it needs."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -104,33 +102,6 @@ class OwnJobTest(PipelineCase):
         self.assertAlmostEqual(0.190, row.value, delta=0.003)
         self.assertEqual(("http.latency_p95_s", {"host": "a"}), (row.name, row.dimensions))
         self.assertEqual("200", row.value_meta["record_count"])
-
-    def test_the_example_gives_its_workers_the_python_of_its_driver(self):
-        """In a process whose PATH leads to another Python, without our packages."""
-        folder = Path(self.useFixture(fixtures.TempDir()).path)
-        sent = [(envelope("http.latency_ms", NOON_MS, 100, dimensions={"hostname": "a"}), 0, 0)]
-        self.frame(sent).write.parquet(str(folder / "metrics"))
-        (folder / "a.conf").write_text("[spark]\nmaster = local[1]\nshuffle_partitions = 1\n")
-        python3 = folder / "bin" / "python3"
-        python3.parent.mkdir()
-        python3.write_text("#!/bin/sh\necho the wrong Python >&2\nexit 1\n")
-        python3.chmod(0o755)
-        environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-        environment["PATH"] = f"{python3.parent}:{os.environ['PATH']}"
-        environment["PYTHONPATH"] = next(path for path in sys.path if path.endswith("percentiles.zip"))
-        command = [sys.executable, str(EXAMPLES / "own_spark_job.py"), "--config-file", str(folder / "a.conf")]
-
-        done = subprocess.run(
-            [*command, str(folder / "metrics"), str(folder / "rows")],
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-
-        self.assertEqual(0, done.returncode, done.stderr)
-        (row,) = self.spark.read.parquet(str(folder / "rows")).collect()
-        self.assertEqual(("http.latency_p95_s", {"host": "a"}), (row.name, row.dimensions))
 
     def test_messages_are_what_the_job_aggregate_publishes(self):
         specs = specifications(CPU_PRE_ROWS, CPU_ROWS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a job of a user; ``tests/functional/pipeline/test_own_job.py`` has the frames on Spark."""
+"""The session of a job of a user; the functional test of the same example has the frames on Spark."""
 
 import sys
 from pathlib import Path
