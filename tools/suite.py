@@ -32,6 +32,7 @@ from monasca_common.tests.periodic import reason_of
 
 _CLASS_SECONDS = Path(__file__).with_name("class_seconds.json")
 _KILL_AFTER_SECONDS = 30
+_TERMINATED = 143
 _SHOWN = 10
 
 
@@ -46,6 +47,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # A background job of a script ignores Ctrl-C, and so would the tests, which send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # `run` ends what it started
     with ProcessPoolExecutor(1) as importer:  # the imported tests need memory, which ends with this process
         reasons = importer.submit(listed, arguments.folder).result()
     ids = [test for test, reason in reasons.items() if arguments.all or reason is None]
