@@ -246,14 +246,15 @@ def _summaries(
     stored: Mapping[str, Mapping[str, Row]],
     span: DueSpan,
 ) -> _Summaries:
-    """The stored summaries; those that are missing are computed of all windows that they replace."""
+    """The stored summaries. A missing one is computed from all windows that it replaces; so is one that reaches beyond
+    the evaluated windows, because the progress moved back since."""
     found: _Summaries = {}
     missing: dict[str, list[StoredSubExpression]] = defaultdict(list)
     for alarm_id, sub in long:
         row = stored[alarm_id].get(sub.id)
         of_sub = None if row is None or row.windows != sub.windows else row.summary
         summary = summaries.summary_of(sub.expression, of_sub)
-        if summary is None:
+        if summary is None or summary.until_ms > summary_end_ms(sub.expression, span.after_ms, span.delay_ms):
             missing[alarm_id].append(sub)
         else:
             found[alarm_id, sub.id] = summary

@@ -242,6 +242,19 @@ class RoundsContract:
         self.assertEqual(reads[20], reads[20_000])
         self.assertLess(reads[20], 16 * 30)
 
+    def test_a_summary_by_a_clock_that_was_ahead_is_computed_again(self):
+        alarms = self.alarms("avg(m) > 1 times 20")
+        alarms.arrive(alarms.ids[0], [(minute * 60_000, 0.0, 0) for minute in range(30)])
+        self.rounds(alarms).run(look(0, 30 * 60_000 + DELAY_MS))
+        self.rounds(alarms).run(look(30 * 60_000, 150 * 60_000))
+        rounds = self.rounds(alarms)
+        rounds.run(Look(31 * 60_000, {0}, {0: 31 * 60_000}))
+        self.assertEqual(31 * 60_000, self.stored(alarms).evaluated_to_ms)
+        for start in range(31, 91, 20):
+            alarms.arrive(alarms.ids[0], [(minute * 60_000, 2.0, 0) for minute in range(start, start + 20)])
+            rounds.run(look(start * 60_000, (start + 20) * 60_000))
+        self.assertEqual("ALARM", self.rows(tables.alarm)[0].state)
+
     def test_history_has_the_row_that_the_persister_makes_of_the_message(self):
         self.fill_history()
         alarms = self.alarms()
