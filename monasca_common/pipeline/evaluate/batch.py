@@ -119,8 +119,7 @@ class Evaluation:
             finished = self._rounds.finish()
         with timing.stage("plan"):
             planned = self._batches.plan()
-            planned = replace(planned, look_ms=self._steady.time_ms(planned.look_ms))
-        look, batch = self._batch(planned, timing)
+        look, batch = self._batch(planned, self._steady.time_ms(planned.look_ms), timing)
         self._steady.compare(look.last_kafka_ms.values())
         with timing.stage("evaluate"):
             done = self._rounds.run(look).following(finished)
@@ -130,10 +129,11 @@ class Evaluation:
         seconds = timing.seconds if batch.offsets or done.alarms else {}
         return EvaluateReport(batch, planned.behind, done, published, seconds)
 
-    def _batch(self, planned: PlannedBatch, timing: StageSeconds) -> tuple[Look, BatchResult]:
+    def _batch(self, planned: PlannedBatch, steady_ms: int, timing: StageSeconds) -> tuple[Look, BatchResult]:
         told: list[ActiveDefinitions] = []
         for tries in range(1, MOST_TRIES + 1):
-            attempt = _Attempt(self._folding, self._merging, planned, tuple(told), is_last=tries == MOST_TRIES)
+            is_last = tries == MOST_TRIES
+            attempt = _Attempt(self._folding, self._merging, planned, steady_ms, tuple(told), is_last=is_last)
             try:
                 result = self._batches.run(planned, timing, attempt.stage, attempt.merge)
             except DefinitionsChanged:
@@ -145,13 +145,14 @@ class Evaluation:
 
 class _Attempt:
     """One computation of a batch, with the definitions that there were when it began. ``told``: those with which it was
-    computed before, and its dead letters published."""
+    computed before, and its dead letters published. ``steady_ms``: the time of the look by `SteadyTime`."""
 
     def __init__(
         self,
         folding: FoldingStage,
         merging: Merging,
         planned: PlannedBatch,
+        steady_ms: int,
         told: tuple[ActiveDefinitions, ...],
         *,
         is_last: bool,
@@ -161,15 +162,15 @@ class _Attempt:
         self._folding = folding
         self._merging = merging
         self._is_last = is_last
-        self._planned = planned
+        # A step forward may be right, as after a suspended machine resumes: its measurements are not too new.
+        self._latest_ms = max(planned.look_ms, steady_ms) + FUTURE_MS
         self._definitions: ActiveDefinitions | None = None
         ended, partitions = planned.range_plan.ended, planned.range_plan.partitions
-        self.look = Look(planned.look_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
+        self.look = Look(steady_ms, ended, partitions=partitions, topic_id=planned.source.topic_id)
 
     def stage(self, records: DataFrame | DriverRecords, batch: str, counts: TaskCounts) -> StagedAttempts:
         self._batch = batch
-        latest_ms = self._planned.look_ms + FUTURE_MS
-        definitions, staged, arrivals = self._folding.stage(records, batch, counts, latest_ms, self._told)
+        definitions, staged, arrivals = self._folding.stage(records, batch, counts, self._latest_ms, self._told)
         self._definitions = definitions
         self.look = replace(self.look, last_kafka_ms=arrivals.last_ms, arrivals=arrivals.buckets)
         return staged

@@ -154,9 +154,9 @@ def evaluates_first():
     """What is due is evaluated up to the time at which a batch begins, and then the batch is merged."""
     batch = Evaluation._batch
 
-    def evaluated(evaluation, planned, timing):
-        evaluation._rounds.run(Look(planned.look_ms, planned.range_plan.ended))
-        return batch(evaluation, planned, timing)
+    def evaluated(evaluation, planned, steady_ms, timing):
+        evaluation._rounds.run(Look(steady_ms, planned.range_plan.ended))
+        return batch(evaluation, planned, steady_ms, timing)
 
     with mock.patch.object(Evaluation, "_batch", evaluated):
         yield

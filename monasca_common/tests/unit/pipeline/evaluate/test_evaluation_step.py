@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.failpoints import FailPointReached
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.pipeline.evaluate import progress
 from monasca_common.pipeline.evaluate.batch import Evaluation
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
-from monasca_common.pipeline.source.topic import Extent
+from monasca_common.pipeline.source.topic import Extent, SourceTopic
+from monasca_common.pipeline.windows import FUTURE_MS
 from monasca_common.storage import StorageSettings
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 from monasca_common.tests.unit.pipeline.evaluate.rounds_contract import MAXIMUM, RecordingProducer, StoredAlarms
+from monasca_common.tests.unit.pipeline.pipeline_case import envelope
+
+HOUR_MS = 3_600_000
 
 
 class EmptyTopic:
@@ -53,3 +60,51 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         self.assertEqual((1, 1, 0), (report.round.alarms, report.round.transitions, report.round.delay_ms))
         self.assertEqual((1, {"plan", "evaluate", "publish"}), (report.published, set(report.stage_seconds)))
         self.assertEqual(0, self.evaluation.step().round.alarms)
+
+
+class SteppingClock(VirtualClock):
+    """``step_ms``: by how much its wall clock has stepped."""
+
+    step_ms = 0
+
+    def time_ms(self):
+        return super().time_ms() + self.step_ms
+
+
+class AcceptedTimeTest(ConfigurationTestCase, DatabaseCase):
+    """The driver reads the records itself, over the memory broker."""
+
+    def setUp(self):
+        super().setUp()
+        self.clock = SteppingClock(start_ms=10 * HOUR_MS)
+        kafka = self.useFixture(MemoryKafka(clock=self.clock))
+        for name in ("metrics", "metrics.dlq"):
+            kafka.broker.create_topic(name, 1)
+        settings = evaluate_settings(self.with_kafka(database=f"connection = {self.url}"))
+        consumer, producer = kafka.consumer_settings("metrics", "g"), kafka.producer_settings()
+        settings = replace(settings, stream=replace(settings.stream, consumer=consumer, producer=producer))
+        database = AlarmsDatabase(StorageSettings("sqlite", self.url))
+        self.addCleanup(database.close)
+        StoredAlarms(database, self.offset_store, MAXIMUM)
+        topic = SourceTopic(consumer)
+        self.addCleanup(topic.close)
+        publisher = TransitionPublisher(self.offset_store, RecordingProducer(), settings.alarm_transitions_topic)
+        spark = SimpleNamespace(conf={})
+        self.evaluation = Evaluation(spark, settings, topic, self.offset_store, publisher, self.clock)
+        self.producer = kafka.producer(linger_ms=0)
+        self.evaluation.step()
+
+    def rejected(self, step_ms, *times):
+        """How many measurements of these times are rejected by the first batch after the step."""
+        self.clock.step_ms = step_ms
+        records = [Record(envelope("m", time_ms, meta={"tenantId": "t", "region": "r"})) for time_ms in times]
+        self.producer.publish("metrics", records).raise_for_undelivered()
+        return self.evaluation.step().batch.rejected
+
+    def test_after_a_step_forward_measurements_of_the_new_time_are_accepted(self):
+        latest_ms = 11 * HOUR_MS + FUTURE_MS
+        self.assertEqual(1, self.rejected(HOUR_MS, 10 * HOUR_MS, 11 * HOUR_MS, latest_ms, latest_ms + 1))
+
+    def test_after_a_step_back_measurements_of_the_earlier_time_are_still_accepted(self):
+        latest_ms = 10 * HOUR_MS + FUTURE_MS
+        self.assertEqual(1, self.rejected(-HOUR_MS, 9 * HOUR_MS, latest_ms, latest_ms + 1))
