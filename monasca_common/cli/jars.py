@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from monasca_common.cli.command import MonascaCommand
+from monasca_common.devbroker.errors import InvalidCluster
 from monasca_common.devbroker.jars import kafka_version
 from monasca_common.jars import CACHE_VARIABLE, JarError, cache_folder, fetched, list_file, pinned_lists
 
@@ -37,14 +38,18 @@ class JarsFetch(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        unknown = [name for name in parsed_args.lists if name not in pinned_lists()]
+        try:
+            names = parsed_args.lists or [f"kafka-{kafka_version()}", f"spark-{_spark_version()}"]
+        except InvalidCluster as error:
+            return self.complain(str(error))
+        unknown = [name for name in names if name not in pinned_lists()]
         if unknown:
-            return self.complain(f"{', '.join(unknown)} is not pinned: the names are {', '.join(pinned_lists())}")
+            return self.complain(f"{', '.join(unknown)} is not pinned: name one or more of {', '.join(pinned_lists())}")
         environ = dict(os.environ)
         if parsed_args.to is not None:
             environ[CACHE_VARIABLE] = str(parsed_args.to.absolute())
         try:
-            for name in parsed_args.lists or (f"kafka-{kafka_version()}", f"spark-{_spark_version()}"):
+            for name in names:
                 self.print(str(fetched(list_file(name), environ)))
         except JarError as error:
             return self.complain(str(error))
@@ -54,9 +59,8 @@ class JarsFetch(MonascaCommand):
 
 
 def _spark_version() -> str:
-    """The version of the installed pyspark, if its connector is pinned."""
+    """The version of the installed pyspark; without one, the tested version."""
     try:
-        version = importlib.metadata.version("pyspark")
+        return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
         return _TESTED_SPARK
-    return version if f"spark-{version}" in pinned_lists() else _TESTED_SPARK

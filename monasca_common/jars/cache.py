@@ -32,15 +32,15 @@ def fetched(jar_list: Path, environ: Mapping[str, str] | None = None) -> Path:
     """
     environ = os.environ if environ is None else environ
     folder, jars = cache_folder(environ) / jar_list.stem, read_list(jar_list)
-    if not folder.is_dir():
-        try:
+    try:
+        if not folder.is_dir():
             _fetch_once(folder, jars, environ)
-        except OSError as error:
-            raise JarError(
-                f"the jars of {jar_list.stem} cannot be kept in {folder.parent} ({error}): set {CACHE_VARIABLE} to a "
-                "folder that this user can write to"
-            ) from error
-    _check(folder, jars)
+        _check(folder, jars)
+    except OSError as error:
+        raise JarError(
+            f"the jars of {jar_list.stem} cannot be written to or read from {folder.parent} ({error}): set "
+            f"{CACHE_VARIABLE} to a folder with free space that this user can write to and read"
+        ) from error
     return folder
 
 

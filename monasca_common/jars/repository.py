@@ -47,22 +47,28 @@ class Repository:
 def configured_repository(environ: Mapping[str, str]) -> Repository:
     """The repository that this machine is configured for. Raises `JarError` if the configuration is wrong."""
     if given := environ.get(REPOSITORY_VARIABLE):
-        return _of_url(given)
+        return _of_url(given, REPOSITORY_VARIABLE)
     for file in (Path(environ.get("HOME") or Path.home(), ".m2", "settings.xml"), _GLOBAL_SETTINGS):
         if file.is_file() and (mirror := _mirror(file, environ)):
             return mirror
     return Repository(_CENTRAL, "the default")
 
 
-def _of_url(given: str) -> Repository:
-    parts = urllib.parse.urlsplit(given)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+def _of_url(given: str, source: str, login: str | None = None) -> Repository:
+    """Without a ``login``, that of the URL. Raises `JarError`, which does not quote the URL: it may have a password."""
+    try:
+        parts = urllib.parse.urlsplit(given)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or "@" in parts.path + parts.query + parts.fragment:
         raise JarError(
-            f"{REPOSITORY_VARIABLE} is not the http or https URL of a Maven repository: write one such as {_CENTRAL}"
+            f"{source} does not have the http or https URL of a Maven repository: write one such as {_CENTRAL}; in a "
+            "user or a password, write %40 for @, %2F for /, %3F for ? and %23 for #"
         )
     user, at, host = parts.netloc.rpartition("@")
     url = urllib.parse.urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-    return Repository(url, REPOSITORY_VARIABLE, urllib.parse.unquote(user) if at else None)
+    return Repository(url, source, urllib.parse.unquote(user) if at and login is None else login)
 
 
 def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
@@ -87,22 +93,26 @@ def _mirror(file: Path, environ: Mapping[str, str]) -> Repository | None:
                     f"{file} has an encrypted password for the mirror {text(mirror, 'id')}, which only Maven can read: "
                     f"write https://USER:PASSWORD@HOST/PATH to {REPOSITORY_VARIABLE}"
                 )
-            return Repository(text(mirror, "url").rstrip("/"), str(file), login)
+            return _of_url(text(mirror, "url"), f"the mirror {text(mirror, 'id')} in {file}", login)
     return None
 
 
 def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Write the jar to ``folder``, whole and compared with its digest, in four attempts at most. Raises `JarError`."""
+    """Write the jar to ``folder`` after a comparison with its digest, in four attempts at most.
+
+    Raises `JarError`; `OSError` if the folder does not take it.
+    """
     waits = iter(_WAITS_SECONDS)
     while True:
         try:
-            _attempt(jar, repository, folder)
-        except (_Unusable, OSError, http.client.HTTPException) as error:
+            content = _attempt(jar, repository)
+        except (_Unusable, OSError, http.client.HTTPException, ValueError) as error:
             wait = next(waits, None) if _is_temporary(error) else None
             if wait is None:
                 raise JarError(_refusal(jar, repository, error)) from error
             sleep(wait)
         else:
+            (folder / jar.name).write_bytes(content)
             return
 
 
@@ -125,25 +135,20 @@ def _refusal(jar: Jar, repository: Repository, error: Exception) -> str:
     )
 
 
-def _attempt(jar: Jar, repository: Repository, folder: Path) -> None:
+def _attempt(jar: Jar, repository: Repository) -> bytes:
     request = urllib.request.Request(repository.url_of(jar))
     if repository.login is not None:
         login = base64.b64encode(repository.login.encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {login}")
-    partial = folder / f"{jar.name}.part"
-    digest = hashlib.sha256()
-    with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as response, partial.open("wb") as file:
-        for chunk in _chunks(response):
-            digest.update(chunk)
-            file.write(chunk)
-        announced = response.headers.get("Content-Length")
-        if announced is not None and file.tell() != int(announced):
-            raise _Unusable(f"the answer ended after {file.tell()} of {announced} bytes")
-        if digest.hexdigest() != jar.sha256:
-            raise _Unusable(
-                f"{file.tell()} bytes with the SHA-256 digest {digest.hexdigest()} arrived, and {jar.sha256} is pinned"
-            )
-    partial.rename(folder / jar.name)
+    with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as response:
+        content = b"".join(_chunks(response))
+    announced = response.headers.get("Content-Length")
+    if announced is not None and len(content) != int(announced):
+        raise _Unusable(f"the answer ended after {len(content)} of {announced} bytes")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != jar.sha256:
+        raise _Unusable(f"{len(content)} bytes with the SHA-256 digest {digest} arrived, and {jar.sha256} is pinned")
+    return content
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -144,6 +144,28 @@ class TestCache(FetchCase):
         del self.environ["XDG_CACHE_HOME"]
         self.assertEqual(Path(self.environ["HOME"], ".cache", "monasca-common", "a-list"), self.fetched())
 
+    def test_a_full_disk_is_named_instead_of_the_repository_and_the_jar_is_not_requested_again(self):
+        partial = self.folder.with_name("a-list.partial")
+        partial.mkdir(parents=True)
+        (partial / "one-1.0.jar").symlink_to("/dev/full")
+
+        refusal = self.refusal()
+
+        for part in ("No space left on device", str(self.folder.parent), CACHE_VARIABLE):
+            self.assertIn(part, refusal)
+        self.assertNotIn(self.registry.url, refusal)
+        self.assertEqual(["one-1.0.jar"], self.registry.asked_for)
+
+    def test_a_jar_that_cannot_be_read_is_named_with_the_remedy(self):
+        self.fetched()
+        (self.folder / "one-1.0.jar").unlink()
+        (self.folder / "one-1.0.jar").mkdir()
+
+        refusal = self.refusal()
+
+        for part in (str(self.folder / "one-1.0.jar"), CACHE_VARIABLE):
+            self.assertIn(part, refusal)
+
     def test_a_cache_that_cannot_be_written_is_named_with_the_remedy(self):
         self.environ[CACHE_VARIABLE] = "/proc/none"
         refusal = self.refusal()

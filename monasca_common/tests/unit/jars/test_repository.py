@@ -43,7 +43,8 @@ class TestConfigured(base.BaseTestCase):
 
             found = configured_repository(self.environ)
 
-            self.assertEqual(("https://maven.example/m2", str(file)), (found.url, found.source), mirror_of)
+            self.assertEqual("https://maven.example/m2", found.url, mirror_of)
+            self.assertEqual(f"the mirror own in {file}", found.source)
             self.assertEqual("reader:hush", found.login)
             self.assertNotIn("hush", repr(found))
 
@@ -65,9 +66,39 @@ class TestConfigured(base.BaseTestCase):
             refusal = str(self.assertRaises(JarError, configured_repository, self.environ))
             for each in (str(file), part, REPOSITORY_VARIABLE):
                 self.assertIn(each, refusal)
-        for url in ("maven.example", "file:///srv/maven", "https://"):
-            self.environ[REPOSITORY_VARIABLE] = url
-            self.assertIn("https://repo1", str(self.assertRaises(JarError, configured_repository, self.environ)))
+
+    def test_a_login_in_the_url_of_a_mirror_is_used_unless_its_server_has_one(self):
+        url = "https://writer:hu%2Fsh@maven.example/m2"
+        for server, login in (("own", "reader:x"), ("another", "writer:hu/sh")):
+            text = SETTINGS.format(of="*", password="x").replace("https://maven.example/m2/", url)
+            self.settings(text.replace("<server><id>own", f"<server><id>{server}"))
+
+            found = configured_repository(self.environ)
+
+            self.assertEqual(("https://maven.example/m2", login), (found.url, found.login))
+
+    def test_an_unusable_url_is_refused_with_the_setting_and_the_remedy_and_without_its_password(self):
+        for url in (
+            "",
+            "maven.example",
+            "file:///srv/maven",
+            "https://",
+            "http://[::1",
+            "http://maven.example:port/",
+            "https://me:hush/hush@maven.example/m2",
+            "https://me/hush@maven.example/m2",
+            "https://me:1?hush@maven.example/m2",
+            "https://me:1#hush@maven.example/m2",
+        ):
+            environ = {**self.environ, REPOSITORY_VARIABLE: url}
+            file = self.settings(SETTINGS.format(of="*", password="x").replace("https://maven.example/m2/", url))
+            for setting, each in ((f"the mirror own in {file}", self.environ), (REPOSITORY_VARIABLE, environ)):
+                if each.get(REPOSITORY_VARIABLE) == "":  # as if it were not set
+                    continue
+                refusal = str(self.assertRaises(JarError, configured_repository, each))
+                for part in (setting, "https://repo1", "%40"):
+                    self.assertIn(part, refusal, url)
+                self.assertNotIn("hush", refusal)
 
 
 class TestDownload(base.BaseTestCase):

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+import importlib.metadata
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli import jars
+from monasca_common.cli.main import main
+from monasca_common.devbroker.jars import VERSION_VARIABLE
+
+
+class JarsFetchTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.fetched = self.useFixture(fixtures.MockPatchObject(jars, "fetched", side_effect=lambda file, _: file)).mock
+        self.useFixture(fixtures.EnvironmentVariable(VERSION_VARIABLE))
+        self.pyspark("4.0.0")
+
+    def pyspark(self, version):
+        self.useFixture(fixtures.MockPatchObject(importlib.metadata, "version", return_value=version))
+
+    def said(self, *arguments):
+        """The exit status, the names of the lists that were fetched, and standard error."""
+        with fixtures.StringStream("stderr") as err, fixtures.MonkeyPatch("sys.stderr", err.stream):
+            status = main(["jars", "fetch", *arguments])
+            err.stream.seek(0)
+            return status, [call.args[0].stem for call in self.fetched.call_args_list], err.stream.read()
+
+    def test_the_tested_kafka_and_the_connector_of_the_installed_pyspark_are_fetched(self):
+        self.assertEqual((0, ["kafka-4.3.0", "spark-4.0.0"], ""), self.said())
+
+    def test_what_is_not_pinned_is_refused_in_one_line_before_anything_is_fetched(self):
+        for version, part in (("4.2.0", "kafka-4.2.0 is not pinned"), ("x", VERSION_VARIABLE)):
+            self.useFixture(fixtures.EnvironmentVariable(VERSION_VARIABLE, version))
+            status, names, stderr = self.said()
+            self.assertEqual((1, []), (status, names), version)
+            [line] = stderr.splitlines()
+            self.assertIn(part, line)
+
+    def test_an_installed_pyspark_without_a_pinned_connector_is_reported(self):
+        self.pyspark("4.9.9")
+        status, names, stderr = self.said()
+        self.assertEqual((1, []), (status, names))
+        self.assertIn("spark-4.9.9 is not pinned: name one or more of kafka-3.9.2,", stderr)
