@@ -24,6 +24,7 @@ from monasca_common.cli.terminal import obeyed
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.devbroker.supervisor import Supervisor
+from monasca_common.kafka.extras import remedy
 from monasca_common.quickstart import aggregates, alarm, webhook
 from monasca_common.quickstart.brokers import PARTITIONS, Broker, java_is_missing, mock, real_kafka
 from monasca_common.quickstart.load import MOST_SECONDS, PROCESS_NAME, OwnLoad
@@ -88,14 +89,20 @@ class Quickstart(MonascaCommand):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        for part in _NEEDED:
-            importlib.import_module(part)  # what is not installed is reported before anything starts
         out = self.app.stderr if parsed_args.json else self.app.stdout
         self._console = Console(file=obeyed(out), highlight=False)
         self._running: list[str] = []
         self._stages: list[StageResult] = []
         self._outcome = RunSummary()
         self._interrupted = False
+        try:
+            for part in _NEEDED:
+                importlib.import_module(part)  # what is not installed is reported before anything starts
+        except ImportError as error:
+            if parsed_args.json:
+                self._stages.append(StageResult("installed packages", 0.0, remedy(error)))
+                self._report(parsed_args)
+            raise
         try:
             with _ends_at_signals(), contextlib.ExitStack() as stack:
                 try:
@@ -125,7 +132,7 @@ class Quickstart(MonascaCommand):
             yield
             error = None
         except Exception as raised:
-            error = str(raised) or type(raised).__name__
+            error = str(raised) if isinstance(raised, DevBrokerError | ServiceFailed) else repr(raised)
             raise
         finally:
             self._stages.append(StageResult(name, round(time.monotonic() - began, 1), error))
@@ -177,10 +184,10 @@ class Quickstart(MonascaCommand):
         if evaluator is not None:
             self._say("aggregating by the hour on Spark (the first time its Kafka connector is fetched: 10 MB)")
             job = self._started(aggregates.JOB, supervisor, configuration, stack)
-            with contextlib.suppress(DevBrokerError, ServiceFailed), self._stage("alarm"):
+            with contextlib.suppress(Exception), self._stage("alarm"):
                 evaluator.wait_until_caught_up(f"http://127.0.0.1:{evaluator_port}/metrics")
                 self._alarm(port, hook, services)
-            with contextlib.suppress(DevBrokerError, ServiceFailed), self._stage("hourly averages"):
+            with contextlib.suppress(Exception), self._stage("hourly averages"):
                 self._show_averages(job, database)
         self._report(wanted)
         failed = any(stage.error for stage in self._stages)
@@ -301,10 +308,10 @@ class Quickstart(MonascaCommand):
         return keep.absolute()
 
     def _remove_unless_failed(self, folder: Path) -> None:
-        if self._interrupted or not any(stage.error for stage in self._stages):
+        if self._interrupted or self._outcome.good:
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            self._say(f"a stage failed; the logs and the data stay in {folder}")
+            self._say(f"the run failed; the logs and the data stay in {folder}")
 
     @contextlib.contextmanager
     def _bar(self, seconds: float) -> Iterator[Callable[[RunProgress], None]]:

@@ -70,8 +70,15 @@ def averages_of(job: ServiceProcess, database: Path) -> list[HourlyAverage]:
         if time.monotonic() > deadline:
             raise ServiceFailed(f"the job aggregate took longer than {_JOB_SECONDS:.0f} s: {job.last_words()}")
         time.sleep(_LOOK_EVERY_SECONDS)
-    result = next(line for line in reversed(output.splitlines()) if line.startswith("{"))  # among those of Java's log
+    lines = reversed(output.splitlines())  # most of them are of Java's log
+    result = next((line for line in lines if line.startswith("{")), None)
+    if result is None:
+        raise ServiceFailed(f"the job aggregate printed no result: {job.last_words()}")
     messages = json.loads(result)["results"]["published_messages"]
+    if messages < len(_NAMES):
+        raise ServiceFailed(
+            f"{messages} aggregates were published, fewer than the {len(_NAMES)} metrics have: {job.last_words()}"
+        )
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while len(found := stored(database)) < messages:
         if time.monotonic() > deadline:

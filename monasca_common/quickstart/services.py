@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import http.client
 import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -209,7 +209,7 @@ class ServiceProcess:
             try:
                 with urllib.request.urlopen(url, timeout=5):
                     return
-            except (urllib.error.URLError, OSError):
+            except (OSError, http.client.HTTPException):
                 time.sleep(_LOOK_EVERY_SECONDS)
         raise ServiceFailed(f"the {self.name} did not answer within {_READY_SECONDS:.0f} s: {self.last_words()}")
 
@@ -246,9 +246,9 @@ def _caught_up(metrics_url: str) -> bool:
     try:
         with urllib.request.urlopen(metrics_url, timeout=5) as answer:
             told = dict(re.findall(r"(?m)^monasca_pipeline_(\w+){[^}]*} (\S+)$", answer.read().decode()))
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
-    return float(told["last_batch_time_seconds"]) > 0 and float(told["behind_offsets"]) == 0
+    return float(told.get("last_batch_time_seconds", 0)) > 0 and float(told.get("behind_offsets", 1)) == 0
 
 
 def _command(*words: str, files: Sequence[Path]) -> list[str]:

@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 from unittest import mock
 
 import fixtures
@@ -199,20 +200,54 @@ class FailureTest(QuickstartCase):
 
         self.assertEqual((130, {"from POST to row": "interrupted"}), (status, failed))
 
+    def kept(self):
+        """The folder that the run makes."""
+        folder = self.useFixture(fixtures.TempDir()).join("kept")
+        os.mkdir(folder)
+        self.useFixture(fixtures.MockPatch("tempfile.mkdtemp", return_value=folder))
+        return folder
+
     def test_the_logs_of_a_failure_stay_and_their_folder_is_named(self):
         self.stand_ins["Run"].return_value.go.side_effect = ServiceFailed("the persister ended")
-        kept = self.useFixture(fixtures.TempDir()).join("kept")
-        os.mkdir(kept)
-        self.useFixture(fixtures.MockPatch("tempfile.mkdtemp", return_value=kept))
+        kept = self.kept()
 
         self.report()
 
         self.assertTrue(os.path.isdir(kept))
         self.assertIn(f"the logs and the data stay in {kept}", self.table())
 
+    def test_the_data_of_a_run_that_lost_a_row_stay_although_no_stage_failed(self):
+        summary = self.stand_ins["Run"].return_value.summary
+        self.stand_ins["aggregates"].why_not.return_value = "pyspark is not installed"
+        kept = self.kept()
+        for lost, stays in ((1, True), (0, False)):
+            summary.return_value = RunSummary("kafka", posted=1, acknowledged=1, rows=1 - lost, lost=lost)
+            self.assertEqual(lost, main(["quickstart", "--once"]))
+            self.assertEqual(stays, os.path.isdir(kept))
+
     def test_an_unexpected_error_is_reported_too(self):
         self.stand_ins["Run"].return_value.go.side_effect = ValueError("a defect")
 
         status, _, failed = self.report()
 
-        self.assertEqual((1, {"from POST to row": "a defect"}), (status, failed))
+        self.assertEqual((1, {"from POST to row": "ValueError('a defect')"}), (status, failed))
+
+    def test_an_unexpected_error_of_a_stage_on_spark_is_a_failed_stage(self):
+        self.stand_ins["aggregates"].averages_of.side_effect = KeyError("results")
+        self.stand_ins["alarm"].AlarmRun.return_value.go.side_effect = BrokenPipeError("the load ended")
+
+        status, printed, failed = self.report()
+
+        self.assertEqual((1, 1), (status, printed["rows"]))
+        self.assertEqual(
+            {"alarm": "BrokenPipeError('the load ended')", "hourly averages": "KeyError('results')"}, failed
+        )
+        self.assertIn("failed: KeyError('results')", self.table())
+
+    def test_a_package_that_is_not_installed_is_in_the_object(self):
+        self.useFixture(fixtures.MonkeyPatch("sys.modules", {**sys.modules, "psutil": None}))
+
+        status, _, failed = self.report()
+
+        remedy = "psutil is not installed: install monasca-common[quickstart]"
+        self.assertEqual((1, {"installed packages": remedy}), (status, failed))

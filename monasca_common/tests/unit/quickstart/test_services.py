@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import http.client
+import io
 import os
 from pathlib import Path
 from unittest import mock
@@ -60,6 +62,25 @@ class ServiceProcessTest(base.BaseTestCase):
         self.log.write_text("{}\n")
         self.supervisor.poll.return_value = 0
         self.assertEqual("{}\n", self.job.finished())
+
+
+class CaughtUpTest(base.BaseTestCase):
+    def caught_up(self, **values):
+        text = "".join(f'monasca_pipeline_{name}{{job="x"}} {value}\n' for name, value in values.items())
+        with mock.patch("urllib.request.urlopen", return_value=io.BytesIO(text.encode())):
+            return services._caught_up("http://127.0.0.1:1/metrics")
+
+    def test_a_job_has_caught_up_after_a_batch_that_left_nothing(self):
+        self.assertTrue(self.caught_up(last_batch_time_seconds=1, behind_offsets=0))
+        self.assertFalse(self.caught_up(last_batch_time_seconds=1, behind_offsets=2))
+
+    def test_a_page_without_a_metric_is_no_news(self):
+        self.assertFalse(self.caught_up())
+        self.assertFalse(self.caught_up(last_batch_time_seconds=1))
+
+    def test_an_answer_that_breaks_off_is_no_news(self):
+        with mock.patch("urllib.request.urlopen", side_effect=http.client.BadStatusLine("x")):
+            self.assertFalse(services._caught_up("http://127.0.0.1:1/metrics"))
 
 
 class FolderTest(base.BaseTestCase):
