@@ -8,7 +8,7 @@ say() { printf '\n== %s\n' "$*"; }
 # make_environment EXTRAS: what is installed already, or is part of what is installed, is left alone.
 make_environment() {
     local extras="$1"
-    if [[ ! -x .venv/bin/python ]]; then
+    if [[ ! -x .venv/bin/python || ! -x .venv/bin/pip ]]; then  # without pip, an earlier attempt failed half-way
         local python
         python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}"
         if [[ -z "$python" ]] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then

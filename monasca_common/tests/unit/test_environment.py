@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tools/environment.sh``, with a stand-in for Python that notes its arguments."""
+
+import subprocess
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+SCRIPT = Path(__file__).parents[3] / "tools" / "environment.sh"
+_PYTHON = """#!/bin/sh
+echo "$*" >> calls
+if [ "$1 $2" = "-m venv" ]; then touch .venv/bin/pip; chmod +x .venv/bin/pip; fi
+"""
+
+
+class EnvironmentTest(base.BaseTestCase):
+    def test_an_environment_without_pip_is_made_again(self):
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        (folder / ".venv" / "bin").mkdir(parents=True)
+        for name in ("upper-constraints.txt", "requirements.txt", "setup.cfg", "pyproject.toml"):
+            (folder / name).touch()
+        python = folder / ".venv" / "bin" / "python"  # of an attempt that failed half-way
+        python.write_text(_PYTHON)
+        python.chmod(0o755)
+        for _ in range(2):
+            command = ["bash", "-euc", f"source {SCRIPT}; make_environment api"]
+            subprocess.run(command, cwd=folder, env={"PATH": "/usr/bin:/bin", "PYTHON": str(python)}, check=True)
+        calls = (folder / "calls").read_text().splitlines()
+        self.assertEqual(["-m venv .venv"], [call for call in calls if "venv" in call])
