@@ -19,6 +19,7 @@ from monasca_common.pipeline.evaluate.settings import EvaluateSettings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.postgresql.partitions import partition_name
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipelineCase, SetClock, SharedSpark
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms.reference import Change
@@ -84,6 +85,12 @@ class EvaluateCase(KafkaPipelineCase):
     def changes(self):
         return [each[1:] for each in self.transitions()]
 
+    def assert_changes(self, *expected):
+        """That no measurement was lost or counted twice."""
+        changes = self.changes()
+        with each_once():
+            self.assertEqual([*expected], changes)
+
     def told(self):
         """What a reader that takes each message id once has, by (name of the definition, value of hostname): in order.
         The history has the same, each once."""
@@ -106,7 +113,9 @@ class EvaluateCase(KafkaPipelineCase):
             rows.append((told["alarmId"], told["timestamp"], told["oldState"], told["newState"]))
         with self.offset_store.reading() as connection:
             stored = connection.execute(sa.text("SELECT alarm_id, time, old_state, new_state FROM alarm_history"))
-            self.assertEqual(sorted(rows), sorted(tuple(row) for row in stored))
+            history = sorted(tuple(row) for row in stored)
+        with each_once():
+            self.assertEqual(sorted(rows), history)
         return found
 
 
@@ -164,10 +173,10 @@ class StepTest(EvaluateCase):
         self.assertEqual(2, job.step().batch.duplicates)
         self.measure(1.0, message_id=b"a", partition=0)
         job.step()
-        self.assertEqual([], self.changes())
+        self.assert_changes()
         self.measure(1.0, message_id=b"c", partition=0)
         job.step()
-        self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
+        self.assert_changes(("UNDETERMINED", "ALARM", "a"))
 
     def test_a_definition_that_changes_while_a_batch_is_computed_is_the_one_that_counts(self):
         definition = self.define("max(cpu) > 5", "hostname")
@@ -264,11 +273,13 @@ class StepTest(EvaluateCase):
         with mock.patch.object(first._folding, "stage", overtaken):
             self.assertRaises(Fenced, first.step)
         first.step()
-        self.assertEqual([1], self.scalars("SELECT record_count FROM alarm_window"))
+        counts = self.scalars("SELECT record_count FROM alarm_window")
+        with each_once():
+            self.assertEqual([1], counts)
         self.measure(1.0)
         second.step()
         first.step()
-        self.assertEqual([("UNDETERMINED", "ALARM", "a")], self.changes())
+        self.assert_changes(("UNDETERMINED", "ALARM", "a"))
 
 
 @periodic("PostgresqlCrashTest runs the same test on PostgreSQL")
@@ -289,10 +300,11 @@ class CrashTest(EvaluateCase):
             self.evaluation().step()
         found = set(self.transitions())
         hosts = [f"h{number}" for number in range(len(self.POINTS))]
-        self.assertEqual([("UNDETERMINED", "ALARM", host) for host in hosts], sorted(each[1:] for each in found))
-        self.assertEqual(len(hosts), len({each[0] for each in found}))
-        self.assertEqual([len(hosts)], self.scalars("SELECT count(*) FROM alarm_history"))
-        self.assertEqual([0], self.scalars("SELECT count(*) FROM alarm_outbox"))
+        history, outbox = (self.scalars(f"SELECT count(*) FROM {name}") for name in ("alarm_history", "alarm_outbox"))
+        with each_once():
+            self.assertEqual([("UNDETERMINED", "ALARM", host) for host in hosts], sorted(each[1:] for each in found))
+            self.assertEqual(len(hosts), len({each[0] for each in found}))
+            self.assertEqual(([len(hosts)], [0]), (history, outbox))
 
 
 @periodic("StepTest runs the same tests on SQLite")

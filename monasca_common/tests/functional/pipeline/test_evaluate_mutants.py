@@ -13,6 +13,7 @@ from monasca_common.pipeline.evaluate.horizon import Look
 from monasca_common.pipeline.evaluate.publishing import TransitionPublisher
 from monasca_common.pipeline.evaluate.rounds import Rounds
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline.test_evaluate import MINUTE_MS, EvaluateCase
 from monasca_common.tests.periodic import periodic
 
@@ -33,7 +34,9 @@ class MergedFirstTest(EvaluateCase):
         return self.changes()
 
     def test_what_is_read_when_its_window_is_due_counts(self):
-        self.assertEqual([ALARM], self.due_with_the_batch())
+        found = self.due_with_the_batch()
+        with each_once():
+            self.assertEqual([ALARM], found)
 
     # Rule 45
     def test_mutant_that_evaluates_before_it_merges(self):
@@ -59,7 +62,9 @@ class OneTransactionTest(EvaluateCase):
         return first, self.changes()
 
     def test_a_crash_inside_it_counts_a_measurement_once(self):
-        self.assertEqual(([], [ALARM]), self.crash("pipeline.inside_transaction"))
+        found = self.crash("pipeline.inside_transaction")
+        with each_once():
+            self.assertEqual(([], [ALARM]), found)
 
     # Rule 45
     def test_mutant_that_advances_offsets_in_a_transaction_before_it_loses_a_measurement(self):
@@ -86,7 +91,9 @@ class ClearedLastTest(EvaluateCase):
         return set(self.transitions())
 
     def test_a_crash_before_clearing_loses_no_transition(self):
-        self.assertEqual([ALARM], [each[1:] for each in self.crash()])
+        found = [each[1:] for each in self.crash()]
+        with each_once():
+            self.assertEqual([ALARM], found)
 
     # Rule 48
     def test_mutant_that_clears_before_it_publishes_loses_one(self):
@@ -120,7 +127,9 @@ class ComparedAndSwappedTest(EvaluateCase):
         return self.changes()
 
     def test_an_empty_window_counts_once(self):
-        self.assertEqual([OK], self.race())
+        found = self.race()
+        with each_once():
+            self.assertEqual([OK], found)
 
     # Rule 46
     def test_mutant_without_compare_and_swap_counts_an_empty_window_twice(self):
@@ -142,7 +151,9 @@ class DuplicatesTest(EvaluateCase):
         return self.changes()
 
     def test_a_copy_in_a_later_batch_counts_no_second_time(self):
-        self.assertEqual([], self.copies(100))
+        found = self.copies(100)
+        with each_once():
+            self.assertEqual([], found)
 
     # Rule 45
     def test_mutant_that_looks_back_at_nothing_counts_it_twice(self):
