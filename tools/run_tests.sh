@@ -20,7 +20,7 @@ Each check counts as one. The exit status is 0 if nothing failed. If CI=true, a 
 
 Each test needs a result. A class in which a test failed runs once more. A test that then passes is flaky: it counts as
 passed, and its first traceback is printed above the last line. More than two flaky tests fail the run; lost or
-duplicated messages always do.
+duplicated messages always do. The run has 60 minutes, with --all 150: what has not ended then has failed.
 
   --all    everything: also the classes marked @periodic, our whole tempest plugin, the environments of the published
            services and of the oldest versions, and the software bill of materials
@@ -46,6 +46,19 @@ for argument in "$@"; do
     esac
 done
 
+allowed_seconds=3600
+[[ "$mode" != all ]] || allowed_seconds=9000
+
+# remaining [MOST]: the seconds that a step may take.
+remaining() {
+    local left=$((allowed_seconds - SECONDS)) most="${1:-$allowed_seconds}"
+    left=$((left < most ? left : most))
+    echo $((left > 0 ? left : 1))
+}
+
+# limited SECONDS COMMAND: in this process group, so that Ctrl-C reaches the command.
+limited() { timeout --foreground --kill-after=30 "$@"; }
+
 # shellcheck source=tools/environment.sh
 source tools/environment.sh
 
@@ -59,7 +72,8 @@ install_programs() {
     if [[ ${#packages[@]} -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
         say "installing ${packages[*]}"
         export DEBIAN_FRONTEND=noninteractive
-        { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >/dev/null ||
+        { limited "$(remaining 300)" apt-get update -qq &&
+            limited "$(remaining 900)" apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >/dev/null ||
             echo "not installed: ${packages[*]}" >&2
     fi
 }
@@ -68,7 +82,7 @@ install_programs() {
 archive_classes() {
     local options
     say "archive the classes of Kafka and Spark"
-    if options="$(python tools/archive_classes.py .venv/classes 2> "$results/classes.log")"; then
+    if options="$(limited "$(remaining 600)" python tools/archive_classes.py .venv/classes 2> "$results/classes.log")"; then
         eval "$options"
     else
         tail -n 1 "$results/classes.log" >&2
@@ -82,7 +96,7 @@ check() {
     local name="$1"
     shift
     say "$name"
-    if "$@"; then
+    if limited "$(remaining)" "$@"; then
         passed_checks=$((passed_checks + 1))
     else
         failed_checks=$((failed_checks + 1))
@@ -95,7 +109,13 @@ given_timeout="${OS_TEST_TIMEOUT:-}"
 export OS_LOG_CAPTURE=true OS_DEBUG=INFO OS_STDOUT_CAPTURE=true OS_STDERR_CAPTURE=true
 
 results="$(mktemp -d)"
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$results"' EXIT
+
+finish() {
+    kill $(jobs -p) 2>/dev/null || true
+    [[ "$(tail -n 1 "$results/line" 2>/dev/null)" == *" skipped" ]] || echo "0 passed, 1 failed, 0 skipped"
+    rm -rf "$results"
+}
+trap finish EXIT
 
 run_suite() {
     local name="$1" seconds="$2"
@@ -103,7 +123,7 @@ run_suite() {
     say "$name tests"
     export OS_TEST_TIMEOUT="${given_timeout:-$seconds}"
     [[ "$mode" != all ]] || set -- "$@" --all
-    python tools/suite.py "monasca_common/tests/$name" "$results" "$name" "$@" || true
+    python tools/suite.py "monasca_common/tests/$name" "$results" "$name" --limit "$(remaining)" "$@" || true
 }
 
 # Starts Keystone, Kafka and our services, and runs our plugin; `tox -e tempest` runs the public one as well. Nothing
@@ -113,7 +133,7 @@ run_tempest() {
     [[ "$mode" == all ]] || tests=(--test 'TestReadBack.test_a_measurement|TestLifeCycle.test_last')
     say "tempest tests"
     run_plugin 1 "${tests[@]}"
-    again="$(python tools/verdict.py "$results" tempest --repeated)"
+    again="$(python tools/verdict.py "$results" tempest --repeated || true)"
     if [[ -n "$again" ]]; then
         say "tempest tests: second attempt of the classes in which a test failed"
         run_plugin 2 --concurrency 1 --test "$(paste -sd '|' <<< "$again")"
@@ -123,8 +143,8 @@ run_tempest() {
 run_plugin() {
     local attempt="$1"
     shift
-    python tools/tempest_tests own --delay 5 --timeout 300 --stream "$results/tempest.$attempt.subunit" "$@" \
-        2>> "$results/tempest.stderr" || true
+    limited "$(remaining)" python tools/tempest_tests own --delay 5 --timeout 300 \
+        --stream "$results/tempest.$attempt.subunit" "$@" 2>> "$results/tempest.stderr" || true
 }
 
 checks() {
@@ -157,12 +177,11 @@ else
     run_suite unit 60
     wait $! || true
     cat "$results/checks.shown"
-    read -r passed_checks failed_checks < "$results/checks.count"
+    read -r passed_checks failed_checks < "$results/checks.count" || { passed_checks=0; failed_checks=1; }
     archive_classes
-    limit=3600
-    [[ "$mode" == gate ]] || limit=14400
-    run_suite functional 300 --limit "$limit" --worker-file tools/workers.yaml
+    run_suite functional 300 --worker-file tools/workers.yaml
     run_tempest
 fi
 say "result"
-python tools/verdict.py "$results" "${suites[@]}" --passed "$passed_checks" --failed "$failed_checks"
+python tools/verdict.py "$results" "${suites[@]}" --passed "$passed_checks" --failed "$failed_checks" |
+    tee "$results/line"

@@ -14,9 +14,11 @@ import fcntl
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -42,7 +44,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="the folder for the results")
     parser.add_argument("name", help="the name of the suite")
     parser.add_argument("--all", action="store_true", help="run the periodic classes too")
-    parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which an attempt is ended")
+    parser.add_argument("--limit", type=float, default=1800.0, help="seconds after which both attempts are ended")
     parser.add_argument("--worker-file", type=Path, help="distribute the tests over processes as this file says")
     arguments = parser.parse_args()
     # A background job of a script ignores Ctrl-C, and so would the tests, which send it.
@@ -98,26 +100,41 @@ class Stestr:
     def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
         self._folder = folder
         self._arguments = arguments
+        self._deadline = time.monotonic() + arguments.limit
+        # A shell of stestr starts the workers as PYTHON says, or else as this interpreter's path, without quotes.
+        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+        self._environ = {**os.environ, "PYTHON": "python", "PATH": path}
         self._command = [sys.executable, "-m", "stestr", "--repo-url", str(folder), "--test-path", arguments.folder]
 
     def seed(self, ids: Iterable[str]) -> None:
         """Load the committed times into a new repository; from an old one, remove all results but keep the times."""
-        if (self._folder / ".stestr").exists():
-            words, times = ["history", "remove", "all"], b""
-        else:
-            words, times = ["load", "--force-init"], committed_times(ids)
-        subprocess.run([*self._command, *words], input=times, stdout=subprocess.DEVNULL, check=True)
+        stored = self._folder / ".stestr"
+        try:
+            if stored.exists():
+                self._call("load")  # an empty run: it fails if the stored times are damaged
+                self._call("history", "remove", "all")
+        except subprocess.CalledProcessError:
+            print(f"{stored} is damaged: the committed times replace it", file=sys.stderr)
+            shutil.rmtree(stored)
+        if not stored.exists():
+            self._call("load", "--force-init", stream=committed_times(ids))
+
+    def _call(self, *words: str, stream: bytes = b"") -> None:
+        subprocess.run([*self._command, *words], input=stream, stdout=subprocess.DEVNULL, check=True)
 
     def run(self, number: int, ids: Iterable[str], *options: str) -> None:
         """Run an attempt, and print a line for each test as it ends."""
-        results, name, limit = self._arguments.results, self._arguments.name, self._arguments.limit
+        results, name = self._arguments.results, self._arguments.name
         load_list, stream = results / f"{name}.{number}.ids", results / f"{name}.{number}.subunit"
         load_list.write_text("".join(f"{test}\n" for test in ids))
         # `timeout` signals its process group: stestr with its workers and what they started.
-        ended = ["timeout", f"--kill-after={_KILL_AFTER_SECONDS}", str(limit)]
+        seconds = max(1.0, self._deadline - time.monotonic())
+        ended = ["timeout", f"--kill-after={_KILL_AFTER_SECONDS}", f"{seconds:.1f}"]
         command = [*ended, *self._command, "run", "--subunit", "--load-list", str(load_list), *options]
         with (results / f"{name}.stderr").open("ab") as stderr:
-            run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
+            run = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, env=self._environ
+            )
             copy = subprocess.Popen(["tee", str(stream)], stdin=run.stdout, stdout=subprocess.PIPE)
         try:
             assert copy.stdout is not None

@@ -6,7 +6,7 @@ A folder holds two files for each suite and attempt: ``NAME.1.ids`` lists the te
 
 - A test without a result has failed, and so has a test that its process did not survive, and a suite without tests.
 - Otherwise the last result of a test counts. A test that failed first and passed then is flaky: it is listed with its
-  first traceback and counts as passed. More than two flaky tests fail the run.
+  first traceback and counts as passed; one that is skipped then has failed. More than two flaky tests fail the run.
 - A test that finds lost or duplicated messages has failed, whatever its other result: its traceback names the class
   ``LostOrDuplicated``.
 """
@@ -28,7 +28,7 @@ _ATTEMPTS = (1, 2)
 _MOST_FLAKY = 2
 _MOST_REPEATED = 10  # classes; if more of them fail, the machine or the change is at fault
 _SHOWN_LINES = 60  # of a traceback, and of what the processes of a failed suite wrote to stderr
-_NEVER_FLAKY = re.compile(r"^(?:\w+\.)*LostOrDuplicated\b", re.MULTILINE)
+_NEVER_FLAKY = re.compile(r"^(?: *\| )?(?:\w+\.)*LostOrDuplicated\b", re.MULTILINE)  # "| ": in a group
 _CLASS_LEVEL = re.compile(r"^\w+ \((?P<name>[\w.]+)\)$")  # setUpClass (package.module.Class)
 _OUTCOMES = {"success": "passed", "xfail": "passed", "skip": "skipped"}
 
@@ -68,7 +68,8 @@ def read(stream: IO[bytes], listener: Callable[[Result], None] = lambda result: 
         began, ended = test["timestamps"]
         seconds = (ended - began).total_seconds() if began and ended else 0.0
         result = Result(test["id"], test["status"], "\n".join(texts), seconds)
-        results[result.id] = result
+        of_id = [result, *([results[result.id]] if result.id in results else [])]
+        results[result.id] = max(of_id, key=lambda each: (each.final, each.outcome == "failed"))
         listener(result)
 
     collector = testtools.StreamToDict(note)
@@ -111,9 +112,9 @@ class Suite:
         results = self.results[test]
         if not results or any(result.final for result in results):
             return "failed"
-        if results[-1].outcome != "failed":
-            return "flaky" if any(result.outcome == "failed" for result in results) else results[-1].outcome
-        return "flaky" if self._class_recovered(test) else "failed"
+        if all(result.outcome != "failed" for result in results):
+            return results[-1].outcome
+        return "flaky" if results[-1].outcome == "passed" or self._class_recovered(test) else "failed"
 
     def tracebacks(self, test: str) -> str:
         results = self.results[test]
@@ -126,7 +127,8 @@ class Suite:
         if not _CLASS_LEVEL.match(test) or len(self.attempts) < len(_ATTEMPTS):
             return False
         tests = [each for each in self.results if self._class_name(each) == self._class_name(test) and each != test]
-        return test not in self.attempts[1] and any(each in self.attempts[1] for each in tests)
+        second = self.attempts[1]
+        return test not in second and any(second[each].outcome == "passed" for each in tests if each in second)
 
     def _class_name(self, test: str) -> str:
         return Result(test, "").class_name

@@ -30,7 +30,8 @@ class TempestRun:
         self._say = say
         self._package = package
         self._program = str(python.with_name("tempest"))
-        self._environ = {**os.environ, "HOME": str(folder), "PATH": f"{python.parent}:{os.environ.get('PATH', '')}"}
+        path = f"{python.parent}:{os.environ.get('PATH', '')}"
+        self._environ = {**os.environ, "HOME": str(folder), "PYTHON": "python", "PATH": path}  # stestr starts PYTHON
         folder.mkdir(exist_ok=True)
         self._folder = folder / "tempest"
         self._log = folder / "tempest.log"

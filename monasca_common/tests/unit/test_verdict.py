@@ -4,15 +4,23 @@
 import contextlib
 import importlib.util
 import io
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import fixtures
 import subunit
 from oslotest import base
+
+from monasca_common.tests import checker
+from monasca_common.tests.functional.quickstart import test_quickstart
 
 TOOLS = Path(__file__).parents[3] / "tools"
 CLAIM = 'Traceback (most recent call last):\n  File "test_orders.py", line 9, in test_it\nAssertionError: 1 row != 2'
@@ -36,13 +44,13 @@ class ResultsCase(base.BaseTestCase):
     def listed(self, *ids, name="unit"):
         (self.results / f"{name}.1.ids").write_text("".join(f"{test}\n" for test in ids))
 
-    def attempt(self, number, passed=(), failed=(), traceback=CLAIM, name="unit", **others):
+    def attempt(self, number, passed=(), failed=(), text=CLAIM, name="unit", **others):
         """Write the results of an attempt; ``others``: a status with the ids of its tests."""
         with (self.results / f"{name}.{number}.subunit").open("ab") as raw:
             stream = subunit.StreamResultToBytes(raw)
             for test in failed:
-                text = {"file_name": "traceback", "mime_type": "text/plain;charset=utf8"}
-                stream.status(test_id=test, file_bytes=traceback.encode(), **text)
+                detail = {"file_name": "traceback", "mime_type": "text/plain;charset=utf8"}
+                stream.status(test_id=test, file_bytes=text.encode(), **detail)
             for status, ids in {"success": passed, "fail": failed, **others}.items():
                 for test in ids:
                     stream.status(test_id=test, test_status=status)
@@ -158,6 +166,46 @@ class FlakyTest(ResultsCase):
         self.attempt(2, ["unit.Some.a"])
         self.assertEqual(("1 passed, 1 failed, 0 skipped", 1), self.line())
 
+    def test_a_test_or_a_class_that_is_skipped_in_the_second_attempt_has_failed(self):
+        self.attempt(1, ["unit.Other.b"], ["unit.Other.a", SET_UP])
+        self.attempt(2, ["unit.Other.b"], skip=["unit.Other.a", "unit.Some.a"])
+        for ci in ("", "true"):
+            self.assertEqual(("1 passed, 2 failed, 1 skipped", 1), self.line(ci=ci))
+
+    def test_of_two_results_in_one_attempt_the_failure_counts(self):
+        self.attempt(1, ["unit.Some.a"], ["unit.Some.a", "unit.Some.b"])
+        self.attempt(1, ["unit.Some.a", "unit.Some.b"])
+        self.assertEqual(("0 passed, 2 failed, 0 skipped", 1), self.line())
+
+    def test_lost_messages_in_a_group_of_errors_are_never_flaky(self):
+        inner = ExceptionGroup("checks", [AssertionError("1 != 2"), checker.LostOrDuplicated("1 lost")])
+        for number, error in enumerate((inner, ExceptionGroup("all", [inner]))):
+            test = f"unit.Some.{number}"
+            self.attempt(1, (), [test], "".join(traceback.format_exception(error)))
+            self.attempt(2, [test])
+        self.assertEqual(("0 passed, 2 failed, 0 skipped", 1), self.line())
+
+
+class QuickstartTest(base.BaseTestCase):
+    """The functional test of the quickstart judges its counts before its exit status."""
+
+    def run_once(self, error=None, **counts):
+        test = test_quickstart.QuickstartTest("test_ctrl_c_stops_everything")
+        test.data = Path(self.useFixture(fixtures.TempDir()).path) / "data"
+        stage = {"name": "from POST to row", "seconds": 9.0, "error": error}
+        out = json.dumps({"duplicates": 0, "lost": 0, "stages": [stage], **counts})
+        process = SimpleNamespace(returncode=1, communicate=lambda timeout: (out, None))
+        with mock.patch.object(test, "start", return_value=process):
+            test.run_once()
+
+    def test_lost_and_duplicated_messages_are_named_although_the_exit_status_is_1(self):
+        self.assertRaises(checker.LostOrDuplicated, self.run_once, lost=1)
+        self.assertRaises(checker.LostOrDuplicated, self.run_once, "the API refused a request", duplicates=1)
+
+    def test_a_run_that_stops_early_has_lost_nothing(self):
+        error = self.assertRaises(AssertionError, self.run_once, "the persister ended", lost=1)
+        self.assertNotIsInstance(error, checker.LostOrDuplicated)
+
 
 class RepeatedTest(ResultsCase):
     def test_a_class_is_repeated_as_a_whole_for_a_failed_test_and_for_its_set_up(self):
@@ -214,15 +262,15 @@ class Hanging(unittest.TestCase):
 class SuiteTest(ResultsCase):
     """``tools/suite.py`` runs a package of tests with stestr."""
 
-    def run_suite(self, *classes, source=SOURCE, arguments=()):
+    def run_suite(self, *classes, source=SOURCE, arguments=(), python=sys.executable, **environ):
         package = self.results / "package"
         package.mkdir()
         (package / "__init__.py").touch()
         head, *rest = source.split("\n\n")
         chosen = [text for text in rest if text.partition("class ")[2].partition("(")[0] in classes]
         (package / "test_some.py").write_text("\n\n".join([head, *chosen]))
-        command = [sys.executable, str(TOOLS / "suite.py"), "package", str(self.results), "unit", *arguments]
-        environ = {"XDG_CACHE_HOME": str(self.results), "PATH": "/usr/bin:/bin"}
+        command = [python, str(TOOLS / "suite.py"), "package", str(self.results), "unit", *arguments]
+        environ = {"XDG_CACHE_HOME": str(self.results), "PATH": "/usr/bin:/bin", **environ}
         return subprocess.run(command, cwd=self.results, env=environ, capture_output=True, text=True, check=False)
 
     def test_periodic_classes_and_tests_run_only_with_all(self):
@@ -244,6 +292,25 @@ class SuiteTest(ResultsCase):
         self.run_suite("Good", "Dying")
         self.assertEqual(("1 passed, 2 failed, 0 skipped", 1), self.line())
 
+    def test_workers_have_the_interpreter_of_the_run(self):
+        environment = self.results / "an environment"
+        environment.symlink_to(sys.prefix)
+        self.run_suite("Good", python=str(environment / "bin" / "python"), PYTHON="/bin/false")
+        self.assertEqual(("1 passed, 0 failed, 0 skipped", 0), self.line())
+
+    def test_damaged_times_are_replaced(self):
+        stored = self.results / "monasca-common" / "stestr" / "unit" / ".stestr"
+        stored.mkdir(parents=True)
+        for name, content in {
+            "format": "1\n",
+            "next-stream": "0\n",
+            "times.dbm.dir": "'unit",
+            "times.dbm.dat": "",
+        }.items():
+            (stored / name).write_text(content)
+        self.run_suite("Good")
+        self.assertEqual(("1 passed, 0 failed, 0 skipped", 0), self.line())
+
     def test_a_run_that_hangs_is_ended_and_its_tests_have_no_result(self):
         self.run_suite("Hanging", arguments=["--limit", "4"])
         self.assertEqual(("0 passed, 1 failed, 0 skipped", 1), self.line())
@@ -252,3 +319,59 @@ class SuiteTest(ResultsCase):
         done = self.run_suite(source="import nothing_of_this_name")
         self.assertIn("nothing_of_this_name", done.stderr)
         self.assertEqual(("0 passed, 1 failed, 0 skipped", 1), self.line())
+
+
+class ScriptTest(base.BaseTestCase):
+    """``tools/run_tests.sh`` with programs that only note their arguments."""
+
+    FAILED = "0 passed, 1 failed, 0 skipped"
+    PROGRAMS = (
+        "ruff",
+        "mypy",
+        "lint-imports",
+        "bandit",
+        "reno",
+        "sphinx-build",
+        "java",
+        "influxd",
+        "chromium",
+        "promtool",
+    )
+
+    def run_script(self, *arguments, environment="make_environment() { :; }", **programs):
+        """Return the exit status, the last line of standard output, and the arguments of each Python."""
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
+        for name in ("tools", "bin", "temporary"):
+            (folder / name).mkdir()
+        shutil.copy(TOOLS / "run_tests.sh", folder / "tools")
+        (folder / "tools" / "environment.sh").write_text(f"say() {{ :; }}\n{environment}\n")
+        noted = 'echo "$@" >> "$NOTED"'
+        for name, body in {**dict.fromkeys(self.PROGRAMS, "exit 0"), "python": noted, **programs}.items():
+            (folder / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+            (folder / "bin" / name).chmod(0o700)
+        environ = {"PATH": f"{folder}/bin:/usr/bin:/bin", "TMPDIR": f"{folder}/temporary", "NOTED": f"{folder}/noted"}
+        command = ["bash", str(folder / "tools" / "run_tests.sh"), *arguments]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        calls = (folder / "noted").read_text().splitlines() if (folder / "noted").exists() else []
+        return done.returncode, done.stdout.splitlines()[-1], calls
+
+    def test_the_line_is_printed_if_the_environment_or_the_verdict_fails(self):
+        status, line, _ = self.run_script("--unit", environment="make_environment() { exit 3; }")
+        self.assertEqual((3, self.FAILED), (status, line))
+        status, line, _ = self.run_script("--unit", python="exit 1")
+        self.assertEqual((1, self.FAILED), (status, line))
+
+    def test_the_line_is_that_of_the_verdict(self):
+        line = "7 passed, 0 failed, 1 skipped"
+        self.assertEqual((0, line), self.run_script("--unit", python=f"echo {line}")[:2])
+
+    def test_checks_that_do_not_end_are_one_failure(self):
+        _, _, calls = self.run_script(ruff='mkdir -p "$(echo "$TMPDIR"/tmp.*)/checks.count"')
+        self.assertIn("--passed 0 --failed 1", calls[-1])
+
+    def test_the_suites_share_the_time_of_the_run(self):
+        for arguments, allowed in (([], 3600), (["--all"], 9000)):
+            _, _, calls = self.run_script(*arguments)
+            limits = [int(re.search(r"--limit (\d+)", call)[1]) for call in calls if "suite.py" in call]
+            self.assertEqual(2, len(limits))
+            self.assertTrue(all(allowed - 60 <= limit <= allowed for limit in limits), limits)
