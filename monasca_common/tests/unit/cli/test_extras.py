@@ -73,6 +73,7 @@ _NEED_NONE = {
     "dlq replay",
     "dlq show",
     "durability check",
+    "jars fetch",
     "lag list",
     "lag show",
     "lag watch",
