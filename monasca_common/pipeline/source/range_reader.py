@@ -30,8 +30,12 @@ class RangeReader:
         settings = replace(settings, topic_check_seconds=0)
         self._consumer: KafkaConsumer = open_consumer(settings, partitions=partitions)
         self._next: dict[int, int] = {}
-        for partition, start in starts.items():
-            self._seek(partition, start)
+        try:
+            for partition, start in starts.items():
+                self._seek(partition, start)
+        except TransportError:
+            self._consumer.close()
+            raise
 
     @property
     def partitions(self) -> frozenset[int]:
@@ -71,8 +75,10 @@ class RangeReader:
                 raise TransportError(str(error)) from error
             raise error
         self._next |= {part.topic_partition.partition: part.next_offset for part in batch.partitions}
-        # Control records and aborted ones are no messages: only the end of the log passes them.
-        self._next |= {tp.partition: end.next_offset for tp, end in self._consumer.take_ends().items()}
+        # Control records and aborted ones are no messages: only the end of the log passes them. An end may be older
+        # than messages of the same poll.
+        for partition, end in self._consumer.take_ends().items():
+            self._next[partition.partition] = max(self._next[partition.partition], end.next_offset)
         return batch.partitions
 
     def _seek(self, partition: int, offset: int) -> None:

@@ -54,6 +54,8 @@ class RejectedPublisher:
             self._deliver(producer, portion)
 
     def _deliver(self, producer: KafkaProducer, letters: Sequence[Record]) -> None:
+        if producer.health().finished:  # by a fatal error in an earlier batch
+            producer.reopen()
         while letters:
             report = producer.publish(self.topic, letters)
             if not any(isinstance(each.error, MessageTooLarge) for each in report.failed):
