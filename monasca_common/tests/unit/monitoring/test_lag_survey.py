@@ -405,7 +405,7 @@ class TestThreshold(base.BaseTestCase):
             mock.patch(f"{dashboard}.server.DashboardServer") as server,
         ):
             main.main(["dashboard", "--config-file", config])
-            server.call_args.args[1]()
+            server.call_args.args[1](None)
         self.assertIn(LagWindow(seconds=7.0, least_headroom=0.4), made.call_args.args)
         self.assertEqual("kept", made.call_args.kwargs["history_topic"])
 

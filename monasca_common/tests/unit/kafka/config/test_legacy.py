@@ -12,7 +12,6 @@ from monasca_common.kafka.transport.librdkafka_options import consumer_options
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 SAMPLES = pathlib.Path(__file__).parent / "samples"
-DOCUMENTED = pathlib.Path(__file__).parents[5] / "doc" / "source" / "configuration" / "legacy.rst"
 
 
 class LegacyFilesTest(ConfigurationTestCase):
@@ -146,9 +145,3 @@ class LegacyTableTest(ConfigurationTestCase):
         for old in legacy.OLD_OPTIONS:
             if old.fate is legacy.Fate.RENAMED:
                 self.assertIn(("kafka", old.name), deprecated)
-
-    def test_the_documentation_has_every_row(self):
-        text = DOCUMENTED.read_text()
-        for old in legacy.OLD_OPTIONS:
-            self.assertIn(f"``{old.name}``", text)
-            self.assertIn(old.note, text)
