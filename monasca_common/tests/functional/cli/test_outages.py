@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands and services of operators while a broker is frozen or absent, and after it returns."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import fixtures
+from oslotest import base
+
+from monasca_common.cli import main
+from monasca_common.devbroker.fixtures import KafkaClusterFixture
+from monasca_common.kafka import TopicPartition, open_producer
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.tests.functional.cli.cluster_case import SECONDS
+from monasca_common.tests.functional.waiting import Waiting
+from monasca_common.tests.periodic import periodic
+
+# The exit status of each command that no broker answers.
+_COMMANDS = {
+    "lag list": 2,
+    "lag show --group g": 2,
+    "lag watch --looks 2 --interval 1": 2,
+    "topic list": 2,
+    "topic show metrics": 2,
+    "topic tail metrics": 2,
+    "topic sample metrics": 2,
+    "topic create x --partitions 1 --execute": 2,
+    "balance": 2,
+    "durability check": 2,
+    "audit show": 2,
+    "audit watch --looks 2 --interval 1": 2,
+    "mirror verify": 2,
+    "offsets show --group g --topic metrics --kept-in kafka": 1,
+    "offsets reset --group g --topic metrics --kept-in kafka --to-latest --execute": 1,
+    "dlq list": 1,
+    "dlq show metrics.dlq/0/0": 1,
+    "dlq replay --execute": 1,
+    "dlq purge --all --execute": 1,
+}
+_WATCHMEN = ("lag watch --interval 1", "lag serve", "audit watch --interval 1", "audit serve", "audit count")
+_CONFIGURATION = """
+[kafka]
+bootstrap_servers = {servers}
+[lag]
+interval_seconds = 1
+[audit]
+balance_seconds = 1
+[mirror]
+topics = metrics
+[mirror_target]
+bootstrap_servers = {servers},127.0.0.1:1
+[monitoring]
+durability_check = off
+[database]
+connection = sqlite:///{folder}/monasca.sqlite
+"""
+
+
+class Child:
+    """A command in a child of this process, which has imported everything already."""
+
+    def __init__(self, folder, line, config):
+        self.line = line
+        self._path = folder.join(line.replace(" ", "_").replace("/", "_"))
+        forking = multiprocessing.get_context("fork")
+        self.process = forking.Process(target=self._run, args=([*line.split(), "--config-file", config],))
+        self.process.start()
+
+    def _run(self, arguments):
+        with open(self._path, "w", buffering=1) as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            sys.stdout = sys.stderr = file
+            try:
+                status = main.main(arguments)
+            except SystemExit as ended:
+                status = ended.code
+        os._exit(status)
+
+    def text(self):
+        """Return what was printed so far."""
+        path = Path(self._path)
+        return path.read_text() if path.exists() else ""
+
+    def ended(self):
+        """The exit status and what was printed."""
+        self.process.join(SECONDS)
+        return self.process.exitcode, self.text()
+
+    def end(self):
+        self.process.kill()
+        self.process.join()
+
+
+@periodic("outages of all commands take two minutes; unit tests cover the errors and the loop of a watch")
+class TestOutages(Waiting, base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = self.useFixture(fixtures.TempDir())
+
+    def start(self, lines, servers):
+        text = _CONFIGURATION.format(servers=servers, folder=self.folder.path)
+        config = self.create_tempfiles([("outage", text)], ".conf")[0]
+        children = [Child(self.folder, line, config) for line in lines]
+        for child in children:
+            self.addCleanup(child.end)
+        return children
+
+    def assert_each_reports_the_outage(self, servers):
+        for child in self.start(_COMMANDS, servers):
+            status, text = child.ended()
+            self.assertEqual(_COMMANDS[child.line], status, (child.line, text))
+            self.assertIn(f"monasca-common {' '.join(child.line.split()[:2])}".removesuffix(" --"), text)
+            self.assertNotIn("Traceback", text, child.line)
+
+    def test_each_command_reports_absent_brokers(self):
+        with closing(socket.socket()) as listener:
+            listener.bind(("127.0.0.1", 0))
+            self.assert_each_reports_the_outage(f"127.0.0.1:{listener.getsockname()[1]}")
+
+    def test_each_command_reports_a_frozen_broker_and_services_outlive_it(self):
+        cluster = self.useFixture(KafkaClusterFixture()).cluster
+        servers = cluster.direct_options()["bootstrap.servers"]
+        for topic in ("metrics", "metrics.dlq", "monasca-audit", "monasca-lag"):
+            cluster.create_topic(topic, 1)
+        with open_producer(ProducerSettings(ConnectionSettings(servers))) as producer:
+            producer.publish("metrics", [b"1"]).raise_for_undelivered()
+        watchmen = self.start(_WATCHMEN, servers)
+        serving = {child.line: child for child in watchmen}
+        self.wait_until(lambda: "started" in serving["audit count"].text(), "services that have started")
+        self.wait_until(lambda: "nothing was reported" in serving["audit watch --interval 1"].text(), "a look")
+        self.wait_until(lambda: "monasca-audit: OK" in serving["lag watch --interval 1"].text(), "a look")
+        cluster.node(1).freeze()
+        self.assert_each_reports_the_outage(servers)
+        self.wait_until(lambda: "survey of lag failed" in serving["lag serve"].text(), "a failed survey")
+        self.wait_until(lambda: "repeated every 1 s" in serving["lag watch --interval 1"].text(), "a failed look")
+        self.assertEqual([None] * len(watchmen), [child.process.exitcode for child in watchmen])
+        cluster.node(1).thaw()
+        seen = len(serving["lag watch --interval 1"].text())
+        cluster.admin.alter_group_offsets("late", {TopicPartition("metrics", 0): 0})
+        watched = serving["lag watch --interval 1"]
+        self.wait_until(lambda: " late: OK" in watched.text()[seen:], "a group that is found after the outage")
+        for child in watchmen:
+            os.kill(child.process.pid, signal.SIGTERM)
+        for child in watchmen:
+            status, text = child.ended()
+            self.assertNotIn("Traceback", text, child.line)
+            self.assertIn(status, (0, 2, 3), (child.line, text))
