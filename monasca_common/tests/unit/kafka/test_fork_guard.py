@@ -23,6 +23,7 @@ class Handle:
 
 
 def exit_code_of_child(in_child):
+    gc.collect()  # garbage of other tests may hold native clients, which a collection in the child would destroy
     pid = os.fork()
     if pid == 0:
         try:
