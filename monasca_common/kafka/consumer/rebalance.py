@@ -165,13 +165,14 @@ class Rebalancer:
         positions = {} if chosen is _RAISED else {tp: chosen[tp] for tp in partitions if tp in (chosen or ())}
         rest = [tp for tp in partitions if tp not in positions]
         if chosen is not _RAISED:
-            try:
-                positions |= self._starts.find(rest, LOOKUP_SECONDS) if rest else {}
-                if len(positions) == len(partitions):
-                    return positions
-            except MessagingError as error:
-                LOG.warning("%d partitions wait, because their start is not known: %s", len(rest), error)
-                self._errors.append(error)
+            found, errors = self._starts.find(rest, LOOKUP_SECONDS) if rest else ({}, [])
+            positions |= found
+            if len(positions) == len(partitions):
+                return positions
+            waiting = len(partitions) - len(positions)
+            for error in errors:
+                LOG.warning("%d partitions wait, because their start is not known: %s", waiting, error)
+            self._errors += errors
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         return positions
 

@@ -5,7 +5,8 @@ If ``latest`` were not committed as soon as it is resolved, a crash before the f
 later end, and skip what came between.
 
 The owner of partition 0 commits the starts of the whole topic in one request, and the other members wait for it. So a
-partition without an offset in a topic whose partition 0 has one was added later.
+partition without an offset in a topic whose partition 0 has one was added later. A reader of chosen partitions
+commits the starts of these alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from monasca_common.kafka.consumer.commit import Committer
-from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.errors import ConfigurationError, MessagingError
 from monasca_common.kafka.message import OffsetAndEpoch, TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport
 
@@ -44,22 +45,36 @@ class StartPositions:
         self._start = start
         self._start_ms = None if start in ("earliest", "latest") else _milliseconds(start)
 
-    def find(self, partitions: Iterable[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """A position for each partition, without those that wait for another member's commit.
-
-        Raises `MessagingError` if an offset is not available within ``timeout`` seconds.
-        """
+    def find(
+        self, partitions: Iterable[TopicPartition], timeout: float
+    ) -> tuple[dict[TopicPartition, int], list[MessagingError]]:
+        """A position for each partition, without those that wait for another member's commit, and the errors of the
+        topics whose offsets are not available within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout
-        found, missing = _split(self._transport.committed(partitions, timeout))
-        for topic in sorted({partition.topic for partition in missing}):
-            found |= self._begin(topic, [tp for tp in missing if tp.topic == topic], deadline)
-        return found
+        try:
+            found, missing = _split(self._transport.committed(partitions, timeout))
+        except MessagingError as error:
+            return {}, [error]
+        errors = []
+        topics = {partition.topic for partition in missing}
+        for topic in {partition.topic for partition in found} - topics:
+            self._waiting_since.pop(topic, None)
+        for topic in sorted(topics):
+            try:
+                found |= self._begin(topic, [tp for tp in missing if tp.topic == topic], deadline)
+            except MessagingError as error:
+                errors.append(error)
+        return found, errors
 
     def resolve(self, partitions: Sequence[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
         """The offsets by the option, regardless of the committed ones; they are not committed."""
         return self._resolve(partitions, self._clock.monotonic() + timeout) if partitions else {}
 
     def _begin(self, topic: str, wanted: list[TopicPartition], deadline: float) -> dict[TopicPartition, int]:
+        if not self._in_group:
+            starts = self._resolve(wanted, deadline)
+            self._write_down(starts, wanted, deadline)
+            return starts
         first = TopicPartition(topic, 0)
         everything = [first, *wanted]
         if first in wanted:
@@ -68,12 +83,13 @@ class StartPositions:
         # One request reads, and one below commits, so that another member sees all starts of a topic, or none.
         found, missing = _split(self._transport.committed(everything, self._left(deadline)))
         own = [tp for tp in wanted if tp in missing]
-        if first in found or (first in wanted and found):
+        if first in found:
             # The group has begun this topic, so a partition without an offset was added later, and is read from its
             # beginning.
             starts = self._earliest(own, deadline)
         elif first in wanted:
-            starts = self._resolve(missing, deadline)
+            # Members that no longer wait commit their own starts, which a commit here could replace.
+            starts = self._resolve(own if found else missing, deadline)
         elif self._waits(topic):
             return {tp: found[tp] for tp in wanted if tp in found}
         else:
@@ -85,8 +101,6 @@ class StartPositions:
     def _waits(self, topic: str) -> bool:
         """Whether to wait for the owner of partition 0. If every member committed the starts of the topic, a late
         commit would replace the progress of a faster member."""
-        if not self._in_group:
-            return False
         now = self._clock.monotonic()
         if now < self._waiting_since.setdefault(topic, now) + FIRST_OWNER_SECONDS:
             return True

@@ -343,6 +343,60 @@ class TestStarts(ConsumerCase):
         consumer.poll(timeout=0)
         self.assertEqual((50, [{B: 50}]), (consumer.position(B), self.commits()))
 
+    def test_the_owner_of_partition_0_that_comes_after_the_limit_starts_its_own_by_the_option(self):
+        other = TopicPartition("metrics", 2)
+        self.transport.partition_count = lambda *_: 4
+        self.transport.stored = {B: 45}
+        self.script(assign(A, other))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.assertEqual((50, [{A: 50, other: 50}]), (consumer.position(other), self.commits()))
+
+    def test_a_reader_of_chosen_partitions_commits_the_starts_of_these_alone(self):
+        other = TopicPartition("metrics", 2)
+        self.transport.partition_count = lambda *_: 4
+        for stored in ({}, {B: 45}):
+            self.transport.stored, self.transport.calls = dict(stored), []
+            consumer = self.consumer(start="latest", partitions=[A, other])
+            consumer.poll(timeout=0)
+            self.assertEqual((50, [{A: 50, other: 50}]), (consumer.position(A), self.commits()))
+
+    def test_a_reader_of_chosen_partitions_starts_by_the_option_where_another_has_committed_partition_0(self):
+        self.transport.stored = {A: 40}
+        consumer = self.consumer(start="latest", partitions=[B])
+        consumer.poll(timeout=0)
+        self.assertEqual((50, [{B: 50}]), (consumer.position(B), self.commits()))
+
+    def test_a_member_that_has_waited_once_waits_for_the_whole_limit_again(self):
+        self.transport.stored = {}
+        self.script(assign(B))
+        consumer = self.consumer(start="latest")
+        consumer.poll(timeout=0)
+        self.transport.stored = {A: 40, B: 45}
+        self.clock.advance(RETRY_SECONDS)
+        consumer.poll(timeout=0)
+        self.transport.stored = {}
+        self.clock.advance(FIRST_OWNER_SECONDS)
+        self.script(assign(B))
+        consumer.poll(timeout=0)
+        self.assertEqual([], self.commits())
+
+    def test_an_error_in_one_topic_delays_no_other_topic(self):
+        other = TopicPartition("other", 0)
+        self.transport.stored, error = {}, RetriableError("no leader", name="_TIMED_OUT")
+
+        def partition_count(topic, _timeout):
+            if topic == "metrics":
+                raise error
+            return 1
+
+        self.transport.partition_count = partition_count
+        self.script(assign(A, other))
+        consumer = self.consumer(start="latest", topics=("metrics", "other"))
+        self.assertEqual((error,), consumer.poll(timeout=0).errors)
+        self.assertEqual((50, None), (consumer.position(other), consumer.position(A)))
+        self.assertEqual({A}, self.transport.paused)
+
     def test_a_time_is_a_start(self):
         self.transport.stored = {}
         self.script(assign(A, B))
