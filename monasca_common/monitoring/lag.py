@@ -142,11 +142,12 @@ def partition_lag(state: PartitionState, now_ms: int, window: LagWindow) -> LagV
     messages = max(0, state.end - max(position, state.first)) if is_unread else 0
     truncated = max(0, position - max(state.end, state.written_end or 0))
     hidden = _hidden(state, now_ms, window)
+    has_stopped = is_unread and _has_stopped(state, recent, now_ms, window)
     status = _status(state, recent, now_ms, window) if messages > window.allowed_lag else LagStatus.OK
     seconds = max(0, now_ms - state.unread_since_ms) / 1000 if state.unread_since_ms is not None else 0.0
     removals = _removals(state, position, messages, now_ms) if is_unread else []
     headroom_ms = min((each.in_ms for each in removals), default=None)
-    lost_in_ms = _lost_in_ms(removals, 0.0 if status is LagStatus.STOP else _read_per_ms(recent, now_ms))
+    lost_in_ms = _lost_in_ms(removals, 0.0 if has_stopped else _read_per_ms(recent, now_ms))
     return LagVerdict(
         status=LagStatus.WARNING if (truncated or hidden) and status is LagStatus.OK else status,
         messages=messages,

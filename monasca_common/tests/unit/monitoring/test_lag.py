@@ -152,6 +152,13 @@ class TestAllowedLag(base.BaseTestCase):
             lag = partition_lag(stopped, _NOW, replace(_WINDOW, allowed_lag=allowed_lag))
             self.assertEqual((expected, 10), (lag.status, lag.messages))
 
+    def test_messages_of_a_group_that_has_stopped_expire_soon_however_few_they_are(self):
+        commits = _commits((10, 900), (450, 950), (950, 1000), until_ms=_NOW - 9 * _MINUTE)
+        for retention_ms, expected in ((11 * _MINUTE, True), (30 * _MINUTE, False)):
+            stopped = _state(commits, retention_ms=retention_ms)
+            lag = partition_lag(stopped, _NOW, replace(_WINDOW, allowed_lag=100))
+            self.assertEqual((LagStatus.OK, 50, expected), (lag.status, lag.messages, lag.expires_soon))
+
 
 class TestPace(base.BaseTestCase):
     def test_a_growing_lag_of_messages_that_came_since_the_last_commit_but_one_is_ok(self):
