@@ -84,7 +84,7 @@ class OperatorCommand(MonascaCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """143 after SIGTERM; Ctrl-C is 130 of the program."""
         try:
-            with interrupted_by_sigterm(), _no_signal_lost(), interrupts_as_they_are():
+            with interrupted_by_sigterm(), no_signal_lost(), interrupts_as_they_are():
                 return super().run(parsed_args)
         except Terminated:
             return TERMINATED
@@ -167,7 +167,7 @@ def interrupted_by_sigterm() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _no_signal_lost() -> Iterator[None]:
+def no_signal_lost() -> Iterator[None]:
     """Python discards what the handler of a signal raises within a destructor, or a callback of a weak reference: the
     signal is sent again."""
     again: list[threading.Timer] = []

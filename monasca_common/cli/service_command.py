@@ -11,7 +11,13 @@ from typing import ClassVar
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, Terminated, interrupted_by_sigterm, interrupts_as_they_are
+from monasca_common.cli.command import (
+    MonascaCommand,
+    Terminated,
+    interrupted_by_sigterm,
+    interrupts_as_they_are,
+    no_signal_lost,
+)
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.config import register_logging, start_logging
 from monasca_common.kafka.errors import ConfigurationError
@@ -34,7 +40,7 @@ class ServiceCommand(MonascaCommand):
     def run(self, parsed_args: argparse.Namespace) -> int:
         """SIGTERM ends the start of a service with 0, as it ends one that runs."""
         try:
-            with interrupted_by_sigterm(), interrupts_as_they_are():
+            with interrupted_by_sigterm(), no_signal_lost(), interrupts_as_they_are():
                 return super().run(parsed_args)
         except Terminated:
             return 0

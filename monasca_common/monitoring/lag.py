@@ -86,7 +86,8 @@ class PartitionState:
     ``is_size_limited``: whether it removes what is beyond a size. ``looks``: earlier ones, in the order of their times;
     none where there is no history. ``written_end``: where the log ends with what unfinished transactions have written;
     ``None``: at ``end``. ``open_since_ms``: the timestamp of the first message of the oldest open transaction.
-    ``is_assigned``: whether a live member reads it. ``is_offline``: it has no leader, so its log is not known.
+    ``is_assigned``: whether a live member reads it; ``None``: not known during a rebalance. ``is_offline``: it has no
+    leader, so its log is not known.
     """
 
     first: int
@@ -98,7 +99,7 @@ class PartitionState:
     looks: tuple[LogLook, ...] = ()
     written_end: int | None = None
     open_since_ms: int | None = None
-    is_assigned: bool = True
+    is_assigned: bool | None = True
     is_offline: bool = False
 
 

@@ -155,9 +155,11 @@ def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> Partitio
     if state.is_offline:
         return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, state.looks)
     position = state.commits[-1].offset if state.commits else None
-    if position is None and not state.looks and state.is_assigned:
-        # A group that is seen for the first time, and has committed nothing, may begin at the end of its log.
-        state = replace(state, unread_since_ms=None)
+    is_first = not state.looks and state.is_assigned is not False
+    is_taken = bool(state.looks) and state.looks[0].is_unread and state.is_assigned is True
+    if position is None and (is_first or is_taken):
+        # A member that is seen for the first time, and has committed nothing, may begin at the end of the log.
+        state = replace(state, unread_since_ms=None, looks=())
     look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None, read_to(state))
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)

@@ -122,7 +122,7 @@ class LagSurvey:
                     looks=past.looks[each],
                     written_end=logs.written_ends[each],
                     open_since_ms=open_since.get(each),
-                    is_assigned=each in assigned[group].partitions,
+                    is_assigned=assigned[group].has(each),
                 )
                 for each in partitions
             }

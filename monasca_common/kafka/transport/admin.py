@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import (
     OFFSET_INVALID,
+    ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     ElectionType,
     IsolationLevel,
@@ -47,8 +48,6 @@ T = TypeVar("T")
 
 # Connection failures belong in the error of the call that they break, not on standard error. A request about one topic
 # does not create it.
-_OPTIONS = {"log_level": 2, "allow.auto.create.topics": False}
-
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _LOOK_AROUND_SECONDS = 1.0
@@ -85,10 +84,15 @@ class GroupMember:
 @dataclass(frozen=True, slots=True)
 class GroupAssignment:
     """``partitions``: those that live members read. ``subscribes``: its members share whole topics; other groups only
-    keep the offsets of partitions that their clients chose themselves."""
+    keep the offsets of partitions that their clients chose themselves. ``is_settled``: no rebalance is going on."""
 
     partitions: frozenset[TopicPartition] = frozenset()
     subscribes: bool = False
+    is_settled: bool = True
+
+    def has(self, partition: TopicPartition) -> bool | None:
+        """Whether a live member reads it; ``None``: not known during a rebalance."""
+        return partition in self.partitions or (False if self.is_settled else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,8 @@ class Admin:
         self._login = _Login()  # not `self`: in a circle with its client it would outlive its last user
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
-        everything: dict[str, Any] = {**_OPTIONS, **options, "error_cb": self._login.heard}
+        own = {"allow.auto.create.topics": False, "error_cb": self._login.heard}
+        everything: dict[str, Any] = {"log_level": 2, **options, **own}
         self._client = AdminClient(everything)
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
@@ -430,7 +435,11 @@ class Admin:
                     continue
                 parts = [member.assignment.topic_partitions for member in found.members if member.assignment]
                 partitions = frozenset(TopicPartition(tp.topic, tp.partition) for part in parts for tp in part)
-                assigned[group] = GroupAssignment(partitions, subscribes=not found.is_simple_consumer_group)
+                assigned[group] = GroupAssignment(
+                    partitions,
+                    subscribes=not found.is_simple_consumer_group,
+                    is_settled=found.state in (ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY),
+                )
         return assigned
 
     def group_offsets(self, group: str, timeout: float = 10.0) -> dict[TopicPartition, int]:

@@ -134,6 +134,14 @@ class ServiceStartTest(CommandCase):
                 self.assertEqual((0, ""), self.run_command(*line.split(), text=_SERVICE)[:2], line)
         self.assertEqual([], lost)
 
+    def test_sigterm_where_python_discards_what_its_handler_raises_ends_the_start(self):
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the default would end this process
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        with fixtures.MonkeyPatch(_CHECKED, functools.partial(_discarded, signal.SIGTERM)):
+            began = time.monotonic()
+            self.assertEqual((0, ""), self.run_command("lag", "serve", text=_SERVICE)[:2])
+            self.assertLess(time.monotonic() - began, _FAR_SECONDS)
+
     def test_an_alarm_that_a_service_leaves_does_not_end_the_process(self):
         with (
             fixtures.MonkeyPatch(_CHECKED, lambda *_: None),

@@ -59,7 +59,7 @@ class FakeLog:
 class SurveyedAdmin:
     def __init__(self, log, group_offsets, commits, first=0):
         self.log, self.offsets, self.commits, self.first = log, group_offsets, commits, first
-        self.assigned, self.subscribes, self.written = (), False, None
+        self.assigned, self.subscribes, self.is_settled, self.written = (), False, True, None
 
     def groups(self):
         return {"g", "monasca-dlq-replay"}
@@ -68,7 +68,7 @@ class SurveyedAdmin:
         return {group: dict(self.offsets) for group in groups}
 
     def assignments(self, groups):
-        assignment = GroupAssignment(frozenset(self.assigned), subscribes=self.subscribes)
+        assignment = GroupAssignment(frozenset(self.assigned), subscribes=self.subscribes, is_settled=self.is_settled)
         return dict.fromkeys(groups, assignment)
 
     def leaders(self):
@@ -522,6 +522,23 @@ class TestUnassignedPartitions(base.BaseTestCase):
     def test_a_partition_that_a_member_reads_may_begin_at_its_end(self):
         self.admin.subscribes, self.admin.assigned = True, (TP, self.other)
         self.assertEqual((LagStatus.OK, 0), (self.lag().status, self.lag().messages))
+
+    def test_a_first_look_during_a_rebalance_is_no_stop_then_or_later(self):
+        self.admin.subscribes, self.admin.is_settled = True, False
+        self.assertEqual((LagStatus.OK, 0), (self.lag().status, self.lag().messages))
+        self.admin.assigned, self.admin.is_settled = (TP, self.other), True
+        lag = self.lag(history=self.history)
+        self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
+
+    def test_a_stop_ends_when_a_member_reads_the_partition_and_not_with_a_rebalance(self):
+        self.admin.subscribes = True
+        self.assertEqual(LagStatus.STOP, self.lag().status)
+        self.admin.is_settled = False
+        self.assertEqual(LagStatus.STOP, self.lag(history=self.history).status)
+        self.admin.assigned, self.admin.is_settled = (TP, self.other), True
+        for _ in range(2):
+            lag = self.lag(history=self.history)
+            self.assertEqual((LagStatus.OK, 0), (lag.status, lag.messages))
 
     def test_a_group_whose_clients_chose_their_partitions_is_judged_by_these(self):
         self.assertIsNone(self.lag())

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import concurrent.futures
 import itertools
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
 import fixtures
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupState, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from oslotest import base
 
@@ -161,7 +162,8 @@ class ManyGroupsClient:
         if what == "offsets":
             return SimpleNamespace(topic_partitions=partitions)
         members = [SimpleNamespace(assignment=SimpleNamespace(topic_partitions=partitions))]
-        return SimpleNamespace(members=members, is_simple_consumer_group=False)
+        state = ConsumerGroupState.STABLE if number else ConsumerGroupState.PREPARING_REBALANCING
+        return SimpleNamespace(members=members, is_simple_consumer_group=False, state=state)
 
     def poll(self, _timeout):
         pass
@@ -181,7 +183,15 @@ class ManyGroupsTest(base.BaseTestCase):
     def test_fifty_groups_are_asked_for_their_members_before_an_answer_is_waited_for(self):
         found = self.admin.assignments(self.groups, timeout=-1)
         expected = GroupAssignment(frozenset({TopicPartition("t", 0)}), subscribes=True)
-        self.assertEqual(dict.fromkeys(self.groups, expected), found)
+        self.assertEqual(dict.fromkeys(self.groups, expected) | {"0": replace(expected, is_settled=False)}, found)
+
+
+class OptionsTest(base.BaseTestCase):
+    def test_an_admin_creates_no_topic_that_it_asks_for_whatever_its_options_say(self):
+        with mock.patch("monasca_common.kafka.transport.admin.AdminClient") as client:
+            Admin({"allow.auto.create.topics": True, "log_level": 5})
+        options = client.call_args.args[0]
+        self.assertEqual((False, 5), (options["allow.auto.create.topics"], options["log_level"]))
 
 
 class GroupsTest(base.BaseTestCase):
