@@ -21,6 +21,7 @@ from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka import Message, Output, Poison, RetryLater
 from monasca_common.kafka.clock import Clock
 from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.notification import calm
 from monasca_common.notification.calm import ChangeFacts
 from monasca_common.notification.delivery import NoticeDelivery
 from monasca_common.notification.notice import Notice, notice_of
@@ -86,7 +87,7 @@ class ChangesHandler:
 class RetriesHandler:
     """Makes each attempt when it is due; after the last one the notification is a dead letter.
 
-    What the alarm's later change supersedes is not sent, unless ``keeps_superseded``.
+    A change is not sent if a later one of its alarm goes to the same method, unless ``keeps_superseded``.
 
     ``ttl_seconds``: how long after a change an address may wait for its key. ``max_late_seconds``: a first attempt that
     comes later than that is left out, as there is a newer one.
@@ -141,7 +142,7 @@ class RetriesHandler:
         if notice is None:
             return None  # a group that was finished before a crash
         if not self._keeps_superseded:
-            standing = [each for each in notice.changes if self._planner.stands(each)]
+            standing = [each for each in notice.changes if not self._is_superseded(each, retry.method_id)]
             if not standing:
                 self._delivery.supersede(notice, retry.method_id)
                 self._finish(retry)
@@ -162,6 +163,14 @@ class RetriesHandler:
         if following is None:
             self._finish(retry)
         return following
+
+    def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
+        """Whether the alarm is in another state since, which the method is notified of."""
+        current = self._planner.current(change)
+        if current is None or not current.actions_enabled or calm.stands(current, change):
+            return False
+        methods = self._methods.notified(change.tenant, change.definition_id, current.state)
+        return any(each.id == method_id for each in methods)
 
     def _finish(self, retry: Retry) -> None:
         if retry.members > 1:

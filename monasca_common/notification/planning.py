@@ -28,7 +28,7 @@ from monasca_common.notification.calm import (
     Hold,
 )
 from monasca_common.notification.held import HeldNotice, HeldNotices, release, remove, withhold_again
-from monasca_common.notification.ledger import FAILED, SENDING
+from monasca_common.notification.ledger import FAILED, SENDING, SENT
 from monasca_common.notification.notice import Notice
 from monasca_common.storage.sql import tables
 
@@ -98,11 +98,6 @@ class NoticePlanner:
         withheld_before, last_told = _told(connection, change)
         return ChangeFacts(silences, self._active(connection, change), withheld_before, last_told)
 
-    def stands(self, change: AlarmChange) -> bool:
-        """Return whether the alarm is still in the state of the change, or is not known."""
-        current = self.current(change)
-        return current is None or calm.stands(current, change)
-
     def withholds(self, notice: Notice, method: NotificationMethod, facts: ChangeFacts) -> bool:
         """Whether nothing is to be sent now: then it is recorded, with what is to come of it."""
         now_ms = self._clock.time_ms()
@@ -169,17 +164,19 @@ def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = Fal
     return None if row is None else CurrentAlarm(*row)
 
 
-def _told(connection: sa.Connection, change: AlarmChange) -> tuple[bool, str]:
+def _told(connection: sa.Connection, change: AlarmChange) -> tuple[bool, str | None]:
     """Whether the change before was withheld; and the state that people believe the alarm is in.
 
-    That is the state before the earliest of an unbroken run of withheld changes.
+    That is the state before the earliest of an unbroken run of withheld changes, if the one before that was sent.
     """
-    believed, at_ms, withheld = change.old_state, change.time_ms, 0
+    believed: str | None = change.old_state
+    at_ms, withheld = change.time_ms, 0
     while withheld < _MOST_WITHHELD:
         before = connection.execute(
             _BEFORE, {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": at_ms}
         ).one_or_none()
         if before is None or before.state not in (SILENCED, INHIBITED):
+            believed = believed if before is None or before.state == SENT else None
             break
         believed, at_ms, withheld = _old_state(before), before.alarm_time, withheld + 1
     return withheld > 0, believed

@@ -17,7 +17,7 @@ from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
 from monasca_common.storage.errors import SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.notification.calm_contract import MAX_ATTEMPTS, CalmCase, _read, _values
+from monasca_common.tests.unit.notification.calm_contract import MAX_ATTEMPTS, SECOND_MS, CalmCase, _read, _values
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 
@@ -148,6 +148,34 @@ class SupersededTest(CalmCase, SqliteTestCase):
         self.write(tables.alarm.delete())
         self.retry()
         self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_a_retry_is_sent_although_the_alarm_changed_if_its_method_has_no_action_for_the_new_state(self):
+        action = tables.alarm_action
+        self.write(action.delete().where(action.c.state == "UNDETERMINED"))
+        self.tell(self.alarm("a1", "UNDETERMINED"))
+        self.retry()
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_a_retry_is_sent_although_the_alarm_changed_if_the_actions_are_disabled(self):
+        self.write(tables.alarm_definition.update().values(actions_enabled=False))
+        self.alarm("a1", "OK")
+        self.retry()
+        self.assertEqual(["a1:ALARM"], self.told())
+
+    def test_an_end_is_news_if_the_end_before_it_was_superseded(self):
+        self.retry()
+        self.people.fails = True
+        [(_, self.failed)] = _values(self.changes(_read("alarm-state-transitions", self.alarm("a1", "OK").message)))
+        self.people.fails = False
+        self.clock.now_ms += SECOND_MS
+        self.silence({}, SECOND_MS)
+        self.tell(self.alarm("a1"))
+        self.retry()
+        self.clock.now_ms += 1
+        ended = self.alarm("a1", "OK")
+        self.clock.now_ms += SECOND_MS
+        self.tell(ended)
+        self.assertEqual(["a1:ALARM", "a1:OK"], self.told())
 
     def test_an_operator_keeps_all(self):
         self.tell(self.alarm("a1", "OK"))
