@@ -65,7 +65,7 @@ class LogLook:
     """What was seen of a partition at one time: where its log began and ended, and the group's ``position`` (``None``:
     it had committed none). ``is_unread``: whether a message was left for the group to read. ``read_to``: up to where
     nothing was left to read: beyond the position where only markers of transactions follow it, and not beyond what was
-    deleted before it was read.
+    deleted before it was read. ``is_open``: whether an open transaction had written after the end.
     """
 
     time_ms: int
@@ -74,6 +74,7 @@ class LogLook:
     position: int | None
     is_unread: bool
     read_to: int
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,8 @@ class PartitionState:
     ``retention_ms``: how long the topic keeps messages; ``None`` where time removes nothing.
     ``is_size_limited``: whether it removes what is beyond a size. ``looks``: earlier ones, in the order of their times;
     none where there is no history. ``written_end``: where the log ends with what unfinished transactions have written;
-    ``None``: at ``end``. ``open_since_ms``: the timestamp of the first message of the oldest open transaction.
-    ``is_assigned``: whether a live member reads it; ``None``: not known during a rebalance. ``is_offline``: it has no
-    leader, so its log is not known.
+    ``None``: at ``end``. ``is_assigned``: whether a live member reads it; ``None``: not known during a rebalance.
+    ``is_offline``: it has no leader, so its log is not known.
     """
 
     first: int
@@ -98,7 +98,6 @@ class PartitionState:
     is_size_limited: bool = False
     looks: tuple[LogLook, ...] = ()
     written_end: int | None = None
-    open_since_ms: int | None = None
     is_assigned: bool | None = True
     is_offline: bool = False
 
@@ -201,13 +200,13 @@ def group_lag(partitions: Iterable[LagVerdict]) -> LagVerdict:
 
 
 def _hidden(state: PartitionState, now_ms: int, window: LagWindow) -> int:
-    """How many offsets lie after the end for readers of what is committed, which has not moved for the window's time.
-    A copy has the timestamps of its originals, so the looks count where there are some."""
-    if state.open_since_ms is None or state.written_end is None:
+    """How many offsets lie after the end for readers of what is committed, where a transaction has been open for longer
+    than the window's time. That end is where the oldest open transaction begins, so looks at one end have seen the same
+    transaction. Timestamps do not count: a copy has those of its originals."""
+    open_ms = [look.time_ms for look in state.looks if look.is_open and look.end == state.end]
+    if state.written_end is None or not open_ms or now_ms - open_ms[0] <= window.seconds * 1000:
         return 0
-    moved_ms = [look.time_ms for look in state.looks if look.end < state.end]
-    since_ms = max([state.open_since_ms, *moved_ms])
-    return state.written_end - state.end if now_ms - since_ms > window.seconds * 1000 else 0
+    return state.written_end - state.end
 
 
 def _recent(commits: Sequence[Commit], window: LagWindow) -> Sequence[Commit]:

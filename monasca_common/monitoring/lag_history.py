@@ -87,14 +87,14 @@ class _HistoryLag(msgspec.Struct, frozen=True):
 
 
 class _HistoryValue(msgspec.Struct, frozen=True):
-    """``commits``: time, offset, end. ``looks``: time, start, end, position, whether something was unread, and up to
-    where nothing was left to read."""
+    """``commits``: time, offset, end. ``looks``: time, start, end, position, whether something was unread, up to
+    where nothing was left to read, and whether a transaction was open."""
 
     version: int
     time_ms: int
     lag: _HistoryLag
     commits: tuple[tuple[int, int, int], ...] = ()
-    looks: tuple[tuple[int, int, int, int | None, bool, int], ...] = ()
+    looks: tuple[tuple[int, int, int, int | None, bool, int, bool], ...] = ()
 
 
 class _HistorySurvey(msgspec.Struct, frozen=True):
@@ -160,7 +160,8 @@ def _followed(state: PartitionState, now_ms: int, window: LagWindow) -> Partitio
     if position is None and (is_first or is_taken):
         # A member that is seen for the first time, and has committed nothing, may begin at the end of the log.
         state = replace(state, unread_since_ms=None, looks=())
-    look = LogLook(now_ms, state.first, state.end, position, state.unread_since_ms is not None, read_to(state))
+    is_unread, is_open = state.unread_since_ms is not None, (state.written_end or 0) > state.end
+    look = LogLook(now_ms, state.first, state.end, position, is_unread, read_to(state), is_open)
     looks = kept_looks((*state.looks, look), window)
     return PartitionHistory(now_ms, partition_lag(state, now_ms, window), state.commits, looks)
 
@@ -244,7 +245,8 @@ def _value(known: PartitionHistory) -> _HistoryValue:
         _HistoryLag(status=known.lag.status.name, **lag),
         tuple((each.time_ms, each.offset, each.end) for each in known.commits),
         tuple(
-            (each.time_ms, each.first, each.end, each.position, each.is_unread, each.read_to) for each in known.looks
+            (each.time_ms, each.first, each.end, each.position, each.is_unread, each.read_to, each.is_open)
+            for each in known.looks
         ),
     )
 

@@ -41,7 +41,6 @@ class LagSurvey:
     ) -> None:
         self._admin = admin
         self._reader = LogReader(connection, most_seconds=timeout_seconds)
-        self._uncommitted_reader = LogReader(connection, most_seconds=timeout_seconds, with_open_transactions=True)
         self._window = window
         self._times: dict[tuple[TopicPartition, int], int] = {}
 
@@ -94,7 +93,6 @@ class LagSurvey:
         }
         starts_of = {group: past.starts(offsets[group]) for group, past in pasts.items()}
         times = self._unread_since(starts_of.values(), logs)
-        open_since = self._open_since(pasts.values(), logs)
         states = {}
         for group, committed in offsets.items():
             past, starts, partitions = pasts[group], starts_of[group], pasts[group].partitions
@@ -121,7 +119,6 @@ class LagSurvey:
                     is_size_limited=logs.is_size_limited[each.topic],
                     looks=past.looks[each],
                     written_end=logs.written_ends[each],
-                    open_since_ms=open_since.get(each),
                     is_assigned=assigned[group].has(each),
                 )
                 for each in partitions
@@ -199,21 +196,6 @@ class LagSurvey:
             while waiting and waiting[0] <= message.offset:
                 self._times[partition, waiting.pop(0)] = message.timestamp_ms or 0
         return self._times
-
-    def _open_since(self, pasts: Iterable[_GroupPast], logs: _LogSpans) -> dict[TopicPartition, int]:
-        """The time of the first message of the oldest open transaction in each log whose end has not moved since the
-        last look."""
-        stuck = {
-            each: [logs.ends[each]]
-            for past in pasts
-            for each in past.partitions
-            if logs.written_ends[each] > logs.ends[each]
-            and all(look.end == logs.ends[each] for look in past.looks[each][-1:])
-        }
-        found: dict[TopicPartition, int] = {}
-        for message in self._uncommitted_reader.at(stuck, logs.written_ends):
-            found.setdefault(TopicPartition(message.topic, message.partition), message.timestamp_ms or 0)
-        return found
 
     def _ends_at(
         self,

@@ -21,8 +21,7 @@ _BUFFER_BYTES = 8 * 1024 * 1024
 
 class LogReader:
     """``patience_seconds``: how long it waits for messages that are known to be there. ``most_seconds``: how long a
-    reading may take in all; whoever takes what it has found is waited for. ``with_open_transactions``: also read what
-    is not committed."""
+    reading may take in all; whoever takes what it has found is waited for."""
 
     def __init__(
         self,
@@ -30,7 +29,6 @@ class LogReader:
         *,
         patience_seconds: float = _PATIENCE_SECONDS,
         most_seconds: float = math.inf,
-        with_open_transactions: bool = False,
     ) -> None:
         self._settings = ConsumerSettings(
             connection,
@@ -38,7 +36,6 @@ class LogReader:
             _NAME,
             buffer_bytes=_BUFFER_BYTES,
             topic_check_seconds=0.0,
-            isolation_level="read_uncommitted" if with_open_transactions else "read_committed",
         )
         self._patience_seconds = patience_seconds
         self._most_seconds = most_seconds

@@ -46,8 +46,6 @@ from monasca_common.kafka.transport.error_translation import translate
 
 T = TypeVar("T")
 
-# Connection failures belong in the error of the call that they break, not on standard error. A request about one topic
-# does not create it.
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
 _LOOK_AROUND_SECONDS = 1.0
@@ -131,6 +129,8 @@ class Admin:
         self._login = _Login()  # not `self`: in a circle with its client it would outlive its last user
         self._servers = options.get("bootstrap.servers", "")
         self._options = dict(options)
+        # Connection failures belong in the error of the call that they break, not on standard error. A request about
+        # one topic does not create it.
         own = {"allow.auto.create.topics": False, "error_cb": self._login.heard}
         everything: dict[str, Any] = {"log_level": 2, **options, **own}
         self._client = AdminClient(everything)

@@ -58,7 +58,7 @@ class TestTopic(base.BaseTestCase):
                     "hidden": 0,
                 },
                 "commits": [[NOW - 9000, 20, 30]],
-                "looks": [[NOW, 0, 50, 20, True, 20]],
+                "looks": [[NOW, 0, 50, 20, True, 20, False]],
             },
             json.loads(value),
         )

@@ -582,25 +582,37 @@ class TestOfflinePartitions(base.BaseTestCase):
 class TestOpenTransactions(base.BaseTestCase):
     """The group has read everything that is committed; a transaction hides 5 offsets."""
 
-    def lag(self, since_ms, looks=()):
+    def states(self, history=_NO_HISTORY):
         admin = SurveyedAdmin(FakeLog([NOW - 900_000] * 10), {TP: 10}, [(NOW - 900_000, 10)])
         admin.written = 15
-        opened = Message("metrics", 0, 10, since_ms, None, b"", ())
-        history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), looks)}})
-        at = mock.Mock(side_effect=lambda offsets, _ends: [opened] * len(offsets))
-        with mock.patch("monasca_common.monitoring.lag_survey.LogReader.at", at):
-            lag = survey(admin, history=history)[TP][1]
+        return {"g": {tp: state for tp, (state, _) in survey(admin, history=history).items()}}
+
+    def lag(self, *looks):
+        """``looks``: how long ago each was, the end of the log, and whether a transaction was open."""
+        made = tuple(
+            LogLook(NOW - ago_ms, 0, end, 10, is_unread=False, read_to=10, is_open=is_open)
+            for ago_ms, end, is_open in looks
+        )
+        history = LagHistory(None, {"g": {TP: PartitionHistory(NOW - 10_000, WELL, (), made)}})
+        lag = partition_lag(self.states(history)["g"][TP], NOW, LagWindow())
         return lag.status, lag.hidden
 
     def test_one_that_stays_open_for_longer_than_the_window_is_a_warning(self):
-        self.assertEqual((LagStatus.OK, 0), self.lag(NOW - 60_000))
-        self.assertEqual((LagStatus.WARNING, 5), self.lag(NOW - 60_001))
+        self.assertEqual((LagStatus.OK, 0), self.lag((60_000, 10, True), (10_000, 10, True)))
+        self.assertEqual((LagStatus.WARNING, 5), self.lag((60_001, 10, True), (10_000, 10, True)))
 
-    def test_old_timestamps_of_a_log_whose_end_moves_are_no_open_transaction(self):
-        looks = tuple(
-            LogLook(NOW - at_ms, 0, end, 10, is_unread=False, read_to=10) for at_ms, end in ((30_000, 8), (10_000, 10))
-        )
-        self.assertEqual((LagStatus.OK, 0), self.lag(NOW - 86_400_000, looks))
+    def test_without_an_earlier_look_none_is_judged(self):
+        self.assertEqual((LagStatus.OK, 0), self.lag())
+
+    def test_one_that_begins_in_a_log_that_was_idle_is_not_judged_by_the_idle_time(self):
+        self.assertEqual((LagStatus.OK, 0), self.lag((600_000, 10, False), (10_000, 10, True)))
+
+    def test_transactions_that_follow_each_other_are_not_one(self):
+        self.assertEqual((LagStatus.OK, 0), self.lag((600_000, 8, True), (10_000, 10, True)))
+
+    def test_a_look_keeps_whether_one_is_open(self):
+        after = following(self.states(), NOW, LagWindow())
+        self.assertEqual([True], [look.is_open for look in after.of("g", TP).looks])
 
 
 class TestTruncation(base.BaseTestCase):
