@@ -71,9 +71,9 @@ class CurrentAlarm:
 
 @dataclass(frozen=True, slots=True)
 class ChangeFacts:
-    """What is stored about a change. ``active``: alarms that may inhibit it. ``withheld_before``: whether the change
-    before it was silenced or inhibited. ``last_told``: the state of the alarm that people were told last; ``None``:
-    unknown, because the notification of it was not sent."""
+    """What is stored about a change and one method. ``active``: alarms that may inhibit it. ``withheld_before``:
+    whether the change before it was silenced or inhibited. ``last_told``: the state of the alarm that people were told
+    last; ``None``: unknown, because the notification of it was not sent."""
 
     silences: Sequence[Silence] = ()
     active: Sequence[ActiveAlarm] = ()

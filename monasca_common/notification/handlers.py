@@ -29,7 +29,7 @@ from monasca_common.notification.planning import NoticePlanner
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.shared_slots import SharedSlots
 from monasca_common.notification.waiting import WaitingRetries
-from monasca_common.storage.errors import QueryTimeout, StorageError, StorageUnavailable
+from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 T = TypeVar("T")
 
@@ -73,8 +73,9 @@ class ChangesHandler:
             return []
         with _translated():
             methods = self._methods.notified(change.tenant, change.definition_id, change.new_state)
-            facts = self._planner.facts(change) if methods else ChangeFacts()
-            retries = _at_once([partial(self._tell, change, each, facts) for each in methods], self._helpers)
+            facts = self._planner.facts(change, [each.id for each in methods]) if methods else []
+            works = [partial(self._tell, change, *each) for each in zip(methods, facts, strict=True)]
+            retries = _at_once(works, self._helpers)
             return [Output(self._retry_topic, retry.record()) for retry in retries if retry is not None]
 
     def _tell(self, change: AlarmChange, method: NotificationMethod, facts: ChangeFacts) -> Retry | None:
@@ -227,11 +228,11 @@ def _read(reader: Callable[[bytes | None], T], message: Message) -> T:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """While the database is unavailable, messages wait. What it refuses is a dead letter. Other errors of it stop the
-    member: they concern every message, and do not pass."""
+    """While the database is unavailable, messages wait; so they do after another process wrote the same row. What it
+    refuses is a dead letter. Other errors of it stop the member: they concern every message, and do not pass."""
     try:
         yield
-    except (StorageUnavailable, QueryTimeout) as error:
+    except (StorageUnavailable, QueryTimeout, DuplicateKey) as error:
         raise RetryLater from error
     except StorageError as error:
         if isinstance(error.__cause__, DataError):

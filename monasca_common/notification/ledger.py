@@ -25,6 +25,7 @@ SUPERSEDED = "superseded"
 ENDED = (SENT, GIVEN_UP, SUPERSEDED)
 
 _NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, tables.alarm
+_WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
 NOTIFICATION = "notification"  # the kind of what the ledger puts into the outbox
 ROWS_A_PORTION = 1000
@@ -116,10 +117,11 @@ class NoticeLedger:
         """Remove at most `ROWS_A_PORTION` rows that did not change since ``before_ms``, and minutes of methods that got
         nothing since then. Returns how many rows.
 
-        Rows of withheld notifications stay until their alarm is OK: they say that its end is no news.
+        Rows of withheld notifications stay until their alarm is OK, with those next to them: they say whether its end
+        is news.
         """
         is_active = sa.exists().where(_ALARM.c.id == _NOTIFICATION.c.alarm_id, _ALARM.c.state != OK)
-        is_needed = sa.and_(_NOTIFICATION.c.state.in_((SILENCED, INHIBITED)), is_active)
+        is_needed = sa.and_(is_active, sa.or_(_NOTIFICATION.c.state.in_(_WITHHELD), _is_next_to_withheld()))
         is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~is_needed)
         portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
         # The age is asked for twice, because an attempt may begin between the choice of a row and its removal.
@@ -131,6 +133,19 @@ class NoticeLedger:
             return connection.execute(statement).rowcount
 
         return self._database.write(work)
+
+
+def _is_next_to_withheld() -> sa.ColumnElement[bool]:
+    """Whether no change of the alarm is between that of this row and a withheld one."""
+    withheld, between = _NOTIFICATION.alias(), _NOTIFICATION.alias()
+    own_ms, withheld_ms, between_ms = _NOTIFICATION.c.alarm_time, withheld.c.alarm_time, between.c.alarm_time
+    is_between = sa.or_(
+        sa.and_(own_ms < between_ms, between_ms < withheld_ms), sa.and_(withheld_ms < between_ms, between_ms < own_ms)
+    )
+    is_parted = sa.exists().where(between.c.alarm_id == withheld.c.alarm_id, is_between)
+    is_parted = is_parted.correlate(_NOTIFICATION, withheld)
+    is_of_same = withheld.c.alarm_id == _NOTIFICATION.c.alarm_id
+    return sa.exists().where(is_of_same, withheld.c.state.in_(_WITHHELD), ~is_parted).correlate(_NOTIFICATION)
 
 
 def _finish(

@@ -39,7 +39,8 @@ _MOST_METRICS = 10_000  # of the alarms that may inhibit one change
 _MOST_WITHHELD = 100  # changes of one alarm that are looked at, one after the other
 
 
-# Made once, because making it takes longer than reading.
+# Made once, because making it takes longer than reading. Of one change, the row of the method itself comes first,
+# because methods can differ, as after a resend. A method that has none takes that of another method.
 _BEFORE = (
     sa.select(*(_NOTIFICATION.c[name] for name in ("state", "new_state", "alarm_time", "change")))
     .where(
@@ -47,7 +48,11 @@ _BEFORE = (
         _NOTIFICATION.c.tenant == sa.bindparam("of_tenant"),
         _NOTIFICATION.c.alarm_time < sa.bindparam("at"),
     )
-    .order_by(_NOTIFICATION.c.alarm_time.desc())
+    .order_by(
+        _NOTIFICATION.c.alarm_time.desc(),
+        sa.case((_NOTIFICATION.c.method_id == sa.bindparam("to_method"), 0), else_=1),
+        sa.case((_NOTIFICATION.c.state.in_((SILENCED, INHIBITED)), 1), else_=0),
+    )
     .limit(1)
 )
 
@@ -62,8 +67,9 @@ class NoticePlanner:
         self._clock = clock
         self._count = count
 
-    def facts(self, change: AlarmChange) -> ChangeFacts:
-        return self._database.read(lambda connection: self._facts(connection, change))
+    def facts(self, change: AlarmChange, method_ids: Sequence[str]) -> list[ChangeFacts]:
+        """For each of the methods, in their order."""
+        return self._database.read(lambda connection: self._facts(connection, change, method_ids))
 
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
         """``None``: there is no such alarm any more."""
@@ -78,7 +84,7 @@ class NoticePlanner:
 
         def work(connection: sa.Connection) -> bool:
             current = _current(connection, change, lock=True)
-            facts = self._facts(connection, change)
+            [facts] = self._facts(connection, change, [withheld.row.method_id])
             stands = current is not None and current.actions_enabled and calm.stands(current, change)
             hold = calm.suppression(self.rules, facts, change, now_ms) if stands else None
             if method is None or not stands or (hold is None and not calm.is_news(change, facts)):
@@ -93,10 +99,10 @@ class NoticePlanner:
 
         return self._database.write(work)
 
-    def _facts(self, connection: sa.Connection, change: AlarmChange) -> ChangeFacts:
+    def _facts(self, connection: sa.Connection, change: AlarmChange, method_ids: Sequence[str]) -> list[ChangeFacts]:
         silences = lasting(connection, change.tenant, self._clock.time_ms())
-        withheld_before, last_told = _told(connection, change)
-        return ChangeFacts(silences, self._active(connection, change), withheld_before, last_told)
+        active = self._active(connection, change)
+        return [ChangeFacts(silences, active, *_told(connection, change, each)) for each in method_ids]
 
     def withholds(self, notice: Notice, method: NotificationMethod, facts: ChangeFacts) -> bool:
         """Whether nothing is to be sent now: then it is recorded, with what is to come of it."""
@@ -164,17 +170,16 @@ def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = Fal
     return None if row is None else CurrentAlarm(*row)
 
 
-def _told(connection: sa.Connection, change: AlarmChange) -> tuple[bool, str | None]:
-    """Whether the change before was withheld; and the state that people believe the alarm is in.
+def _told(connection: sa.Connection, change: AlarmChange, method_id: str) -> tuple[bool, str | None]:
+    """Whether the change before was withheld; and the state that the method's people believe the alarm is in.
 
     That is the state before the earliest of an unbroken run of withheld changes, if the one before that was sent.
     """
     believed: str | None = change.old_state
     at_ms, withheld = change.time_ms, 0
     while withheld < _MOST_WITHHELD:
-        before = connection.execute(
-            _BEFORE, {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "at": at_ms}
-        ).one_or_none()
+        values = {"of_alarm": change.alarm_id, "of_tenant": change.tenant, "to_method": method_id, "at": at_ms}
+        before = connection.execute(_BEFORE, values).one_or_none()
         if before is None or before.state not in (SILENCED, INHIBITED):
             believed = believed if before is None or before.state == SENT else None
             break

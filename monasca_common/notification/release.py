@@ -202,7 +202,8 @@ class HeldRelease:
 
     def _suppressed(self, member: HeldNotice) -> bool:
         """By what became known while it waited: a silence, or the host that is down."""
-        facts, now_ms = self._planner.facts(member.notice.change), self._clock.time_ms()
+        [facts] = self._planner.facts(member.notice.change, [member.row.method_id])
+        now_ms = self._clock.time_ms()
         hold = calm.suppression(self._planner.rules, facts, member.notice.change, now_ms)
         if hold is None:
             return False
@@ -214,7 +215,8 @@ class HeldRelease:
         if taken is None:
             return
         change, now_ms = taken.notice.change, self._clock.time_ms()
-        method, facts, current = self._method(row, change), self._planner.facts(change), self._planner.current(change)
+        [facts] = self._planner.facts(change, [row.method_id])
+        method, current = self._method(row, change), self._planner.current(change)
         step = calm.repeat_step(self._planner.rules, facts, current, change, now_ms)
         if method is None or method.period == 0 or step is RepeatStep.END:
             self._held.remove(row)

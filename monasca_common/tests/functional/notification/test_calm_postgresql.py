@@ -16,7 +16,7 @@ class SilencesInPostgresqlTest(calm_contract.SilencesContract, Waiting, Postgres
         method = self.method()
         made = self.silence({}, calm_contract.HOUR_MS)
         changed = self.alarm("a1")
-        arguments = notice_of(changed, method), self.methods.get("t1", method), self.planner.facts(changed)
+        arguments = notice_of(changed, method), self.methods.get("t1", method), *self.planner.facts(changed, [method])
         planning = threading.Thread(target=self.planner.withholds, args=arguments, daemon=True)
         deleting, seen = self.session(), self.session()
         with deleting.transaction():

@@ -284,18 +284,18 @@ class SilencesContract(CalmCase):
         method = self.method()
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
-        facts = self.planner.facts(changed)
+        [facts] = self.planner.facts(changed, [method])
         Silences(self.alarms_database).delete("t1", made.id)
         self.assertTrue(self.planner.withholds(notice_of(changed, method), self.methods.get("t1", method), facts))
         self.wait()
         self.assertEqual((["a1:ALARM"], []), (self.told(), self.held()))
 
     def test_a_silence_that_is_deleted_while_what_it_held_is_looked_at_withholds_it_no_longer(self):
-        self.method()
+        method = self.method()
         made = self.silence({}, HOUR_MS)
         changed = self.alarm("a1")
         self.tell(changed)
-        facts = self.planner.facts(changed)
+        facts = self.planner.facts(changed, [method])
         Silences(self.alarms_database).delete("t1", made.id)
         with mock.patch.object(self.planner, "_facts", return_value=facts):
             self.releases.release_due(self.producer)

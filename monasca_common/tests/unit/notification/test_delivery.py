@@ -15,7 +15,7 @@ from monasca_common.notification.handlers import _at_once
 from monasca_common.notification.ledger import NoticeLedger
 from monasca_common.notification.notice import notice_of
 from monasca_common.notification.retries import Retry
-from monasca_common.storage.errors import SchemaMismatch, StorageError, StorageUnavailable
+from monasca_common.storage.errors import DuplicateKey, SchemaMismatch, StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.calm_contract import MAX_ATTEMPTS, SECOND_MS, CalmCase, _read, _values
 from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
@@ -74,6 +74,7 @@ class AttemptTest(CalmCase, SqliteTestCase):
         refused.__cause__ = sa.exc.DataError("INSERT", {}, ValueError())
         for error, raised in (
             (StorageUnavailable("it is down"), RetryLater),
+            (DuplicateKey("another process wrote it"), RetryLater),
             (SchemaMismatch("run db upgrade"), SchemaMismatch),
             (StorageError("permission denied for table notification"), StorageError),
             (refused, Poison),

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 from unittest import mock
 
+from monasca_common.alarms.silence_tables import Silences
 from monasca_common.kafka import Poison, failpoints
 from monasca_common.notification.calm import CalmRules
 from monasca_common.notification.ledger import FAILED, NoticeLedger
@@ -239,6 +240,59 @@ class NothingWasToldTest(ToldCase):
             self.tell(self.alarm("a1", state))
         self.wait(HOUR_MS)
         self.assertEqual([], self.told())
+
+    def test_a_method_for_ends_alone_gets_no_end_of_what_was_withheld_from_the_others(self):
+        self.method("ends", states=("OK",))
+        self.method("alarms", states=("ALARM",))
+        made = self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        Silences(self.alarms_database).delete("t1", made.id)
+        self.clock.now_ms += SECOND_MS
+        self.tell(self.alarm("a1", "OK"))
+        self.wait()
+        self.assertEqual([], self.told())
+
+    def test_each_method_has_its_own_last_state(self):
+        first, second = self.method("first"), self.method("second")
+        made = self.alarm("a1")
+        self.tell(made)
+        self.silence({}, SECOND_MS)
+        table = tables.notification
+        self.write(table.update().where(table.c.method_id == second).values(state="silenced"))
+        self.clock.now_ms += 2 * SECOND_MS
+        self.people.taken.clear()
+        facts = self.planner.facts(self.alarm("a1", "OK"), [first, second])
+        self.assertEqual([(False, "ALARM"), (True, "OK")], [(each.withheld_before, each.last_told) for each in facts])
+
+    def test_an_end_after_a_state_that_was_sent_longer_than_the_retention_ago(self):
+        self.method()
+        made = self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        Silences(self.alarms_database).delete("t1", made.id)
+        self.clock.now_ms += SECOND_MS
+        self.tell(self.alarm("a1", "UNDETERMINED"))
+        self.wait()
+        self.clock.now_ms += 40 * DAY_MS
+        self.prune()
+        self.tell(self.alarm("a1", "OK"))
+        self.assertEqual(["a1:UNDETERMINED", "a1:OK"], self.told())
+
+    def test_an_end_is_news_if_a_notification_before_a_silence_longer_than_the_retention_failed(self):
+        self.method()
+        self.tell(self.alarm("a1"))
+        self.clock.now_ms += SECOND_MS
+        self.tell(self.alarm("a1", "OK"))
+        self.write(
+            tables.notification.update().where(tables.notification.c.new_state == "OK").values(state="superseded")
+        )
+        self.clock.now_ms += SECOND_MS
+        self.silence({}, HOUR_MS)
+        self.tell(self.alarm("a1"))
+        self.people.taken.clear()
+        self.clock.now_ms += 40 * DAY_MS
+        self.prune()
+        self.tell(self.alarm("a1", "OK"))
+        self.assertEqual(["a1:OK"], self.told())
 
     def test_the_end_of_an_alarm_in_a_silence_that_is_longer_than_the_retention(self):
         self.method()
