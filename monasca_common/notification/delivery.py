@@ -66,9 +66,10 @@ class NoticeDelivery:
         threads: SharedSlots,
         *,
         released: bool = False,
+        standing: Callable[[Notice], Notice | None] = lambda notice: notice,
     ) -> Retry | None:
         """The retry that is to be published, if the attempt failed. ``threads``: those of the caller, which tenants
-        share. ``released``: see `NoticeLedger.begin`.
+        share. ``released``: see `NoticeLedger.begin`. ``standing``: what is left of the notice when its turn has come.
 
         Raises `StorageError`: then it comes again.
         """
@@ -82,7 +83,11 @@ class NoticeDelivery:
             if place.turn_seconds is not None:
                 reason = "others are being sent there"
                 return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
-            return self._attempt(notice, method, attempt, place, released=released)
+            if notice.id in self._unrecorded:
+                self._record_sent(notice, method, None)
+                return None
+            left = standing(notice)
+            return None if left is None else self._attempt(left, method, attempt, place, released=released)
 
     def give_up(self, notice: Notice, method_id: str, reason: str) -> None:
         """Record that there will be no further attempt, unless it has ended. Raises `StorageError`."""
@@ -107,9 +112,6 @@ class NoticeDelivery:
     def _attempt(
         self, notice: Notice, method: NotificationMethod, attempt: int, place: SendingPlace, *, released: bool
     ) -> Retry | None:
-        if notice.id in self._unrecorded:
-            self._record_sent(notice, method, None)
-            return None
         step = self._ledger.begin(notice, method.id, attempt, self._clock.time_ms(), released=released)
         if step is NextStep.NOTHING:
             return None

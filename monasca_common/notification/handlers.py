@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -142,13 +143,9 @@ class RetriesHandler:
         notice: Notice | None = retry.notice if retry.members == 1 else self._held.message(retry.notice.id)
         if notice is None:
             return None  # a group that was finished before a crash
-        if not self._keeps_superseded:
-            standing = [each for each in notice.changes if not self._is_superseded(each, retry.method_id)]
-            if not standing:
-                self._delivery.supersede(notice, retry.method_id)
-                self._finish(retry)
-                return None
-            notice = Notice(notice.id, standing[0], tuple(standing[1:]))
+        notice = self._standing(retry, notice)
+        if notice is None:
+            return None
         if retry.attempt > self._max_attempts:
             self._give_up(retry, notice, retry.reason)
             raise Poison(retry.reason)
@@ -160,10 +157,29 @@ class RetriesHandler:
         if method.unreadable is not None and self._clock.time_ms() - notice.change.time_ms > self._ttl_ms:
             self._give_up(retry, notice, str(method.unreadable))
             raise Poison(str(method.unreadable))
-        following = self._delivery.attempt(notice, method, retry.attempt, self._threads, released=True)
+        standing = partial(self._standing, retry)
+        following = self._delivery.attempt(
+            notice, method, retry.attempt, self._threads, released=True, standing=standing
+        )
         if following is None:
             self._finish(retry)
-        return following
+            return None
+        return replace(following, members=retry.members)
+
+    def _standing(self, retry: Retry, notice: Notice) -> Notice | None:
+        """The notice without its superseded changes, which are recorded; ``None``: none is left."""
+        if self._keeps_superseded:
+            return notice
+        superseded = [each for each in notice.changes if self._is_superseded(each, retry.method_id)]
+        standing = [each for each in notice.changes if each not in superseded]
+        if not standing:
+            self._delivery.supersede(notice, retry.method_id)
+            self._finish(retry)
+            return None
+        if superseded:
+            ids = [notice_of(each, retry.method_id).id for each in superseded]
+            self._held.supersede(notice.id, ids, self._clock.time_ms())
+        return Notice(notice.id, standing[0], tuple(standing[1:]))
 
     def _is_superseded(self, change: AlarmChange, method_id: str) -> bool:
         """Whether the alarm is in another state since, which the method is notified of."""

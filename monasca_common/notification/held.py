@@ -8,7 +8,7 @@ fixed before it is published: it has the same id whoever publishes it again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
@@ -16,7 +16,7 @@ from monasca_common.alarms.database import AlarmsDatabase, Condition, Row
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.notification.calm import HELD, INHIBITED, LIMIT_KEY, SILENCED, Hold, RateWindow, admission
 from monasca_common.notification.errors import storable
-from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, new_row
+from monasca_common.notification.ledger import ENDED, FAILED, GIVEN_UP, SENDING, SUPERSEDED, new_row
 from monasca_common.notification.notice import Notice, group_of, repeat_of
 from monasca_common.storage.sql import tables
 
@@ -149,6 +149,17 @@ class HeldNotices:
         """The members of a message."""
         self._database.write(lambda connection: _end_all(connection, message_id, GIVEN_UP, reason, now_ms))
 
+    def supersede(self, message_id: str, notice_ids: Sequence[str], now_ms: int) -> None:
+        """These members of a message are left out of it, unless it has ended."""
+
+        def work(connection: sa.Connection) -> None:
+            if _state(connection, message_id) not in ENDED:
+                _end(connection, notice_ids, SUPERSEDED, "the alarm has changed since", now_ms)
+                those = (_HELD.c.sealed == message_id, _HELD.c.notice_id.in_(notice_ids))
+                connection.execute(_HELD.delete().where(*those))
+
+        self._database.write(work)
+
     def advance(self, row: HeldRow, due_ms: int) -> None:
         """The next repeat."""
         same = (_HELD.c.id == row.id, _HELD.c.number == row.number)
@@ -201,7 +212,8 @@ class HeldNotices:
     def message(self, message_id: str) -> Notice | None:
         """What is sent for these members; ``None``: it is finished."""
         members = self.sealed(message_id)
-        return group_of([each.notice for each in members]) if members else None
+        # Its id is that of all members, of which some may be superseded.
+        return replace(group_of([each.notice for each in members]), id=message_id) if members else None
 
     def state(self, notice_id: str) -> str | None:
         """What the ledger says of it."""

@@ -51,7 +51,7 @@ _BEFORE = (
     .order_by(
         _NOTIFICATION.c.alarm_time.desc(),
         sa.case((_NOTIFICATION.c.method_id == sa.bindparam("to_method"), 0), else_=1),
-        sa.case((_NOTIFICATION.c.state.in_((SILENCED, INHIBITED)), 1), else_=0),
+        sa.case((_NOTIFICATION.c.state.in_((SILENCED, INHIBITED)), 2), (_NOTIFICATION.c.state == SENT, 1), else_=0),
     )
     .limit(1)
 )

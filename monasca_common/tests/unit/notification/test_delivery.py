@@ -204,6 +204,39 @@ class SupersededTest(CalmCase, SqliteTestCase):
         self.assertEqual(["a2"], [each.alarm_id for each in notice.changes])
         self.assertEqual([], self.held())
 
+    def test_members_of_a_group_that_are_superseded_end_and_the_others_are_retried_under_its_id(self):
+        self.start(CalmRules(("definition",), 1000))
+        for own_id in ("a2", "a3", "a4"):
+            self.tell(self.alarm(own_id))
+        self.clock.now_ms += 1000
+        self.releases.release_due(self.producer)
+        self.alarm("a3", "OK")
+        self.people.fails = True
+        [(_, value)] = self.unread()
+        first = Retry.read(value)
+        [output] = self.retries(_read("retry-notifications", value))
+        self.people.fails = False
+        following = Retry.read(output.record.value)
+        self.assertEqual((first.notice.id, 3, ["held"] * 2), (following.notice.id, following.members, self.held()))
+        self.alarm("a4", "OK")
+        self.clock.now_ms = following.not_before_ms
+        self.assertEqual([], list(self.retries(_read("retry-notifications", output.record.value))))
+        [(notice, _)] = self.people.taken
+        self.assertEqual((first.notice.id, ["a2"]), (notice.id, [each.alarm_id for each in notice.changes]))
+        self.assertEqual([], self.held())
+        table = tables.notification
+        statement = sa.select(table.c.alarm_id).where(table.c.state == "superseded").order_by(table.c.alarm_id)
+        self.assertEqual([("a3",), ("a4",)], self.alarms_database.rows(statement))
+
+    def test_an_alarm_that_changes_while_its_retry_waits_for_its_turn_is_superseded(self):
+        def destination(address):
+            self.alarm("a1", "OK")
+            return address
+
+        self.people.destination = destination
+        self.retry()
+        self.assertEqual(([], [("ALARM", "superseded")]), (self.told(), self.states()))
+
 
 class MethodsOfOneChangeTest(base.BaseTestCase):
     def test_they_are_sent_at_once_by_a_bounded_number_of_threads(self):
