@@ -196,7 +196,7 @@ class TestLagCommands(LagCase):
     def test_watch_prints_what_changed_and_ends_after_its_looks(self):
         self.put(10)
         self.commit("watched", 4)
-        options = ("--group", self.group("watched"), "--window-seconds", "1", "--interval", "2", "--looks", "2")
+        options = ("--group", self.group("watched"), "--window-seconds", "5", "--interval", "6", "--looks", "2")
         status, text = self.run_command("watch", *options, "--json")
         lines = [json.loads(line) for line in text.splitlines()]
         self.assertEqual([(None, "OK"), ("OK", "STOP")], [(line["before"], line["status"]) for line in lines])

@@ -57,7 +57,7 @@ sys.exit(main.main())
 HOSTS = ("a", "b", "c")
 # The window of the second has begun in 2024 and ends in 2052, so no due time is in the way; who counts a measurement
 # twice, or not at all, dates its change by another one.
-EXPRESSIONS = {"newest": "last(cpu) > 5", "fifth": "count(cpu, 864000000) > 4"}
+EXPRESSIONS = {"newest": "last(cpu) > 5", "fifth": "count(cpu, 1209600) > 4"}
 
 
 @periodic("PostgresqlEvaluateProcessTest runs the same test on PostgreSQL")
