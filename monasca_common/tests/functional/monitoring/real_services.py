@@ -16,7 +16,7 @@ from monasca_common.devbroker.fixtures import KafkaClusterFixture, SharedKafkaCl
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.monitoring.settings import StatusSettings
 from monasca_common.pipeline.evaluate import progress
-from monasca_common.pipeline.evaluate.metrics import LevelsCollector
+from monasca_common.pipeline.evaluate.metrics import LevelsCollector, lost_transitions
 from monasca_common.pipeline.evaluate.progress import StoredProgress
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
@@ -133,7 +133,7 @@ class RealServices(Waiting):
             progress.save(connection, "evaluate", StoredProgress(1, 0))
         status = StatusSettings(port=self.ports[EVALUATOR])
         levels = LevelsCollector(url, "evaluate")
-        watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), levels))).value
+        watcher = self.useFixture(Entered(served("evaluate", status, JobWatcher(), levels, lost_transitions()))).value
         watcher.tell(JobProgress(1, 1, 1.0, {"records": 1}, {"merge": 1.0}, (PartitionLag("metrics", 0, 1.0),)))
 
     def wait_until_ready(self):
