@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far long work is, on standard error: a bar on a terminal where the end is known, else a line now and then."""
+"""The progress of long work on standard error: a bar on a terminal if the end is known, else a line every ten seconds
+while it changes."""
 
 from __future__ import annotations
 
@@ -36,6 +37,7 @@ class Shown:
         self._bar = Bar(*columns, console=self._console) if bounded and self._console.is_terminal else None
         self._task = self._bar.add_task(work, total=None) if self._bar is not None else None
         self._said_at = -_LINE_EVERY_SECONDS
+        self._said = (0, 0)
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -45,8 +47,8 @@ class Shown:
     def tell(self, done: int, left: int) -> None:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, total=done + left, completed=done)
-        elif self._lines and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
-            self._said_at = time.monotonic()
+        elif self._lines and (done, left) != self._said and time.monotonic() - self._said_at >= _LINE_EVERY_SECONDS:
+            self._said_at, self._said = time.monotonic(), (done, left)
             line = f"{self._work}: {done:,} {self._unit} done, {left:,} left"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 

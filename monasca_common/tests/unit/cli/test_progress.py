@@ -43,3 +43,13 @@ class ShownTest(base.BaseTestCase):
             stream = io.StringIO()
             self.show(stream, bounded=True, lines=lines, unit="steps")
             self.assertEqual(expected, stream.getvalue())
+
+    def test_work_that_does_not_advance_has_no_lines(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.cli.progress._LINE_EVERY_SECONDS", 0.0))
+        stream = io.StringIO()
+        with fixtures.MonkeyPatch("sys.stderr", stream), Shown("evaluate", bounded=False) as shown:
+            for done, left in ((0, 0), (0, 0), (5, 2), (5, 2), (7, 0), (7, 0)):
+                shown.tell(done, left)
+        self.assertEqual(
+            ["evaluate: 5 offsets done, 2 left", "evaluate: 7 offsets done, 0 left"], stream.getvalue().splitlines()
+        )
