@@ -16,16 +16,17 @@ class TestLists(base.BaseTestCase):
             self.assertEqual(len(names), len({*names}))
 
     def test_the_connector_is_pinned_without_the_jars_that_pyspark_ships(self):
-        names = {jar.name for jar in read_list(list_file("spark-4.0.0"))}
-        self.assertEqual(
-            {
-                "commons-pool2-2.12.0.jar",
-                "kafka-clients-3.9.0.jar",
-                "spark-sql-kafka-0-10_2.13-4.0.0.jar",
-                "spark-token-provider-kafka-0-10_2.13-4.0.0.jar",
-            },
-            names,
-        )
+        for version, pool, client in (("4.0.0", "2.12.0", "3.9.0"), ("4.2.0", "2.13.1", "3.9.2")):
+            names = {jar.name for jar in read_list(list_file(f"spark-{version}"))}
+            self.assertEqual(
+                {
+                    f"commons-pool2-{pool}.jar",
+                    f"kafka-clients-{client}.jar",
+                    f"spark-sql-kafka-0-10_2.13-{version}.jar",
+                    f"spark-token-provider-kafka-0-10_2.13-{version}.jar",
+                },
+                names,
+            )
 
     def test_every_list_is_named(self):
         self.assertLessEqual({"kafka-4.3.0", "spark-4.0.0"}, {*pinned_lists()})
