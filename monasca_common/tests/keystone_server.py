@@ -63,11 +63,10 @@ for arguments in json.loads(sys.argv[2]):
 
 
 class KeystoneServer:
-    """``python``: the interpreter that has Keystone and gunicorn."""
+    """Keystone in its own folder, in the interpreter of the tests."""
 
-    def __init__(self, folder: str | Path, *, python: str | Path = sys.executable) -> None:
+    def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._python = str(python)
         (self.port,) = ports.free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}/v3"
         self.process: subprocess.Popen[bytes] | None = None
@@ -76,7 +75,7 @@ class KeystoneServer:
     def command(self) -> list[str]:
         """What serves it, wherever it is started."""
         files = f"OS_KEYSTONE_CONFIG_FILES={self.folder / 'keystone.conf'}"
-        return ["env", f"--chdir={self.folder}", files, self._python, "-m", "gunicorn"]
+        return ["env", f"--chdir={self.folder}", files, sys.executable, "-m", "gunicorn"]
 
     @property
     def log(self) -> Path:
@@ -187,6 +186,6 @@ class KeystoneServer:
         return str(body[kind]["id"])
 
     def _manage(self, *commands: list[str]) -> None:
-        command = [self._python, "-c", _MANAGE, str(self.folder / "keystone.conf"), json.dumps(commands)]
+        command = [sys.executable, "-c", _MANAGE, str(self.folder / "keystone.conf"), json.dumps(commands)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=self.folder)
         assert done.returncode == 0, done.stderr[-4000:]

@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # kept_environments, which the matrix uses, too
+sys.path.append(str(Path(__file__).parents[1]))  # verdict
 
 import run_tempest
 

@@ -1,56 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environments of Keystone and of tempest, from PyPI.
+"""The interpreters that have tempest and a plugin.
 
-The public plugin imports a part of monasca-common 3, so that it and ours cannot be in one environment: it has one of
-its own, with tempest, that is made when it is first needed, and kept in the user's cache under its versions. Ours runs
-where this program runs; Keystone too, if it is there, else in an environment that is kept like the other.
+The public plugin imports a part of monasca-common 3, so that it and ours cannot be in one environment: it has its own,
+with tempest from PyPI, which is kept in the user's cache under its versions. Our plugin runs where this program runs.
 """
 
+import fcntl
 import hashlib
+import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata, util
+from importlib.util import find_spec
 from pathlib import Path
 
-from kept_environments import EnvironmentUnavailable, cache, made_once, pip, run
-from tempest_suites import OWN
-
-_CONSTRAINTS = "tools/tempest_tests/constraints.txt"
-_KEYSTONE = ("keystone", "gunicorn")
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_CONSTRAINTS = (_CHECKOUT / "upper-constraints.txt", _CHECKOUT / "tools" / "tempest_tests" / "constraints.txt")
 # The plugin's own tests import one of monasca-common 3, and pytz, which it does not declare.
-_TEMPEST = ("tempest", "monasca-tempest-plugin", "monasca-common", "pytz")
+_PACKAGES = ("tempest", "monasca-tempest-plugin", "monasca-common", "pytz")
+_SECONDS = 1200  # for pip, on a slow network
+
+OWN, PUBLIC = "own", "public"
+#: The plugins, each with the package of its tests.
+PACKAGES = {OWN: "monasca_common.tests.tempest.", PUBLIC: "monasca_tempest_tests.tests."}
 
 Say = Callable[[str], None]
 
 
-def keystone_python(checkout: Path, say: Say) -> Path:
-    """The interpreter that has Keystone. Raises `EnvironmentUnavailable`."""
-    if all(map(util.find_spec, _KEYSTONE)):
-        return Path(sys.executable)
-    return _python("keystone", _KEYSTONE, [checkout / "upper-constraints.txt"], say)
+class EnvironmentUnavailable(Exception):
+    """An environment cannot be created."""
 
 
-def tempest_python(plugin: str, checkout: Path, say: Say) -> Path:
+def tempest_python(plugin: str, say: Say) -> Path:
     """The interpreter that has tempest and this plugin. Raises `EnvironmentUnavailable`."""
-    if plugin == OWN:
-        try:
-            metadata.version("tempest")
-        except metadata.PackageNotFoundError:
-            raise EnvironmentUnavailable(
-                "tempest is missing: pip install -c upper-constraints.txt .[tempest]"
-            ) from None
-        return Path(sys.executable)
-    constraints = [checkout / "upper-constraints.txt", checkout / _CONSTRAINTS]
-    return _python("tempest", _TEMPEST, constraints, say)
+    if missing := [name for name in ("tempest", "keystone", "gunicorn") if find_spec(name) is None]:
+        raise EnvironmentUnavailable(
+            f"{', '.join(missing)} is missing: pip install -c upper-constraints.txt -e '.[api,tempest]'"
+        )
+    return _kept(say) if plugin == PUBLIC else Path(sys.executable)
 
 
-def _python(name: str, packages: tuple[str, ...], constraints: list[Path], say: Say) -> Path:
-    key = hashlib.sha256("\n".join([sys.version, *packages, *(each.read_text() for each in constraints)]).encode())
-    folder = cache("tempest") / f"{name}-{key.hexdigest()[:12]}"
-    python = folder / "bin" / "python"
-    with made_once(folder) as missing:
-        if missing:
-            say(f"making an environment for {name} (a minute, kept for the next time)")
-            run("python -m venv", [sys.executable, "-m", "venv", str(folder)])
-            pip(str(python), *(f"--constraint={each}" for each in constraints), *packages)
+def _kept(say: Say) -> Path:
+    key = hashlib.sha256("\n".join([sys.version, *_PACKAGES, *map(Path.read_text, _CONSTRAINTS)]).encode())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "monasca-common", "tempest")
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"tempest-{key.hexdigest()[:12]}"
+    python, complete = folder / "bin" / "python", folder / "complete"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not complete.exists():
+            say("creating an environment for the public plugin (a minute, kept for the next time)")
+            shutil.rmtree(folder, ignore_errors=True)
+            _call(sys.executable, "-m", "venv", str(folder))
+            pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+            _call(*pip, *(f"--constraint={file}" for file in _CONSTRAINTS), *_PACKAGES)
+            complete.touch()
     return python
+
+
+def _call(*command: str) -> None:
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except subprocess.CalledProcessError as error:
+        raise EnvironmentUnavailable(f"{' '.join(command[1:4])} failed: {error.stderr.strip()[-500:]}") from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentUnavailable(f"{' '.join(command[1:4])} did not end within {_SECONDS} s") from None

@@ -6,87 +6,70 @@ import os
 import re
 import signal
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from tempest_results import FAILED, TestResult, read
+from verdict import Result, read
 
 from monasca_common.quickstart.services import ServiceFailed
 
-_TOLD_EVERY = 10  # tests
-
-Say = Callable[[str], None]
+_EXCLUDED = Path(__file__).with_name("excluded.txt").resolve()
 
 
 class TempestRun:
-    """Tempest in its environment, with a folder, which is its home, and its configuration.
+    """Tempest in its environment, with a folder, which is its home, and its configuration."""
 
-    ``package``: the ids of the plugin's tests begin with it.
-    """
-
-    def __init__(self, python: Path, folder: Path, configuration: str, say: Say, *, package: str) -> None:
-        self._say = say
-        self._package = package
-        self._program = str(python.with_name("tempest"))
-        path = f"{python.parent}:{os.environ.get('PATH', '')}"
+    def __init__(self, python: Path, folder: Path, configuration: str) -> None:
+        self._programs = python.parent
+        path = f"{self._programs}:{os.environ.get('PATH', '')}"
         self._environ = {**os.environ, "HOME": str(folder), "PYTHON": "python", "PATH": path}  # stestr starts PYTHON
-        folder.mkdir(exist_ok=True)
         self._folder = folder / "tempest"
-        self._log = folder / "tempest.log"
-        self._call("init", str(self._folder), cwd=folder)
+        self.stream = folder / "tempest.subunit"
+        folder.mkdir(exist_ok=True)
+        self._output("tempest", "init", str(self._folder), cwd=folder)
         (self._folder / "etc" / "tempest.conf").write_text(configuration)
 
-    def shipped(self) -> list[str]:
-        """The ids of all tests that the plugin ships."""
-        regex = f"^{re.escape(self._package)}"
-        lines = self._call("run", "--list-tests", "--regex", regex, cwd=self._folder).splitlines()
-        return [line for line in lines if line.startswith(self._package)]
+    def listed(self, package: str) -> list[str]:
+        """The ids of the tests that a plugin ships in this package, without those in excluded.txt."""
+        regex = ("--regex", f"^{re.escape(package)}")
+        lines = self._output("tempest", "run", "--list-tests", *regex, "--exclude-list", str(_EXCLUDED))
+        return [line for line in lines.decode().splitlines() if line.startswith(package)]
 
-    def run(self, tests: Iterable[str], *, concurrency: int, timeout: float) -> list[TestResult]:
-        """The results of the tests of these ids. ``timeout``: in seconds; what runs then is ended."""
-        results: list[TestResult] = []
-        began = time.monotonic()
+    def results(self, tests: Iterable[str], *, concurrency: int, timeout: float) -> dict[str, Result]:
+        """The results of the tests of these ids, by id, which are also in `stream`; tempest shows them on stderr.
 
-        def ended(result: TestResult) -> None:
-            results.append(result)
-            if result.status == FAILED:
-                self._say(f"FAILED: {result.test}\n{result.detail}")
-            if len(results) % _TOLD_EVERY == 0:
-                failed = sum(each.status == FAILED for each in results)
-                self._say(f"  {len(results)} tests, {failed} failed, {time.monotonic() - began:.0f} s")
-
+        After ``timeout`` seconds tempest is ended, and no test has a result.
+        """
         listed = self._folder / "tests.txt"
         listed.write_text("\n".join(tests) + "\n")
-        command = [self._program, "run", "--subunit", "--concurrency", str(concurrency), "--load-list", str(listed)]
-        self._say("running the tests")
-        with self._log.open("ab") as log:
+        words = ["run", "--concurrency", str(concurrency), "--load-list", str(listed)]
+        with self.stream.with_suffix(".log").open("ab") as log:
             process = subprocess.Popen(
-                command, cwd=self._folder, env=self._environ, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+                [str(self._programs / "tempest"), *words],
+                cwd=self._folder,
+                env=self._environ,
+                stdout=sys.stderr,
+                stderr=log,
+                start_new_session=True,
             )
-        timer = threading.Timer(timeout, _end, [process])
-        timer.start()
         try:
-            assert process.stdout is not None
-            with process.stdout:
-                read(process.stdout, ended)
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            print(f"tempest did not end within {timeout:g} s", file=sys.stderr)
+            self.stream.write_bytes(b"")
+        else:
+            self.stream.write_bytes(self._output("stestr", "last", "--subunit"))
         finally:
-            timer.cancel()
-            _end(process)
+            with contextlib.suppress(ProcessLookupError):  # the processes that it started are of its session
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return results
+        with self.stream.open("rb") as stream:
+            return read(stream)
 
-    def _call(self, *words: str, cwd: Path) -> str:
-        done = subprocess.run(
-            [self._program, *words], cwd=cwd, env=self._environ, capture_output=True, text=True, check=False
-        )
+    def _output(self, program: str, *words: str, cwd: Path | None = None) -> bytes:
+        command = [str(self._programs / program), *words]
+        done = subprocess.run(command, cwd=cwd or self._folder, env=self._environ, capture_output=True, check=False)
         if done.returncode:
-            raise ServiceFailed(f"tempest {' '.join(words)}: {done.stderr.strip()[-2000:]}")
+            raise ServiceFailed(f"{program} {' '.join(words)}: {done.stderr.decode().strip()[-2000:]}")
         return done.stdout
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill it with the test processes that it started: they are of its session."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

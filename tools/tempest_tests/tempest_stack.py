@@ -32,7 +32,7 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def running(keystone_python: Path, database: str, folder: Path, say: Say, *, delay_seconds: int) -> Iterator[str]:
+def running(database: str, folder: Path, say: Say, *, delay_seconds: int) -> Iterator[str]:
     """Start all of it, in the folder, and yield tempest's configuration. It all ends with this process.
 
     ``delay_seconds``: how long after its end a window is evaluated.
@@ -48,7 +48,7 @@ def running(keystone_python: Path, database: str, folder: Path, say: Say, *, del
         opened.callback(supervisor.close)
         listening = ports.free_ports(3)
         say("starting Keystone")
-        keystone = _keystone(keystone_python, folder, supervisor)
+        keystone = _keystone(folder, supervisor)
         path = folder / "monasca.conf"
         path.write_text(service_configuration(servers, database, url, keystone.url, listening, delay_seconds))
         # The plugin waits 10 s for an alarm, and each partition costs the one core of Spark its part of a second.
@@ -74,8 +74,8 @@ def _warm(keystone: KeystoneServer, api_port: int, services: Sequence[ServicePro
     return warm_up(client(f"http://{ports.HOST}:{api_port}", keystone.token(_WARM_UP, _WARM_UP)), check)
 
 
-def _keystone(python: Path, folder: Path, supervisor: Supervisor) -> KeystoneServer:
-    keystone = KeystoneServer(tempfile.mkdtemp(prefix="keystone-", dir=folder), python=python)
+def _keystone(folder: Path, supervisor: Supervisor) -> KeystoneServer:
+    keystone = KeystoneServer(tempfile.mkdtemp(prefix="keystone-", dir=folder))
     try:
         keystone.set_up()
         pid = supervisor.start(keystone.command, log=keystone.log)
