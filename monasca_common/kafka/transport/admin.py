@@ -46,9 +46,13 @@ from monasca_common.kafka.transport.error_translation import translate
 
 T = TypeVar("T")
 
+# librdkafka's own limit of a request, its maximum: a response that arrives after it has given up the request may abort
+# the process (librdkafka#4605). So `Admin` gives up first, and closes the client.
+_CLIENT_SECONDS = 3600.0
+_REASON_SECONDS = 1.0
+"""Where librdkafka or the broker keeps the time, this much more lets their reason arrive before our time-out."""
 _LOOK_AGAIN_SECONDS = 0.02
 _OWN_ANSWER_SECONDS = 2.0
-_LOOK_AROUND_SECONDS = 1.0
 _MOST_DRAWS = 50
 _GROUPS_AT_ONCE = 50
 
@@ -123,6 +127,9 @@ class Admin:
     """An administrator of the cluster that ``options`` (librdkafka's names) lead to.
 
     Its connections and threads go with the last reference to it. Calls of several threads may overlap.
+
+    After a request without an answer in time, or with another retriable error, the client is closed, and the next call
+    opens another, which also learns the present leaders and controller.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -132,8 +139,26 @@ class Admin:
         # Connection failures belong in the error of the call that they break, not on standard error. A request about
         # one topic does not create it.
         own = {"allow.auto.create.topics": False, "error_cb": self._login.heard}
-        everything: dict[str, Any] = {"log_level": 2, **options, **own}
-        self._client = AdminClient(everything)
+        self._client_options: dict[str, Any] = {"log_level": 2, **options, **own}
+        self._lock = threading.Lock()
+        self._opened: AdminClient | None = AdminClient(self._client_options)
+        self._opened_at = time.monotonic()
+
+    @property
+    def _client(self) -> AdminClient:
+        with self._lock:
+            if self._opened is None:
+                self._opened, self._opened_at = AdminClient(self._client_options), time.monotonic()
+            return self._opened
+
+    def _close_client(self, asked: float) -> None:
+        """Close the client that was asked then, unless it is closed already. The thread that closes it waits for the
+        client's threads, and one of these may be looking up a name."""
+        with self._lock:
+            if self._opened_at > asked:
+                return
+            last_reference, self._opened = [self._opened], None
+        threading.Thread(target=last_reference.clear, name="kafka-admin-close", daemon=True).start()
 
     def wait_for_brokers(self, count: int, timeout: float) -> None:
         """Return when ``count`` brokers are known; raise the last `TransportError` when time is up."""
@@ -188,7 +213,7 @@ class Admin:
                 NewTopic(name, count, replication_factor, config=dict(configs[name]))
                 for name, count in partitions.items()
             ]
-            self._all(self._client.create_topics(topics, operation_timeout=timeout), timeout)
+            self._all(self._client.create_topics(topics, operation_timeout=timeout), timeout + _REASON_SECONDS)
             left = dict(partitions)
             while left := self._unserved(left, admins, earlier):
                 if time.monotonic() >= deadline:
@@ -208,7 +233,10 @@ class Admin:
     ) -> None:
         """Raise what `create_topic` would raise; the brokers only check."""
         topic = NewTopic(name, partitions, replication_factor, config=dict(config or {}))
-        self._all(self._client.create_topics([topic], operation_timeout=timeout, validate_only=True), timeout)
+        self._all(
+            self._client.create_topics([topic], operation_timeout=timeout, validate_only=True),
+            timeout + _REASON_SECONDS,
+        )
 
     def _unserved(
         self, partitions: Mapping[str, int], admins: _OwnAdmins, earlier: Mapping[str, Mapping[int, str]]
@@ -238,7 +266,7 @@ class Admin:
     def delete_topic(self, name: str, timeout: float = 30.0) -> None:
         """Delete a topic and wait until the brokers know that it is gone."""
         deadline = time.monotonic() + timeout
-        self._all(self._client.delete_topics([name], operation_timeout=timeout), timeout)
+        self._all(self._client.delete_topics([name], operation_timeout=timeout), timeout + _REASON_SECONDS)
         while name in self._metadata(timeout=timeout).topics and time.monotonic() < deadline:
             time.sleep(0.02)
 
@@ -249,7 +277,7 @@ class Admin:
     def describe_topics(self, names: Iterable[str], timeout: float = 10.0) -> dict[str, TopicDescription]:
         """Describe topics that all exist; raises `TransportError` when one does not."""
         wanted = TopicCollection(sorted(set(names)))
-        answer = self._all(self._client.describe_topics(wanted, request_timeout=timeout), timeout)
+        answer = self._all(self._client.describe_topics(wanted, request_timeout=_CLIENT_SECONDS), timeout)
         return {name: _description(name, topic) for name, topic in answer.items()}
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
@@ -257,14 +285,13 @@ class Admin:
         names = sorted(set(topics))
         if not names:
             return {}
-        futures = self._client.describe_topics(TopicCollection(names), request_timeout=timeout)
+        futures = self._client.describe_topics(TopicCollection(names), request_timeout=_CLIENT_SECONDS)
+        asked = time.monotonic()
         ids = {}
         for name, future in futures.items():
             try:
-                ids[name] = str(self._result(future, timeout).topic_id)
+                ids[name] = str(self._result(future, timeout, asked).topic_id)
             except TransportError as error:
-                if isinstance(error, RetriableError):
-                    self._look_around()
                 if error.code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
         return ids
@@ -277,7 +304,7 @@ class Admin:
             with contextlib.suppress(TransportError):
                 if self._metadata(timeout=_OWN_ANSWER_SECONDS).controller_id == broker:
                     asked: Mapping[str, concurrent.futures.Future[Any]] = self._client.describe_topics(
-                        wanted, request_timeout=_OWN_ANSWER_SECONDS
+                        wanted, request_timeout=_CLIENT_SECONDS
                     )
                     return asked
         return {}
@@ -316,10 +343,12 @@ class Admin:
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
         """`topic_max_message_bytes` of several topics by one request: the limit of each, or the error."""
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        futures = self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS)
+        asked = time.monotonic()
         limits: dict[str, int | TransportError] = {}
-        for resource, future in self._client.describe_configs(resources, request_timeout=timeout).items():
+        for resource, future in futures.items():
             try:
-                limits[resource.name] = int(self._result(future, timeout)["max.message.bytes"].value)
+                limits[resource.name] = int(self._result(future, timeout, asked)["max.message.bytes"].value)
             except TransportError as error:
                 limits[resource.name] = error
         return limits
@@ -329,7 +358,7 @@ class Admin:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(set(topics))]
         if not resources:
             return {}
-        answer = self._all(self._client.describe_configs(resources, request_timeout=timeout), timeout)
+        answer = self._all(self._client.describe_configs(resources, request_timeout=_CLIENT_SECONDS), timeout)
         return {
             resource.name: {name: str(entry.value) for name, entry in settings.items()}
             for resource, settings in answer.items()
@@ -340,7 +369,7 @@ class Admin:
         futures: dict[ConfigResource, concurrent.futures.Future[Any]] = {}
         for number in self.broker_ids(timeout):  # the client takes one in a call, and does not wait for its answer
             broker = ConfigResource(ResourceType.BROKER, str(number))
-            futures |= self._client.describe_configs([broker], request_timeout=timeout)
+            futures |= self._client.describe_configs([broker], request_timeout=_CLIENT_SECONDS)
         answer = self._all(futures, timeout)
         return {
             int(resource.name): {name: str(entry.value) for name, entry in settings.items()}
@@ -353,12 +382,12 @@ class Admin:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        self._all(self._client.incremental_alter_configs([resource], request_timeout=timeout), timeout)
+        self._all(self._client.incremental_alter_configs([resource], request_timeout=_CLIENT_SECONDS), timeout)
 
     def delete_records(self, before: Mapping[TopicPartition, int], timeout: float = 10.0) -> dict[TopicPartition, int]:
         """Delete the records below each offset; the first offset that is left in each partition."""
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in before.items()]
-        answer = self._all(self._client.delete_records(wanted, request_timeout=timeout), timeout)
+        answer = self._all(self._client.delete_records(wanted, request_timeout=_CLIENT_SECONDS), timeout)
         return {TopicPartition(tp.topic, tp.partition): int(left.low_watermark) for tp, left in answer.items()}
 
     def broker_ids(self, timeout: float = 10.0) -> set[int]:
@@ -403,14 +432,14 @@ class Admin:
 
     def groups(self, timeout: float = 10.0) -> set[str]:
         """The names of all consumer groups that this principal may see."""
-        answer = self._result(self._client.list_consumer_groups(request_timeout=timeout), timeout)
+        answer = self._result(self._client.list_consumer_groups(request_timeout=_CLIENT_SECONDS), timeout)
         if answer.errors:
             raise self._fault(answer.errors[0])
         return {group.group_id for group in answer.valid}
 
     def group_members(self, group: str, timeout: float = 10.0) -> tuple[GroupMember, ...]:
         """The members of a consumer group; none if there is no such group."""
-        future = self._client.describe_consumer_groups([group], request_timeout=timeout)[group]
+        future = self._client.describe_consumer_groups([group], request_timeout=_CLIENT_SECONDS)[group]
         try:
             members = self._result(future, timeout).members
         except TransportError as error:
@@ -424,10 +453,11 @@ class Admin:
         as the workers of Kafka Connect are. ``timeout``: see `offsets_of`."""
         assigned: dict[str, GroupAssignment] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
-            futures = self._client.describe_consumer_groups(some, request_timeout=timeout)
+            futures = self._client.describe_consumer_groups(some, request_timeout=_CLIENT_SECONDS)
+            asked = time.monotonic()
             for group, future in futures.items():
                 try:
-                    found = self._result(future, timeout)
+                    found = self._result(future, timeout, asked)
                 except TransportError as error:
                     if error.code not in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
                         raise
@@ -451,10 +481,11 @@ class Admin:
         the first that stay without an answer end it."""
         offsets: dict[str, dict[TopicPartition, int]] = {}
         for some in _portions(groups, _GROUPS_AT_ONCE):
+            self._check_coordinators(some, timeout)
             futures: dict[str, concurrent.futures.Future[Any]] = {}
             for group in some:  # the client takes one in a call, and does not wait for its answer
                 asked = [ConsumerGroupTopicPartitions(group)]
-                futures |= self._client.list_consumer_group_offsets(asked, request_timeout=timeout)
+                futures |= self._client.list_consumer_group_offsets(asked, request_timeout=_CLIENT_SECONDS)
             for group, found in self._all(futures, timeout).items():
                 offsets[group] = {
                     TopicPartition(tp.topic, tp.partition): tp.offset
@@ -463,11 +494,25 @@ class Admin:
                 }
         return offsets
 
+    def _check_coordinators(self, groups: list[str], timeout: float) -> None:
+        """Raise the `RetriableError` of a coordinator that moved or is not ready. librdkafka crashes if such a broker
+        is asked for a group's offsets (librdkafka#5040), but not if it is asked for the group."""
+        futures = self._client.describe_consumer_groups(groups, request_timeout=_CLIENT_SECONDS)
+        asked = time.monotonic()
+        for future in futures.values():
+            try:
+                self._result(future, timeout, asked)
+            except RetriableError:
+                raise
+            except TransportError:  # of a group that is unknown or of another kind: its coordinator has answered
+                continue
+
     def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int], timeout: float = 10.0) -> None:
         """Set the committed offsets of a group without members; refused (`TransportError`) while it has some."""
+        self._check_coordinators([group], timeout)
         wanted = [ClientTopicPartition(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
         futures = self._client.alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=timeout
+            [ConsumerGroupTopicPartitions(group, wanted)], request_timeout=_CLIENT_SECONDS
         )
         # The answer of a live group is a success whose partitions each carry the refusal.
         for partition in self._all(futures, timeout)[group].topic_partitions or []:
@@ -477,12 +522,12 @@ class Admin:
     def allow(self, *permissions: Permission, timeout: float = 10.0) -> None:
         """Grant these permissions (needs a cluster with an authorizer)."""
         bindings = [permission.binding(AclBinding) for permission in permissions]
-        self._all(self._client.create_acls(bindings, request_timeout=timeout), timeout)
+        self._all(self._client.create_acls(bindings, request_timeout=_CLIENT_SECONDS), timeout)
 
     def revoke(self, *permissions: Permission, timeout: float = 10.0) -> None:
         """Revoke these permissions; one that was never granted is not an error."""
         filters = [permission.binding(AclBindingFilter) for permission in permissions]
-        self._all(self._client.delete_acls(filters, request_timeout=timeout), timeout)
+        self._all(self._client.delete_acls(filters, request_timeout=_CLIENT_SECONDS), timeout)
 
     def _offsets(
         self,
@@ -494,7 +539,7 @@ class Admin:
             return {}
         futures = self._client.list_offsets(
             {ClientTopicPartition(tp.topic, tp.partition): what for tp, what in specifications.items()},
-            request_timeout=timeout,
+            request_timeout=_CLIENT_SECONDS,
             isolation_level=isolation,
         )
         answer = self._all(futures, timeout)
@@ -502,7 +547,7 @@ class Admin:
         # Of a leader that has died the client has no answer, and calls that no error.
         unknown = sorted(partition for partition, offset in offsets.items() if offset == OFFSET_INVALID)
         if unknown:
-            self._look_around()
+            self._close_client(time.monotonic())  # it would continue to ask the broker that it takes for the leader
             raise RetriableError(f"{unknown[0].topic}/{unknown[0].partition}: its leader has not told its offset")
         return offsets
 
@@ -517,29 +562,28 @@ class Admin:
                 answer.set_exception(error)
 
         threading.Thread(target=ask, name="kafka-metadata", daemon=True).start()
-        return self._result(answer, timeout)
+        return self._answer(answer, timeout, timeout + _REASON_SECONDS)
 
     def _all(self, futures: Mapping[T, concurrent.futures.Future[Any]], timeout: float) -> dict[T, Any]:
+        asked = time.monotonic()
+        return {what: self._result(future, timeout, asked) for what, future in futures.items()}
+
+    def _result(self, future: concurrent.futures.Future[Any], timeout: float, asked: float | None = None) -> Any:
+        """Return the response to an administrative request that was sent at ``asked`` (default: now)."""
+        asked = time.monotonic() if asked is None else asked
         try:
-            return {what: self._result(future, timeout) for what, future in futures.items()}
+            return self._answer(future, timeout, asked + timeout - time.monotonic())
         except RetriableError:
-            self._look_around()
+            self._close_client(asked)
             raise
 
-    def _look_around(self) -> None:
-        """Have the client hear who leads, and who is the controller. It asks whom it believes to be that, and goes on
-        to believe so although that broker has died."""
-        with contextlib.suppress(TransportError):
-            self._metadata(timeout=_LOOK_AROUND_SECONDS)
-
-    def _result(self, future: concurrent.futures.Future[Any], timeout: float) -> Any:
+    def _answer(self, future: concurrent.futures.Future[Any], timeout: float, left: float) -> Any:
         try:
-            # The client keeps its own time; one second more lets its reason arrive before ours.
-            answer = future.result(timeout + 1)
+            answer = future.result(left)
         except KafkaException as error:
             raise self._fault(error) from error
         except concurrent.futures.TimeoutError as error:
-            raise RetriableError(f"no answer within {timeout} s", name="_TIMED_OUT") from error
+            raise self._fault(KafkaError(KafkaError._TIMED_OUT, f"{timeout} s without a response")) from error
         self._let_in()
         return answer
 
@@ -603,11 +647,12 @@ class _OwnAdmins:
     def topic_ids(self, names: Collection[str], brokers: Iterable[int]) -> dict[str, dict[int, str]]:
         """Each topic's id at each of these brokers, without those that do not know the topic or do not answer."""
         futures = {number: self._admins[number]._ask_topic_ids(names, number) for number in brokers}
+        asked = time.monotonic()
         ids: dict[str, dict[int, str]] = {name: {} for name in names}
-        for number, asked in futures.items():
-            for name, future in asked.items():
+        for number, of_broker in futures.items():
+            for name, future in of_broker.items():
                 with contextlib.suppress(TransportError):
-                    ids[name][number] = str(self._admins[number]._result(future, _OWN_ANSWER_SECONDS).topic_id)
+                    ids[name][number] = str(self._admins[number]._result(future, _OWN_ANSWER_SECONDS, asked).topic_id)
         return ids
 
 

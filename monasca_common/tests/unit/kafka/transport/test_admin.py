@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import concurrent.futures
 import itertools
+import threading
+import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -12,7 +15,9 @@ from oslotest import base
 
 from monasca_common.kafka.errors import AuthenticationError, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.admin import Admin, GroupAssignment, _Login
+from monasca_common.kafka.transport.admin import Admin, GroupAssignment
+
+_PATIENCE_SECONDS = 60.0
 
 
 class Metadata:
@@ -43,16 +48,13 @@ class ScriptedClient:
 
 class PatienceTest(base.BaseTestCase):
     def test_an_answer_that_does_not_come_may_come_another_time(self):
-        admin = Admin.__new__(Admin)
-        self.assertRaises(RetriableError, admin._result, concurrent.futures.Future(), -1)
+        self.assertRaises(RetriableError, Admin({})._result, concurrent.futures.Future(), 0)
 
 
 class RefusalTest(base.BaseTestCase):
     def admin(self, *script):
-        admin = Admin.__new__(Admin)
-        admin._login = _Login()
-        admin._servers = "kafka1:9092,kafka2:9092"
-        admin._client = ScriptedClient(admin, list(script))
+        admin = Admin({"bootstrap.servers": "kafka1:9092,kafka2:9092"})
+        admin._opened = ScriptedClient(admin, list(script))
         return admin
 
     def test_a_refused_login_is_told_in_place_of_the_time_out_that_comes_of_it(self):
@@ -197,19 +199,136 @@ class OptionsTest(base.BaseTestCase):
 class GroupsTest(base.BaseTestCase):
     def test_a_broker_that_does_not_answer_is_a_retriable_error_although_others_list_their_groups(self):
         admin = Admin({"bootstrap.servers": "kafka1:9092"})
-        admin._client = mock.Mock()
+        admin._opened = client = mock.Mock()
         partly = SimpleNamespace(valid=[SimpleNamespace(group_id="g")], errors=[KafkaError(KafkaError._TIMED_OUT)])
-        admin._client.list_consumer_groups.return_value = answered(partly)
+        client.list_consumer_groups.return_value = answered(partly)
         error = self.assertRaises(RetriableError, admin.groups)
         self.assertEqual("_TIMED_OUT", error.name)
         self.assertIn("no answer from kafka1:9092", str(error))
 
 
+class SilentClient:
+    """Answers only if ``answers``; ``limits``: the time-outs that it was given."""
+
+    def __init__(self, closed):
+        self.answers = False
+        self.limits = []
+        weakref.finalize(self, closed.set)
+
+    def _asked(self, names, request_timeout):
+        self.limits.append(request_timeout)
+        found = SimpleNamespace(members=[], is_simple_consumer_group=False, state=None, topic_partitions=[])
+        return {name: answered(found) if self.answers else concurrent.futures.Future() for name in names}
+
+    def list_consumer_groups(self, request_timeout):
+        future = self._asked(["all"], request_timeout)["all"]
+        if self.answers:
+            future = answered(SimpleNamespace(errors=[], valid=[]))
+        return future
+
+    def describe_consumer_groups(self, groups, request_timeout):
+        return self._asked(groups, request_timeout)
+
+    def list_consumer_group_offsets(self, groups, request_timeout):
+        return self._asked([group.group_id for group in groups], request_timeout)
+
+    def describe_configs(self, resources, request_timeout):
+        return self._asked(resources, request_timeout)
+
+    def poll(self, _timeout):
+        pass
+
+
+class ReplacedClientTest(base.BaseTestCase):
+    """librdkafka aborts the process when it gives up a request itself (librdkafka#4605)."""
+
+    def setUp(self):
+        super().setUp()
+        self.clients = []
+        self.closed = threading.Event()
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", self.open))
+        self.admin = Admin({"bootstrap.servers": "kafka1:9092"})
+
+    def open(self, _options):
+        client = SilentClient(self.closed)
+        self.clients.append(weakref.ref(client))
+        return client
+
+    def test_a_client_without_an_answer_is_closed_on_another_thread_and_the_next_call_has_another(self):
+        error = self.assertRaises(RetriableError, self.admin.groups, 0)
+        self.assertEqual("_TIMED_OUT", error.name)
+        self.assertIn("0 s without a response: no answer from kafka1:9092", str(error))
+        self.assertTrue(self.closed.wait(_PATIENCE_SECONDS))
+        self.assertEqual([None], [client() for client in self.clients])
+        self.assertRaises(RetriableError, self.admin.groups, 0)
+        self.assertEqual(2, len(self.clients))
+
+    def test_librdkafka_gives_up_no_request_before_the_caller_does(self):
+        client = self.clients[0]()
+        for call in (
+            lambda: self.admin.groups(7),
+            lambda: self.admin.assignments(["g"], 7),
+            lambda: self.admin.offsets_of(["g"], 7),
+        ):
+            client.answers = True
+            call()
+        self.assertEqual({3600.0}, set(client.limits))
+
+    def test_a_call_does_not_close_a_client_that_was_opened_after_its_request(self):
+        early = time.monotonic()
+        self.assertRaises(RetriableError, self.admin.groups, 0)
+        present = self.admin._client
+        self.assertRaises(RetriableError, self.admin._result, concurrent.futures.Future(), 0, early)
+        self.assertIs(present, self.admin._client)
+
+    def test_all_requests_of_a_call_share_its_time(self):
+        found = self.admin.max_message_bytes([f"t{number}" for number in range(1000)], 0.05)
+        self.assertEqual({"_TIMED_OUT"}, {error.name for error in found.values()})
+
+    def test_an_error_that_is_not_retriable_keeps_the_client(self):
+        refused = answered(KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)))
+        self.assertRaises(TransportError, self.admin._result, refused, 1.0)
+        self.assertIsNotNone(self.clients[0]())
+
+
+class CoordinatorTest(base.BaseTestCase):
+    """librdkafka crashes when a coordinator refuses to answer about offsets (librdkafka#5040)."""
+
+    def setUp(self):
+        super().setUp()
+        self.client = mock.Mock()
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", lambda _: self.client))
+        self.admin = Admin({})
+
+    def describes(self, code):
+        self.client.describe_consumer_groups.return_value = {"g": answered(KafkaException(KafkaError(code)))}
+
+    def test_a_coordinator_that_refuses_a_group_is_not_asked_for_its_offsets(self):
+        for code in (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE):
+            self.describes(code)
+            self.assertRaises(RetriableError, self.admin.group_offsets, "g")
+            self.assertRaises(RetriableError, self.admin.alter_group_offsets, "g", {TopicPartition("t", 0): 1})
+        self.client.list_consumer_group_offsets.assert_not_called()
+        self.client.alter_consumer_group_offsets.assert_not_called()
+
+    def test_offsets_of_a_group_without_members_are_read(self):
+        for code in (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL):
+            self.describes(code)
+            stored = [ClientTopicPartition("t", 0, 7)]
+            self.client.list_consumer_group_offsets.return_value = {
+                "g": answered(SimpleNamespace(topic_partitions=stored))
+            }
+            self.assertEqual({TopicPartition("t", 0): 7}, self.admin.group_offsets("g"))
+
+
 class OffsetsTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
+        self.client = mock.Mock()
+        opened = mock.Mock(side_effect=lambda _: self.client)
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.kafka.transport.admin.AdminClient", opened))
+        self.opened = opened
         self.admin = Admin({})
-        self.admin._client = self.client = mock.Mock()
 
     def ends(self, *offsets):
         """What an administrator makes of this answer of the client, an offset of each partition of ``t``."""
@@ -221,23 +340,23 @@ class OffsetsTest(base.BaseTestCase):
 
     def test_offsets_are_those_of_the_answer(self):
         self.assertEqual({TopicPartition("t", 0): 7, TopicPartition("t", 1): 0}, self.ends(7, 0))
-        self.client.list_topics.assert_not_called()
+        self.assertEqual(1, self.opened.call_count)
 
-    def test_no_answer_of_a_leader_is_an_error_that_passes_as_the_next_leader_is_looked_for(self):
-        for refresh in (None, KafkaException(KafkaError(KafkaError._TRANSPORT))):
-            self.client.list_topics.side_effect = refresh
-            error = self.assertRaises(RetriableError, self.ends, 7, OFFSET_INVALID)
-            self.assertIn("t/1: its leader has not told its offset", str(error))
-        self.assertEqual(2, self.client.list_topics.call_count)
+    def test_a_missing_offset_of_a_leader_is_retriable_and_another_client_learns_the_next_leader(self):
+        error = self.assertRaises(RetriableError, self.ends, 7, OFFSET_INVALID)
+        self.assertIn("t/1: its leader has not told its offset", str(error))
+        self.ends(7, 0)
+        self.assertEqual(2, self.opened.call_count)
 
-    def test_who_answers_now_is_looked_for_where_the_broker_that_was_asked_has_died(self):
+    def test_another_client_learns_who_answers_after_the_broker_that_was_asked_has_died(self):
         self.client.describe_topics.side_effect = lambda *_, **__: {
             "t": answered(KafkaException(KafkaError(KafkaError._TRANSPORT)))
         }
-        for ask in (lambda: self.admin.describe_topic("t"), lambda: self.admin.topic_ids(["t"], 1.0)):
-            self.client.list_topics.reset_mock()
+        for opened, ask in enumerate(
+            (lambda: self.admin.describe_topic("t"), lambda: self.admin.topic_ids(["t"], 1.0)), 1
+        ):
             self.assertRaises(RetriableError, ask)
-            self.assertEqual(1, self.client.list_topics.call_count)
+            self.assertEqual(opened, self.opened.call_count)
 
 
 class CreateTopicTest(base.BaseTestCase):
