@@ -34,6 +34,7 @@ _CONNECTIONS = 200
 _SILENT_SECONDS = 10  # a client that sends nothing, or takes nothing, for so long is dropped
 _REQUEST_SECONDS = 10.0  # within which a request has to come, and its answer has to go, in however many pieces
 _WAITED_FOR_AT_AN_ADDRESS = 8  # a browser has six connections
+_WAITED_FOR = _THREADS - 1
 _IDLE_AT_AN_ADDRESS = 50  # as proxies keep
 _MOST_BODY_BYTES = 8193  # one more than a form may have
 _STOP_SECONDS = 3
@@ -50,11 +51,13 @@ class DashboardLog(glogging.Logger):  # type: ignore[misc]  # it has no annotati
 
 
 class ClientWaits:
-    """The connections whose clients are waited for by a thread. Of an address there are ``most``: one more ends the
-    one that has been waited for longest, so that an address that is slow, or reconnects, holds up itself alone."""
+    """The connections whose clients are waited for by a thread. An address may have ``most``, and all addresses
+    ``most_in_all``: one more ends the oldest connection of the same address, or of the address with the most. So slow
+    addresses do not delay the others."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_in_all: int) -> None:
         self._most = most
+        self._most_in_all = most_in_all
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Any]] = {}
 
@@ -63,6 +66,8 @@ class ClientWaits:
             same = self._waiting.setdefault(_address(conn), [])
             if len(same) >= self._most:
                 _cut(same.pop(0))
+            elif sum(map(len, self._waiting.values())) >= self._most_in_all:
+                _cut(max(self._waiting.values(), key=len).pop(0))
             same.append(conn)
 
     def end(self, conn: Any) -> None:
@@ -84,7 +89,7 @@ class DashboardWorker(ThreadWorker):  # type: ignore[misc]  # it has no annotati
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self.waits = ClientWaits(self.waited_for_at_an_address)
+        self.waits = ClientWaits(self.waited_for_at_an_address, _WAITED_FOR)
 
     def enqueue_req(self, conn: Any) -> None:
         """Called by the thread that accepts."""
@@ -150,9 +155,9 @@ class DashboardWorker(ThreadWorker):  # type: ignore[misc]  # it has no annotati
 
 
 class ProxiedWorker(DashboardWorker):
-    """All clients have the proxy's address, so what it sends at once is seldom slow. A thread stays free."""
+    """All clients have the proxy's address, and what it sends is seldom slow."""
 
-    waited_for_at_an_address = _THREADS - 1
+    waited_for_at_an_address = _WAITED_FOR
 
 
 def _address(conn: Any) -> str:

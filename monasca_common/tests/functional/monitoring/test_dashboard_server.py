@@ -223,6 +223,18 @@ class TestDashboardServer(Waiting, base.BaseTestCase):
             self.assertEqual(200, self.ask("GET", "/")[0])
             self.assertLess(time.monotonic() - began, 5)
 
+    def test_many_slow_addresses_do_not_delay_another(self):
+        self.start(login="none")
+        for last in range(2, 26):
+            for _ in range(8):
+                source = (f"127.0.0.{last}", 0)
+                slow = socket.create_connection(("127.0.0.1", self.port), source_address=source)
+                self.addCleanup(slow.close)
+                slow.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+        began = time.monotonic()
+        self.assertEqual(200, self.ask("GET", "/")[0])
+        self.assertLess(time.monotonic() - began, 5)
+
     def test_what_is_not_safe_does_not_start(self):
         for options, named in (
             ({"login": "none", "host": "0.0.0.0"}, "login"),

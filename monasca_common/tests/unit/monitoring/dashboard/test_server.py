@@ -135,7 +135,7 @@ class RequestTimeTest(base.BaseTestCase):
         return TConn(self.worker.cfg, server, (address, 1), ("127.0.0.1", 2)), client
 
     def test_of_an_address_with_many_slow_requests_the_oldest_one_ends_and_no_other_address_s(self):
-        waits = ClientWaits(2)
+        waits = ClientWaits(2, 10)
         conns, clients = zip(*(self.pair(f"10.0.0.{last}") for last in (1, 2, 1, 1)), strict=True)
         for conn in conns:
             waits.begin(conn)
@@ -146,6 +146,23 @@ class RequestTimeTest(base.BaseTestCase):
         for conn in conns:
             waits.end(conn)
         self.assertEqual({}, waits._waiting)
+
+    def test_slow_addresses_that_have_all_threads_but_one_lose_their_oldest_connections(self):
+        for slow in ([1] * 8 + [2] * 7, range(1, 16)):
+            conns, clients = zip(*(self.pair(f"10.0.0.{last}") for last in slow), strict=True)
+            self.worker.waits = ClientWaits(8, 15)
+            for conn in conns:
+                self.worker.waits.begin(conn)
+            honest, its_client = self.pair("10.0.1.1")
+            self.worker.waits.begin(honest)
+            self.assertEqual(b"", clients[0].recv(1))
+            for client in (*clients[1:], its_client):
+                client.setblocking(False)
+                self.assertRaises(BlockingIOError, client.recv, 1)
+            self.assertEqual(15, sum(map(len, self.worker.waits._waiting.values())))
+
+    def test_a_thread_is_free_for_another_address_while_slow_ones_have_the_others(self):
+        self.assertEqual((8, 15), (self.worker.waits._most, self.worker.waits._most_in_all))
 
     def test_a_proxy_whose_address_all_clients_have_is_waited_for_by_all_threads_but_one(self):
         for options, at_once in (({}, 8), ({"tls_at_proxy": True}, 15)):
