@@ -169,7 +169,7 @@ class _Queue:
 
     def wait(self, now: float) -> None:
         """For a place, if one is to be expected soon."""
-        if self.is_free or (self.waiting + 1) * self._seconds(now) / self._limit > _WORTH_WAITING_SECONDS:
+        if self.is_free or (self.waiting + 1) * self._pace(now) > _WORTH_WAITING_SECONDS:
             return
         self.waiting += 1
         self._freed.wait_for(lambda: self.is_free, _MOST_WAIT_SECONDS)
@@ -194,8 +194,12 @@ class _Queue:
 
     def turn_seconds(self, now: float, most_turn_seconds: float) -> float:
         """When it is the turn of the next one."""
-        self._turns_until = max(self._turns_until, now) + self._seconds(now) / self._limit
+        self._turns_until = max(self._turns_until, now) + self._pace(now)
         return min(self._turns_until - now, most_turn_seconds)
+
+    def _pace(self, now: float) -> float:
+        """The seconds from one turn to the next."""
+        return self._seconds(now) / max(1, self._limit)
 
     def _seconds(self, now: float) -> float:
         """What the receiver takes for one: as long as on the average, or as the oldest that is being sent."""

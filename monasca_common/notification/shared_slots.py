@@ -6,11 +6,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
+_MOST_IN_ALL = 4
+
 
 class SharedSlots:
-    """Each tenant may hold half of the slots that the others leave; at least one. Thread-safe.
+    """Each tenant may hold half of the ``most`` slots that the others leave. Thread-safe.
 
-    So some slots are free for a tenant that holds none, however many others hold all they may.
+    So some slots are free for a tenant that holds none, however many others hold all they may. If many do, a tenant may
+    hold one beyond ``most``, but all tenants together never hold more than `_MOST_IN_ALL` times as many.
     """
 
     def __init__(self, most: int) -> None:
@@ -20,7 +23,9 @@ class SharedSlots:
 
     def limit(self, tenant: str) -> int:
         """Return how many slots the tenant may hold now."""
-        return max(1, (self._most - self._held.total() + self._held[tenant]) // 2)
+        total = self._held.total()
+        least = 1 if total < _MOST_IN_ALL * self._most else 0
+        return max(least, (self._most - total + self._held[tenant]) // 2)
 
     def acquire(self, tenant: str, seconds: float) -> bool:
         """Wait for a slot at most ``seconds``. Return ``False`` if the tenant got none."""

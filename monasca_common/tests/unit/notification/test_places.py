@@ -170,3 +170,20 @@ class PlacesTest(base.BaseTestCase):
         self.clock.advance(10)
         turns = [self.enter(f"more{each}", f"m{each}", f"other{each}").turn_seconds for each in range(2, 5)]
         self.assertEqual([5.0, 10.0, 15.0], turns)
+
+
+class SharedSlotsTest(base.BaseTestCase):
+    def test_slots_are_bounded_however_many_tenants_hold_one(self):
+        slots = SharedSlots(4)
+        acquired = [slots.acquire(f"t{number}", 0.0) for number in range(100)]
+        self.assertEqual([True] * 16 + [False] * 84, acquired)
+        slots.release("t0")
+        self.assertTrue(slots.acquire("t99", 0.0))
+
+    def test_a_turn_is_given_while_no_slot_is_left(self):
+        slots = SharedSlots(1)
+        for number in range(4):
+            slots.acquire(f"t{number}", 0.0)
+        places = SendingPlaces(2, 8, 600.0, VirtualClock())
+        with places.place("m", "", "n", "another", slots) as place:
+            self.assertEqual(1.0, place.turn_seconds)
