@@ -75,15 +75,18 @@ class NoticePlanner:
         """``None``: there is no such alarm any more."""
         return self._database.read(lambda connection: _current(connection, change))
 
-    def end_suppression(self, withheld: HeldNotice, method: NotificationMethod | None) -> bool:
-        """Return whether it is sent now, which the ledger says then; else it is withheld further, or removed.
+    def end_suppression(self, withheld: HeldNotice, method: NotificationMethod | None) -> bool | None:
+        """Return whether it is sent now, which the ledger says then; else it is withheld further, or removed. ``None``:
+        nothing is decided, because the alarm is changing.
 
         One transaction decides. A change of the alarm comes before it, or waits for it and finds what it recorded.
         """
         change, now_ms = withheld.notice.change, self._clock.time_ms()
 
-        def work(connection: sa.Connection) -> bool:
+        def work(connection: sa.Connection) -> bool | None:
             current = _current(connection, change, lock=True)
+            if current is None and _current(connection, change) is not None:
+                return None
             [facts] = self._facts(connection, change, [withheld.row.method_id])
             stands = current is not None and current.actions_enabled and calm.stands(current, change)
             hold = calm.suppression(self.rules, facts, change, now_ms) if stands else None
@@ -162,11 +165,13 @@ class NoticePlanner:
 
 
 def _current(connection: sa.Connection, change: AlarmChange, *, lock: bool = False) -> CurrentAlarm | None:
-    """``lock``: the alarm changes only after this transaction."""
+    """``lock``: the alarm changes only after this transaction; ``None`` if another transaction is changing it."""
     columns = (_ALARM.c.state, _ALARM.c.state_updated, _ALARM.c.lifecycle_state, _DEFINITION.c.actions_enabled)
     joined = sa.select(*columns).join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
     statement = joined.where(_ALARM.c.id == change.alarm_id, _ALARM.c.tenant == change.tenant)
-    row = connection.execute(statement.with_for_update(read=True, of=_ALARM) if lock else statement).one_or_none()
+    row = connection.execute(
+        statement.with_for_update(read=True, of=_ALARM, skip_locked=True) if lock else statement
+    ).one_or_none()
     return None if row is None else CurrentAlarm(*row)
 
 

@@ -37,6 +37,8 @@ _REST_SECONDS = 0.5
 # When a process that died between taking a row and publishing it is missed.
 _LEASE_MS = 30_000
 _UNFINISHED_MS = 600_000
+_CHANGING_MS = 1_000
+"""When the alarm is looked at again that another transaction is changing."""
 _PUBLISH_SECONDS = 10.0
 _CLOSE_SECONDS = 1.0
 _NO_ACTION = "no action of the definition names the method any more"
@@ -129,7 +131,10 @@ class HeldRelease:
         if taken is None:
             return
         method = self._method(row, taken.notice.change)
-        if not self._planner.end_suppression(taken, method) or method is None:
+        is_sent = self._planner.end_suppression(taken, method)
+        if is_sent is None:
+            self._held.take(taken.row, self._later(_CHANGING_MS))
+        if not is_sent or method is None:
             return
         if (hold := self._planner.limit(method.id)) is not None:
             self._held.hold(row, hold, self._clock.time_ms())
