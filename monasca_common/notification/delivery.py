@@ -75,14 +75,14 @@ class NoticeDelivery:
         """
         if method.unreadable is not None:
             LOG.error("notification %s waits: %s", notice.id, method.unreadable)
-            return self._retry(notice, method.id, attempt, _KEY_SECONDS, str(method.unreadable))
+            return self._wait(notice, method.id, attempt, _KEY_SECONDS, str(method.unreadable))
         # Of one alarm, because a slow attempt could end after that of a newer change.
         subject = notice.id if notice.others else f"{notice.change.alarm_id}/{method.id}"
         destination, tenant = self._destination(method), notice.change.tenant
         with self._places.place(method.id, destination, subject, tenant, threads) as place:
             if place.turn_seconds is not None:
                 reason = "others are being sent there"
-                return self._retry(notice, method.id, attempt, place.turn_seconds, reason)
+                return self._wait(notice, method.id, attempt, place.turn_seconds, reason)
             if notice.id in self._unrecorded:
                 self._record_sent(notice, method, None)
                 return None
@@ -164,7 +164,7 @@ class NoticeDelivery:
     def _failed(self, notice: Notice, method: NotificationMethod, attempt: int, error: NotificationError) -> Retry:
         if isinstance(error, SendPostponed):
             self._ledger.restore(notice.id, FAILED)
-            return self._retry(notice, method.id, attempt, error.after_seconds, str(error))
+            return self._wait(notice, method.id, attempt, error.after_seconds, str(error))
         self._finish(notice, FAILED, str(error))
         self._count("failed attempts", method.type)
         LOG.warning("notification %s, attempt %d at method %s: %s", notice.id, attempt, method.id, error.for_operators)
@@ -182,6 +182,11 @@ class NoticeDelivery:
 
     def _delay(self, attempt: int) -> float:
         return 0.0 if self._policy.exhausted(attempt) else self._policy.delay(attempt, random.random())
+
+    def _wait(self, notice: Notice, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
+        """The retry of a notification that was not attempted."""
+        retry = self._retry(notice, method_id, attempt, seconds, reason)
+        return replace(retry, waits_since_ms=self._clock.time_ms())
 
     def _retry(self, notice: Notice, method_id: str, attempt: int, seconds: float, reason: str) -> Retry:
         return Retry(notice, method_id, attempt, self._clock.time_ms() + round(seconds * 1000), reason)

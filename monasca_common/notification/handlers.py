@@ -154,9 +154,6 @@ class RetriesHandler:
         except UnknownId:
             self._give_up(retry, notice, "the method was deleted")
             return None
-        if method.unreadable is not None and self._clock.time_ms() - notice.change.time_ms > self._ttl_ms:
-            self._give_up(retry, notice, str(method.unreadable))
-            raise Poison(str(method.unreadable))
         standing = partial(self._standing, retry)
         following = self._delivery.attempt(
             notice, method, retry.attempt, self._threads, released=True, standing=standing
@@ -164,7 +161,14 @@ class RetriesHandler:
         if following is None:
             self._finish(retry)
             return None
-        return replace(following, members=retry.members)
+        following = replace(following, members=retry.members)
+        if not following.waits_since_ms:
+            return following
+        since_ms = retry.waits_since_ms or following.waits_since_ms
+        if self._clock.time_ms() - since_ms > self._ttl_ms:
+            self._give_up(retry, notice, following.reason)
+            raise Poison(following.reason)
+        return replace(following, waits_since_ms=since_ms)
 
     def _standing(self, retry: Retry, notice: Notice) -> Notice | None:
         """The notice without its superseded changes, which are recorded; ``None``: none is left."""

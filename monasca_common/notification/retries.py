@@ -18,7 +18,8 @@ from monasca_common.notification.notice import Notice
 @dataclass(frozen=True, slots=True)
 class Retry:
     """``reason``: why the attempt before it failed. ``members``: how many changes the notice tells of; those of a group
-    are in the database. Its key is the notice's id, so that no retry waits for another."""
+    are in the database. ``waits_since_ms``: when it first came back without an attempt; 0: an attempt failed. Its key
+    is the notice's id, so that no retry waits for another."""
 
     notice: Notice
     method_id: str
@@ -26,6 +27,7 @@ class Retry:
     not_before_ms: int
     reason: str
     members: int = 1
+    waits_since_ms: int = 0
 
     def record(self) -> Record:
         told = json_text.read(self.notice.change.message)
@@ -36,6 +38,7 @@ class Retry:
             "not_before": self.not_before_ms,
             "reason": storable(self.reason),
             "members": max(self.members, len(self.notice.changes)),
+            "waits_since": self.waits_since_ms,
         }
         own_id = f"{self.notice.id}/{self.attempt}/{self.not_before_ms}".encode()
         return Record(json_text.write({**told, **facts}), key=self.notice.id.encode(), message_id=own_id)
@@ -51,8 +54,10 @@ class Retry:
         not_before_ms = fields.parsed("not_before", _count) or 0
         reason = fields.text("reason", required=False) or ""
         members = fields.parsed("members", _count, required=False) or 1
+        since_ms = fields.parsed("waits_since", _count, required=False) or 0
         fields.raise_violations()
-        return cls(Notice(notice_id, AlarmChange.read(value)), method_id, attempt, not_before_ms, reason, members)
+        notice = Notice(notice_id, AlarmChange.read(value))
+        return cls(notice, method_id, attempt, not_before_ms, reason, members, since_ms)
 
 
 def _count(value: object) -> int:

@@ -103,6 +103,26 @@ class AttemptTest(CalmCase, SqliteTestCase):
         columns = (tables.notification.c[name] for name in ("state", "attempts", "repeats"))
         self.assertEqual([("sent", 1, 0)], self.alarms_database.rows(sa.select(*columns)))
 
+    def test_a_notification_that_is_never_attempted_is_given_up_after_its_time_to_live(self):
+        _, _, retry = self.attempt_that_raises(SendPostponed("earlier look-ups of hosts have not ended", 5.0))
+        since_ms = self.clock.now_ms
+        first = self.postponed_again(retry)
+        self.clock.now_ms = since_ms + 14_400_000 - 5000
+        last = self.postponed_again(first)
+        self.assertEqual((14_400_000, 1, since_ms), (self.clock.now_ms - since_ms, last.attempt, last.waits_since_ms))
+        refused = self.assertRaises(Poison, self.postponed_again, last)
+        self.assertIn("earlier look-ups of hosts have not ended", str(refused))
+        columns = (tables.notification.c[name] for name in ("state", "reason"))
+        self.assertEqual(
+            [("given up", "earlier look-ups of hosts have not ended")], self.alarms_database.rows(sa.select(*columns))
+        )
+
+    def postponed_again(self, retry):
+        """The retry that follows this one, which is due after five seconds."""
+        self.clock.now_ms += 5000
+        [(_, value)] = _values(self.retries(_read("retry-notifications", retry.record().value)))
+        return Retry.read(value)
+
     def test_a_notifier_that_does_not_know_where_it_leads_sends_nevertheless(self):
         def destination(_address):
             raise KeyError("a flaw")

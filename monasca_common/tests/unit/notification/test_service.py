@@ -529,7 +529,7 @@ class LedgerRetentionTest(ServiceCase):
 
 class MessagesTest(base.BaseTestCase):
     def test_a_retry_is_read_as_it_was_written(self):
-        retry = Retry(notice_of(change(link="l", description="d"), "m1"), "m1", 3, 17, "why")
+        retry = Retry(notice_of(change(link="l", description="d"), "m1"), "m1", 3, 17, "why", 2, 15)
         self.assertEqual(retry, Retry.read(retry.record().value))
 
     def test_unknown_and_missing_fields_are_taken_and_what_must_be_there_is_asked_for(self):
