@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from monasca_common.kafka.clock import Clock
@@ -44,45 +45,105 @@ class RawMessage(Protocol):
         ...
 
 
-# The raw error (None: delivered) and the message it is about; called from within `poll` and `flush`.
-DeliveryCallback = Callable[[Any, RawMessage], None]
+@dataclass(slots=True)
+class Undelivered:
+    """A message that the client gave back, with what its delivery report says; ``headers`` include the message id."""
+
+    sequence: int
+    error: TransportError
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(slots=True)
+class DeliveryCount:
+    """What was delivered to one topic in one bucket of event time. ``delay_ms``: from the messages' timestamps to
+    their acknowledgements, in sum."""
+
+    messages: int = 0
+    bytes: int = 0
+    delay_ms: int = 0
+    max_delay_ms: int = 0
+
+
+#: By topic, and the beginning of a bucket in milliseconds since 1970.
+DeliveryCounts = dict[tuple[str, int], DeliveryCount]
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """The outcomes that one call of the client brought, in columns.
+
+    ``sequences``, ``partitions`` and ``offsets`` are of the delivered messages, in ascending order of their sequences.
+    An offset is below 0 where the broker acknowledged a message that it had already. ``bytes``: values and keys of the
+    delivered messages. ``counts``: the delivered messages by topic and bucket, if `ProducerTransport.count` was called.
+    """
+
+    sequences: Sequence[int] = ()
+    partitions: Sequence[int] = ()
+    offsets: Sequence[int] = ()
+    bytes: int = 0
+    undelivered: Sequence[Undelivered] = ()
+    counts: DeliveryCounts = field(default_factory=dict)
 
 
 class ProducerTransport(ABC):
-    """One producing client. ``on_error`` (given to the constructor) hears of every client-wide error."""
+    """One producing client. A message is identified by its *sequence*, a number that its producer gives it.
+
+    ``on_error`` (given to the constructor) receives every client-wide error. `send`, `produce` and `produce_record`
+    never wait and never run callbacks. They raise whatever the client raises, for `fault`; then the message was not
+    queued. One thread at a time calls `poll` and `flush`.
+    """
 
     clock: Clock
     abort_is_due = False  # the abort of its last transaction has no answer yet
 
     @abstractmethod
-    def produce(
+    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, message_id: bytes | None) -> None:
+        """Queue one message of bytes, with its id as the only header. Positional arguments only, for speed."""
+
+    @abstractmethod
+    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+        """Queue messages of bytes under the sequences from ``first``; how many the client took. One that it did not
+        take is passed to `produce_record` next, which raises what is wrong.
+
+        The id of each is ``id_prefix`` and twelve hexadecimal digits of its sequence; ``None``: they have no ids.
+        """
+
+    @abstractmethod
+    def produce_record(
         self,
         topic: str,
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        callback: DeliveryCallback,
-        on_delivery: DeliveryCallback,
         timestamp_ms: int,
-        headers: Sequence[tuple[str, bytes | None]] | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        sequence: int,
     ) -> None:
-        """Queue one message; positional arguments only, for speed. ``timestamp_ms`` 0 means now.
-
-        ``callback`` and ``on_delivery`` are two names of one argument in confluent-kafka: give the same to both.
-        May raise whatever the client raises: hand it to `fault`. Then the message was not queued.
-        """
+        """Queue one message with all that it may have. ``timestamp_ms`` 0 means now; ``headers`` include its id."""
 
     @abstractmethod
     def fault(self, error: Any) -> TransportError:
-        """The `TransportError` for a raw error, as given to a delivery callback or raised by `produce`."""
+        """The `TransportError` for an error that `send`, `produce` or `produce_record` raised."""
 
     @abstractmethod
-    def poll(self, timeout: float) -> int:
-        """Run delivery and error callbacks for up to ``timeout`` seconds, returning at once after some ran."""
+    def poll(self, timeout: float) -> Outcomes:
+        """Collect the outcomes that have arrived; waits up to ``timeout`` seconds for the first."""
 
     @abstractmethod
-    def flush(self, timeout: float) -> int:
-        """Send without lingering and run callbacks until nothing is queued; how many messages still are."""
+    def flush(self, timeout: float) -> Outcomes:
+        """Send without lingering, and collect outcomes for up to ``timeout`` seconds, or until nothing is queued."""
+
+    @abstractmethod
+    def queued(self) -> int:
+        """How many messages have no outcome that `poll` or `flush` has returned."""
+
+    @abstractmethod
+    def count(self, bucket_seconds: int) -> None:
+        """From now on count delivered messages by topic and by buckets of their timestamps; see `Outcomes.counts`."""
 
     @abstractmethod
     def purge(self) -> None:
