@@ -31,8 +31,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 _HEADERS_OF = methodcaller("headers")
 
 MESSAGE_ID_HEADER = "message-id"
-#: Size of the ids that producers make; a caller's own may have any.
-MADE_ID_BYTES = 16
+#: Size of the ids that producers make: 11 random characters of the producer, 12 hexadecimal digits of the message.
+#: A caller's own may have any.
+MADE_ID_BYTES = 23
 
 # Kafka's own rule, so that nobody needs to ask a broker about any other name.
 TOPIC_NAME_RULE = "a topic has 1 to 249 letters, digits, dots, dashes and underscores, and is neither '.' nor '..'"

@@ -23,6 +23,11 @@ END = -1
 ANY_PARTITION = -1
 
 
+def message_id(id_prefix: bytes, sequence: int) -> bytes:
+    """The id of a message of this sequence, from a producer with this prefix."""
+    return b"%b%012x" % (id_prefix, sequence)
+
+
 class RawMessage(Protocol):
     """A message as the client gives it (confluent-kafka's names), both when read and when acknowledged."""
 
@@ -101,15 +106,20 @@ class ProducerTransport(ABC):
     abort_is_due = False  # the abort of its last transaction has no answer yet
 
     @abstractmethod
-    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, message_id: bytes | None) -> None:
-        """Queue one message of bytes, with its id as the only header. Positional arguments only, for speed."""
+    def send(
+        self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None
+    ) -> bytes | None:
+        """Queue one message of bytes; returns its id, which is its only header. Positional arguments only, for speed.
+
+        The id is ``id_prefix`` and twelve hexadecimal digits of the sequence (`message_id`); ``None``: no id.
+        """
 
     @abstractmethod
     def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
         """Queue messages of bytes under the sequences from ``first``; how many the client took. One that it did not
         take is passed to `produce_record` next, which raises what is wrong.
 
-        The id of each is ``id_prefix`` and twelve hexadecimal digits of its sequence; ``None``: they have no ids.
+        Their ids are as in `send`.
         """
 
     @abstractmethod
