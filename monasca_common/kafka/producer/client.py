@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.producer.table import Table
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ProducerTransport
@@ -22,16 +22,18 @@ class Client:
     def __init__(
         self,
         settings: ProducerSettings,
+        table: Table,
         open_transport: OpenTransport,
         on_error: Callable[[TransportError], None],
     ) -> None:
         self.guard = ForkGuard("KafkaProducer", in_child=_detach(weakref.ref(self)))
         self._settings = settings
+        self._table = table
+        self._bucket_seconds: int | None = None
         self._open_transport = open_transport
         self._on_error = on_error
         self._bounded: list[BoundedProducer] = []
         self.in_use = False
-        self._unserved = False
         self.limits = self.open_another()
         self.ready: dict[str, TopicLimit] = self.limits.ready
 
@@ -41,6 +43,8 @@ class Client:
 
         def open_transport(batch_bytes: int, on_error: Callable[[TransportError], None]) -> ProducerTransport:
             transport = BoundedProducer(self._open_transport(batch_bytes, on_error), on_error)
+            if self._bucket_seconds is not None:
+                transport.count(self._bucket_seconds)
             self._bounded.append(transport)
             self.guard.pin(transport)
             return transport
@@ -50,14 +54,11 @@ class Client:
             if self.in_use and opened and opened[0] is self.limits:
                 self._on_error(error)
 
-        opened.append(TopicLimits(self._settings, open_transport, on_error))
+        opened.append(TopicLimits(self._settings, self._table, open_transport, on_error))
         return opened[0]
 
-    def use(
-        self, limits: TopicLimits, on_launch: Callable[[], None], on_known: Callable[[str, TopicLimit], None]
-    ) -> None:
+    def use(self, limits: TopicLimits, on_launch: Callable[[], None]) -> None:
         limits.on_launch = on_launch
-        limits.on_known = on_known
         self.limits = limits
         self.ready = limits.ready
         self.in_use = True
@@ -68,16 +69,13 @@ class Client:
 
     def transports(self) -> Sequence[ProducerTransport]:
         """What is to be polled."""
-        return () if self._unserved else self.limits.transports()
+        return self.limits.transports()
 
-    @contextlib.contextmanager
-    def unserved(self) -> Iterator[None]:
-        """A block in which nobody polls: a client that hangs would hold whoever asks it, and the lock of serving."""
-        self._unserved = True
-        try:
-            yield
-        finally:
-            self._unserved = False
+    def count(self, bucket_seconds: int) -> None:
+        """Count what is delivered, by this client and those that are opened later."""
+        self._bucket_seconds = bucket_seconds
+        for transport in self.transports():
+            transport.count(bucket_seconds)
 
     def close(self, transports: Sequence[ProducerTransport], grace_seconds: float) -> None:
         for transport in transports:

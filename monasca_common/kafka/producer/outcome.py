@@ -79,9 +79,9 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
     Only what is surely not in the log is *failed*: the client never sent it, or the broker's answer excludes an
     append. ``trouble``: a connection error was seen since it was queued, so that an attempt before the one that was
     rejected may have been written; then even such an answer leaves it *unknown*. (A message that is sent again after
-    an unknown outcome never fails: `Ledger` sees to that.) ``own_time``: its timestamp is the caller's.
+    an unknown outcome never fails: `Table` sees to that.) ``own_time``: its timestamp is the caller's.
     """
-    if cause.name in _PURGED:
+    if is_purged(cause):
         return Outcome.UNKNOWN, DeliveryAbandoned("given up by the producer before an answer came")
     if cause.name == "_UNKNOWN_PARTITION":
         return Outcome.FAILED, DeliveryRefused(cause, permanent=False)
@@ -89,3 +89,8 @@ def classify(cause: TransportError, *, trouble: bool, own_time: bool = False) ->
         permanent = cause.name in _PERMANENT or (cause.name == _FOR_ITS_TIME and own_time)
         return Outcome.FAILED, DeliveryRefused(cause, permanent=permanent)
     return Outcome.UNKNOWN, DeliveryRefused(cause, permanent=False)
+
+
+def is_purged(cause: TransportError) -> bool:
+    """Whether the client gave the message up because it was told to."""
+    return cause.name in _PURGED

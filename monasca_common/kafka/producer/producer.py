@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`KafkaProducer`: hands messages to Kafka and reports the outcome of each.
 
-Every way in takes the same steps: a message is *made* (`Outgoing`), *reserved* (room in the budget, an entry in the
-book), *handed over* to the client of its topic (`TopicLimits`), and *settled* by its answer, or when it is given up
-(`Ledger`). A caller waits in `publish` and `retry` (`Poller`), or calls `send`, and then `flush` or `close`.
+The journey of a message: it is *checked* (`outgoing`), *reserved* (`Table`: a sequence and room in the budget), *handed
+over* to the client of its topic (`TopicLimits`), and *settled* by its outcome, or when it is given up (`Table`). The
+serving thread (`Serving`) takes outcomes in; a caller waits in `publish`, `retry`, `flush` or `close`.
 
-`send` takes no lock: it enters its message and then looks whether the client is still ``ready``. `close`, `reopen` and
-a fatal error detach it and then look at the book. So whatever happens at the same moment, one sees the other.
+An exception from a signal handler, such as Ctrl-C, may end any of these calls. The messages of that call are then
+*unknown*: the next `flush`, or `close`, reports them, and `retry` of that report is safe.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import cast
 
 from monasca_common.kafka.errors import (
     ClosedError,
     ConfigurationError,
+    DeliveryAbandoned,
     DeliveryRefused,
     FatalError,
     MisuseError,
@@ -30,37 +31,33 @@ from monasca_common.kafka.errors import (
     UndeliveredReport,
     WrongType,
 )
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Record
+from monasca_common.kafka.message import Headers, Record
 from monasca_common.kafka.old_arguments import RefusesOldArguments
 from monasca_common.kafka.producer import forgotten
 from monasca_common.kafka.producer.client import Client
 from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
 from monasca_common.kafka.producer.health import ProducerHealth
-from monasca_common.kafka.producer.in_flight import Bulk, Pending, PlainBulk
-from monasca_common.kafka.producer.ledger import Ledger, Unreported
-from monasca_common.kafka.producer.listeners import Listener
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
     PLAIN_OVERHEAD_BYTES,
-    Entrance,
-    MessageIds,
-    Outgoing,
     as_list,
-    latest,
+    checked,
+    new_id_prefix,
+    plain_bulk_size,
 )
-from monasca_common.kafka.producer.poller import Poller
 from monasca_common.kafka.producer.report import DeliveryReport, checked_report
-from monasca_common.kafka.producer.retirement import Retirement
-from monasca_common.kafka.producer.topic_limits import OpenTransport
+from monasca_common.kafka.producer.serving import Serving
+from monasca_common.kafka.producer.table import Attempt, Span, Table
+from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
+from monasca_common.kafka.transport.base import ProducerTransport, message_id
 
 LOG = logging.getLogger(__name__)
 
-_POLL_EVERY = 0x1FF  # a sender collects acknowledgements once in 512 messages
-_HUNG_SECONDS = 30.0  # no thread serves for so long whose calls of the client come back
+_GRACE_SECONDS = 0.5
 _LONGEST_SECONDS = 1e8  # three years; infinity is too much for locks
+_INTERRUPTED = "the call that sent it was interrupted"
 # Two retries of one report, even by two producers, must not both find the same message worth sending.
 _RETRYING = threading.Lock()
 os.register_at_fork(before=_RETRYING.acquire, after_in_parent=_RETRYING.release, after_in_child=_RETRYING.release)
@@ -75,27 +72,19 @@ class KafkaProducer(RefusesOldArguments):
     def __init__(self, settings: ProducerSettings, open_transport: OpenTransport) -> None:
         """``open_transport(batch_bytes, on_error)`` opens a client whose batches hold at most ``batch_bytes``."""
         self.settings = settings
-        self._ids = MessageIds()
         self._closed = False
         self._closing = threading.RLock()
         self._reopening = threading.RLock()  # a close does not wait for it
         self._final: DeliveryReport | None = None
         self._transactions_ready = False
-        self._client = Client(settings, open_transport, self._on_error)
+        self._table = Table(new_id_prefix(), max_messages=settings.budget_messages, max_bytes=settings.budget_bytes)
+        self._client = Client(settings, self._table, open_transport, self._on_error)
         self._guard = self._client.guard
         self._clock = self._client.limits.main.clock
-        self._ledger = Ledger(
-            self._clock,
-            self._fault,
-            budget_messages=settings.budget_messages,
-            budget_bytes=settings.budget_bytes,
-        )
-        self._budget = self._ledger.budget
-        self._outgoing = Outgoing(settings, self._ledger, self._ids)
-        self._poller = Poller(self._ledger, self._clock, self._client.transports, settings.eager_callers)
-        self._entrance = Entrance(settings, self._ledger, self._outgoing, self._client, self._poller, self._clock)
-        self._retirement = Retirement(self._ledger, self._client, self._poller, self._clock)
-        self._client.use(self._client.limits, self._poller.wake, self._ledger.know)
+        self._table.use_clock(self._clock)
+        self._table.on_undelivered = self._on_undelivered
+        self._serving = Serving(self._table, self._clock, self._client.transports, settings.eager_callers)
+        self._client.use(self._client.limits, self._serving.wake)
         forgotten.remember(self)
 
     def publish(
@@ -114,50 +103,36 @@ class KafkaProducer(RefusesOldArguments):
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
         self._check("publish")
-        self._ledger.tick()
+        self._table.tick()
         deadline = self._deadline(timeout)
-        bulk: Bulk | PlainBulk | None = None
-        try:
-            with self._poller.preparing():
-                bulk = self._entrance.make(topic, as_list(records), key, headers)
-                attached = self._entrance.attach(bulk)
-                entered = self._ledger.enter(bulk)
-                if entered:
-                    self._entrance.hand_over(bulk)
-            if not entered:
-                self._entrance.hand_over_when_there_is_room(bulk, deadline)
-            self._poller.wait(bulk.latch, deadline - self._clock.monotonic())
-            return self._report(bulk, attached)
-        except BaseException:  # Ctrl-C: there is no report, so flush and close must report it
-            if bulk is not None:
-                self._ledger.leave(bulk)
-            raise
+        listed = as_list(records)
+        limit = self._client.ready.get(topic)
+        if limit is not None and not headers:
+            size = plain_bulk_size(listed, key, limit.max_bytes)
+            if size is not None:
+                return self._publish_bytes(topic, cast(list[bytes], listed), key, limit, size, deadline)
+        return self._publish([self._attempt(topic, record, key, headers) for record in listed], deadline)
 
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
         """The same messages under the same ids: waits for those still on their way, sends again what failed or was
         given up, and keeps what was delivered or can never be accepted. Safe to call again with any earlier report.
         """
         self._check("retry")
+        self._table.tick()
         earlier = checked_report(report)
         deadline = self._deadline(timeout)
-        bulk: Bulk | None = None
+        fresh: list[Attempt] = []
         try:
             with _RETRYING:
-                bulk = self._entrance.next_attempts([latest(pending) for pending in earlier._pendings])
-            self._entrance.hand_over_when_there_is_room(bulk, deadline)
-            pendings = [latest(pending) for pending in earlier._pendings]
-            for ledger in {pending.ledger: None for pending in pendings}:
-                its_own = [pending for pending in pendings if pending.ledger is ledger]
-                latch = ledger.watch(dict.fromkeys(its_own))
-                try:
-                    self._poller.wait(latch, deadline - self._clock.monotonic())
-                finally:
-                    if not latch.open:
-                        ledger.unwatch(latch, its_own)
-            return DeliveryReport(pendings, delivered_before=earlier._delivered_before)
+                worth_sending = [old for old in earlier.latest().values() if old.is_worth_sending]
+                fresh.extend(map(self._next_attempt, worth_sending))
+            for portion in self._portions(fresh):
+                self._hand_over(portion, deadline)
+            latest = earlier.latest()
+            self._wait_for(latest.values(), deadline)
+            return earlier.with_attempts(latest)
         except BaseException:
-            if bulk is not None:
-                self._ledger.leave(bulk)
+            self._table.abandon_attempts(fresh, DeliveryAbandoned(_INTERRUPTED))
             raise
 
     def send(
@@ -173,118 +148,57 @@ class KafkaProducer(RefusesOldArguments):
         ``on_delivery`` gets the `Delivery`, on a thread of the library; `flush` and `close` report the rest. Waits only
         for room in the budget, never inside a delivery callback; raises `QueueFull` when there is none.
         """
-        # The plain case, written out: each call and each slot here shows in the benchmark.
-        client = self._client
-        ready = client.ready
-        limit = ready.get(topic)
+        limit = self._client.ready.get(topic)
         if limit is None or type(record) is not bytes or on_delivery is not None:
             return self._send(topic, record, key, on_delivery)
-        ids = self._ids
-        number = next(ids.numbers)
-        value_bytes = len(record)
-        size = value_bytes + PLAIN_OVERHEAD_BYTES
+        size = len(record) + PLAIN_OVERHEAD_BYTES
         if key is not None:
             if type(key) is not bytes:
                 return self._send(topic, record, key, on_delivery)
             size += len(key)
-        ledger = self._ledger
-        budget = self._budget
-        if (
-            size > limit.max_bytes
-            or len(ledger.outstanding) >= budget.room_messages
-            or budget.entered_bytes - budget.left_bytes + size > budget.max_bytes
-        ):
-            return self._send(topic, record, key, on_delivery)
+        table, sequence = self._table, -1
         try:
-            pending = ledger.spare.pop()
-        except IndexError:
-            pending = Pending()
-            pending.ledger = ledger
-            pending.watchers = pending.outcome = pending.successor = None
-        pending.message_id = message_id = ids.pack(ids.prefix, number) if limit.with_ids else None
-        pending.topic = topic
-        pending.record = record
-        pending.key = key
-        pending.size = size
-        pending.value_bytes = value_bytes
-        pending.queued_at = ledger.now
-        try:
-            ledger.outstanding[pending] = None
-            budget.entered_bytes += size
-            if client.ready is not ready:
-                self._hand_over_late(pending)
-                return message_id
-            if self._poller.idle:
-                ledger.tick()
-                pending.queued_at = ledger.now
-                self._poller.wake()
-            pending.stamp = stamp = limit.stamp  # now that it is in the book: `DeliveryCounter._begin_bucket`
-            time_ms = stamp.bucket.now_ms
-            if key is not None:
-                stamp.uniform = False
-            try:
-                if message_id is not None:
-                    headers = [(MESSAGE_ID_HEADER, message_id)]
-                    limit.produce(topic, record, key, ANY_PARTITION, pending, pending, time_ms, headers)
-                else:
-                    limit.produce(topic, record, key, ANY_PARTITION, pending, pending, time_ms)
-            except Exception as error:
-                client.limits.refused(pending, error)
-            if not number & _POLL_EVERY:
-                self._poller.poll_in_passing()
-        except BaseException as interruption:
-            if not isinstance(interruption, Exception):  # Ctrl-C: whether the client has it, nobody knows
-                self._ledger.leave(Bulk([pending], reserved=()))
+            with table.lock:  # no call in this block: no signal handler interrupts it
+                span = limit.span
+                if (
+                    span.next < span.end
+                    and size <= limit.max_bytes
+                    and table.messages < table.max_messages
+                    and table.bytes + size <= table.max_bytes
+                ):
+                    sequence = span.next
+                    span.next = sequence + 1
+                    span.bytes += size
+                    table.messages += 1
+                    table.bytes += size
+            if sequence < 0:
+                sequence = self._reserve_send(topic, limit, size)
+                if sequence < 0:
+                    return self._send(topic, record, key, None)
+            message_id = limit.send(topic, record, key, sequence, limit.id_prefix)
+        except Exception as error:
+            if sequence < 0:
+                raise
+            return self._refuse_send(limit, sequence, Record(record, key), error)
+        except BaseException:
+            if sequence >= 0:
+                table.give_up_send(sequence, Record(record, key), Outcome.UNKNOWN, DeliveryAbandoned(_INTERRUPTED))
             raise
+        if self._serving.idle:
+            self._serving.wake()
         return message_id
-
-    def _send(
-        self, topic: str, record: bytes | Record, key: bytes | None, on_delivery: DeliveryListener | None
-    ) -> bytes | None:
-        """`send` for everything but bare bytes to a known topic with room in the budget."""
-        self._guard.check()
-        self._check_open("send")
-        self._ledger.tick()
-        pending, own = self._outgoing.one(topic, record, key)
-        if own or on_delivery is not None:  # an own id can be attached to
-            listeners = () if on_delivery is None else (Listener(on_delivery),)
-            pending.watchers = (*listeners, self._ledger)
-        watchers = pending.watchers or ()
-        bulk = Bulk([pending])
-        try:
-            if not own or not self._ledger.attach((pending,)):
-                patience = 0.0 if self._poller.in_listener() else self.settings.publish_timeout_seconds
-                if not self._entrance.enter(bulk, self._clock.monotonic() + patience):
-                    full = self._ledger.larger_than_budget(pending) or self._entrance.no_room(bulk)
-                    self._ledger.withdraw((pending,), full, own=watchers)
-                    self._check_open("send")
-                    raise full
-                self._entrance.hand_over(bulk)
-        except BaseException as interruption:
-            if not isinstance(interruption, Exception):
-                self._ledger.leave(bulk)
-            raise
-        if self._poller.idle:
-            self._poller.wake()
-        return pending.message_id
 
     def flush(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for the sends that no flush has reported yet, ``timeout`` seconds at most.
 
-        The report has those that are not delivered, and counts those that are.
+        The report has those that are not delivered, and counts those that are. It does not list what an
+        ``on_delivery`` receives.
         """
         self._check("flush")
         deadline = self._deadline(timeout)
-        unreported = Unreported()
-        try:
-            self._ledger.take_over_serving(_HUNG_SECONDS)
-            self._ledger.collect(unreported)
-            if not self._poller.wait(unreported.latch, deadline - self._clock.monotonic()):
-                self._ledger.unwatch(unreported.latch, unreported.pendings)
-            return DeliveryReport(unreported.pendings, delivered_before=unreported.delivered)
-        except BaseException:  # Ctrl-C: there is no report, so the next flush or the close must report it
-            self._ledger.give_back(unreported)
-            raise
+        sends = self._table.sends()
+        self._wait_for(sends, deadline)
+        return self._flushed(sends)
 
     def close(self, timeout: float | None = None) -> DeliveryReport:
         """Wait for what is on its way, give up what remains after ``timeout`` seconds, release the client.
@@ -293,15 +207,19 @@ class KafkaProducer(RefusesOldArguments):
         returns the same report.
         """
         self._guard.check()
-        self._poller.refuse_inside_listener("close")
+        self._serving.refuse_inside_listener("close")
         deadline = self._deadline(timeout)
         with self._closing:  # another thread that closes waits for the first one's report
             if self._final is None:
                 self._closed = True
-                self._retirement.settle_all(deadline)
+                self._client.detach()
+                self._table.shut()
+                self._wait_for(self._table.spans(), deadline)
+                self._give_up(DeliveryAbandoned("the producer was closed before an answer came"))
                 if self._final is None:  # else a signal handler closed it meanwhile
-                    self._final = self._retirement.last_report()
-                    self._retirement.end(deadline)
+                    self._final = self._flushed(())
+                    self._serving.stop(max(deadline - self._clock.monotonic(), _GRACE_SECONDS / 2))
+                    self._release(self._client.limits)
             return self._final
 
     @property
@@ -317,7 +235,7 @@ class KafkaProducer(RefusesOldArguments):
         and `ConfigurationError`; then nothing has changed. Raises `ClosedError` if the producer is closed meanwhile.
         """
         self._guard.check()
-        self._poller.refuse_inside_listener("reopen")
+        self._serving.refuse_inside_listener("reopen")
         with self._reopening:
             self._check_open("reopen")
             limits = self._client.open_another()
@@ -325,26 +243,26 @@ class KafkaProducer(RefusesOldArguments):
                 if self.settings.transactional_id is not None:
                     limits.main.init_transactions(self.settings.transaction_timeout_seconds)
             except BaseException:
-                self._retirement.release(limits)
+                self._release(limits)
                 raise
-            LOG.warning("the producer goes on with another client; the last error: %s", self._ledger.last_error)
+            LOG.warning("the producer goes on with another client; the last error: %s", self._table.last_error)
             with self._closing:
                 if self._closed:
-                    self._retirement.release(limits)
+                    self._release(limits)
                 else:
                     self._transactions_ready = self.settings.transactional_id is not None
-                    self._retirement.replace(limits)
-                if self._closed:  # by a signal handler, perhaps, which found the client that is replaced
-                    self._retirement.release(self._client.limits)
+                    self._replace(limits)
             self._check_open("reopen")
 
     def count_deliveries(self, bucket_seconds: int) -> DeliveryCounter:
         """Count delivered messages from now on, by topic and bucket of their timestamps, for an audit. Call it once,
         before anything is sent. A message of a transaction counts once that is committed; one that is sent again by
         `retry` once, when it is delivered. Raises `MisuseError` for a second call, and where it comes too late."""
-        if self._ledger.counter is not None or self._client.ready or self._ledger.busy:
+        if self._serving.counter is not None or self._client.ready or self._table.busy:
             raise MisuseError("count_deliveries: call it once, before anything is sent")
-        return self._ledger.count_deliveries(bucket_seconds)
+        self._client.count(bucket_seconds)
+        self._serving.counter = DeliveryCounter()
+        return self._serving.counter
 
     def transaction(self) -> Transaction:
         """A context manager: what is sent in it, and the offsets committed in it, become visible together or not at
@@ -352,7 +270,7 @@ class KafkaProducer(RefusesOldArguments):
         self._check("transaction")
         if not self._transactions_ready:
             self.init_transactions()
-        return Transaction(self, self._client.limits.main, self._ledger.counter)
+        return Transaction(self, self._client.limits.main, self._serving.counter)
 
     def uses(self, transport: ProducerTransport) -> bool:
         """Whether messages go to this client: not any more once it was reopened."""
@@ -373,17 +291,17 @@ class KafkaProducer(RefusesOldArguments):
         self._transactions_ready = True
 
     def health(self) -> ProducerHealth:
-        ledger = self._ledger
+        table = self._table
         return ProducerHealth(
-            outstanding_messages=ledger.outstanding_messages,
-            outstanding_bytes=self._budget.used_bytes,
-            oldest_unacknowledged_seconds=ledger.oldest_age(),
-            last_error=ledger.last_error,
-            failed_listeners=ledger.listeners.failures,
+            outstanding_messages=table.messages_in_flight,
+            outstanding_bytes=table.bytes,
+            oldest_unacknowledged_seconds=table.oldest_age(),
+            last_error=table.last_error,
+            failed_listeners=self._serving.failed_listeners,
             recreated_topics=self._client.limits.recreated_topics,
             oldest_call_seconds=self._client.oldest_call_seconds(),
             poisoned=self._client.poisoned,
-            finished=ledger.finished is not None,
+            finished=table.finished is not None,
         )
 
     def __enter__(self) -> KafkaProducer:
@@ -406,32 +324,177 @@ class KafkaProducer(RefusesOldArguments):
         return not (self._closed or self._guard.forked)
 
     def is_busy(self) -> bool:
-        return self._ledger.busy
+        return self._table.busy
 
     def close_at_exit(self) -> Mapping[str, int]:
         report = self.close(0)
         return Counter(delivery.topic for delivery in (*report.failed, *report.unknown))
 
-    def _hand_over_late(self, pending: Pending) -> None:
-        """Hand over a message that a plain send entered while the client was closed, finished or replaced."""
-        if not self._closed:
-            self._client.limits.launch(pending.topic, iter((pending,)))
-        elif self._ledger.take_out(pending):
-            self._check_open("send")  # otherwise the close found it in the book, and reports it
+    # Reserved and handed over
+
+    def _attempt(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers = ()) -> Attempt:
+        full, own_id, size = checked(topic, record, key, headers, verbatim=self.settings.verbatim)
+        wants_id = not (self.settings.verbatim or topic in self.settings.topics_without_message_id)
+        return Attempt(topic, full, own_id, size, own=own_id is not None, wants_id=wants_id)
+
+    def _next_attempt(self, old: Attempt) -> Attempt:
+        """The same message under the same id, for another attempt."""
+        doubtful = old.doubtful or old.outcome is Outcome.UNKNOWN
+        old.successor = Attempt(old.topic, old.record, old.message_id, old.size, own=old.own, doubtful=doubtful)
+        return old.successor
+
+    def _publish_bytes(
+        self, topic: str, values: list[bytes], key: bytes | None, limit: TopicLimit, size: int, deadline: float
+    ) -> DeliveryReport:
+        """`publish` of bytes to a topic whose limit is known: no message has an object of its own."""
+        span = None
+        try:
+            with self._table.lock:
+                if self._client.ready.get(topic) is limit:
+                    span = self._table.reserve_bulk(topic, values, key, limit.id_prefix, size)
+            if span is None:
+                return self._publish([self._attempt(topic, value, key) for value in values], deadline)
+            self._client.limits.produce_bulk(limit, span)
+            self._wait_for((span,), deadline)
+            return DeliveryReport(self._table.undelivered_of(span), span=span)
+        except BaseException:
+            if span is not None:
+                self._table.abandon((span,), DeliveryAbandoned(_INTERRUPTED), reported_by_flush=True)
+            raise
+
+    def _publish(self, attempts: Sequence[Attempt], deadline: float) -> DeliveryReport:
+        try:
+            reserved = self._hand_over(attempts, deadline)
+            self._wait_for(reserved, deadline)
+            return DeliveryReport(dict(enumerate(reserved)))
+        except BaseException:
+            self._table.abandon_attempts(attempts, DeliveryAbandoned(_INTERRUPTED))
+            raise
+
+    def _hand_over(self, attempts: Sequence[Attempt], deadline: float) -> Sequence[Attempt]:
+        """Hand messages over as soon as there is room for all; the attempts that are in flight, as `Table.reserve`."""
+        reserved = self._reserve(attempts, deadline)
+        if reserved is None:
+            self._table.refuse(attempts)
+            return attempts
+        self._client.limits.launch([attempt for attempt in attempts if attempt.table is not None])
+        return reserved
+
+    def _reserve(self, attempts: Sequence[Attempt], deadline: float) -> list[Attempt] | None:
+        table = self._table
+        messages, size = len(attempts), sum([attempt.size for attempt in attempts])
+        while (reserved := table.reserve(attempts)) is None:
+            if not table.can_fit(messages, size):
+                return None
+            room = table.ask_for_room(messages, size)
+            try:
+                if not self._serving.wait(room, deadline - self._clock.monotonic()):
+                    return table.reserve(attempts)
+            finally:
+                table.stop_asking(room)
+        return reserved
+
+    def _portions(self, attempts: Sequence[Attempt]) -> Iterator[Sequence[Attempt]]:
+        """All of them if the budget has room for so much, else in parts."""
+        table = self._table
+        if table.can_fit(len(attempts), sum([attempt.size for attempt in attempts])):
+            yield attempts
+            return
+        portion: list[Attempt] = []
+        size = 0
+        for attempt in attempts:
+            if portion and not table.can_fit(len(portion) + 1, size + attempt.size):
+                yield portion
+                portion, size = [], 0
+            portion.append(attempt)
+            size += attempt.size
+        yield portion
+
+    def _reserve_send(self, topic: str, limit: TopicLimit, size: int) -> int:
+        """The sequence of a plain send that needs another span; below 0: it needs a closer look."""
+        with self._table.lock:
+            if self._client.ready.get(topic) is not limit or size > limit.max_bytes:
+                return -1
+            return self._table.reserve_send(limit, topic, size)
+
+    def _refuse_send(self, limit: TopicLimit, sequence: int, record: Record, error: Exception) -> bytes | None:
+        """The client raised: it did not take the message, so the message is surely not in the log."""
+        fault = limit.transport.fault(error)
+        self._on_undelivered(fault)
+        refused = DeliveryRefused(fault, permanent=False)
+        self._table.give_up_send(sequence, record, Outcome.FAILED, refused)
+        return None if limit.id_prefix is None else message_id(limit.id_prefix, sequence)
+
+    def _send(
+        self, topic: str, record: bytes | Record, key: bytes | None, on_delivery: DeliveryListener | None
+    ) -> bytes | None:
+        """`send` for everything but bare bytes to a known topic with room in the budget."""
+        self._guard.check()
+        self._check_open("send")
+        self._table.tick()
+        attempt = self._attempt(topic, record, key)
+        attempt.for_flush = True
+        if on_delivery is not None:
+            attempt.listeners.append(on_delivery)
+        patience = 0.0 if self._serving.is_this_thread() else self.settings.publish_timeout_seconds
+        try:
+            if self._reserve((attempt,), self._clock.monotonic() + patience) is None:
+                self._check_open("send")
+                raise self._table.why_no_room((attempt,))
+            if attempt.table is not None:  # else its id is in flight already
+                self._client.limits.launch((attempt,))
+        except BaseException as interruption:
+            if not isinstance(interruption, Exception):
+                self._table.abandon_attempts((attempt,), DeliveryAbandoned(_INTERRUPTED))
+            raise
+        if self._serving.idle:
+            self._serving.wake()
+        return attempt.message_id
 
     # Settled
 
-    def _report(self, bulk: Bulk | PlainBulk, attached: Mapping[Pending, Pending]) -> DeliveryReport:
-        if isinstance(bulk, PlainBulk):
-            if bulk.is_delivered:
-                return DeliveryReport(bulk)
-            self._ledger.take_over_serving(_HUNG_SECONDS)
-            pendings = self._ledger.break_up(bulk)
-        else:
-            pendings = [attached.get(pending, pending) for pending in bulk.pendings] if attached else bulk.pendings
-        if not bulk.latch.open:
-            self._ledger.unwatch(bulk.latch, pendings)
-        return DeliveryReport(pendings)
+    def _wait_for(self, what: Collection[Span | Attempt], deadline: float) -> None:
+        """Wait until all of these are settled, or the deadline."""
+        latch = self._table.latch_on(what)
+        try:
+            self._serving.wait(latch, deadline - self._clock.monotonic())
+        finally:
+            if not latch.open:
+                self._table.take_off(latch, what)
+
+    def _flushed(self, sends: Iterable[Span]) -> DeliveryReport:
+        delivered, undelivered = self._table.take_report(sends)
+        try:
+            return DeliveryReport(dict(enumerate(undelivered)), delivered_before=delivered)
+        except BaseException:
+            self._table.restore_report(delivered, undelivered)
+            raise
+
+    def _give_up(self, error: DeliveryAbandoned) -> None:
+        """Settle everything without the brokers. The client gives the bytes back of what it is told to give up."""
+        limits = self._client.limits
+        limits.abandon()
+        if self._table.busy:
+            for transport in limits.transports():
+                transport.purge()
+            self._wait_for(self._table.spans(), self._clock.monotonic() + _GRACE_SECONDS / 2)
+        self._table.abandon(self._table.spans(), error)
+
+    def _replace(self, limits: TopicLimits) -> None:
+        """Use another client, and release the one before."""
+        before = self._client.limits
+        self._client.detach()
+        self._give_up(DeliveryAbandoned("the producer was reopened before an answer came"))
+        if self._client.oldest_call_seconds() > 0:
+            self._serving.start()  # the call that hangs may be its thread's
+        self._table.start_again()
+        limits.recreated_topics = before.recreated_topics
+        self._client.use(limits, self._serving.wake)
+        self._release(before)
+
+    def _release(self, limits: TopicLimits) -> None:
+        limits.abandon()
+        self._client.close(limits.release(), _GRACE_SECONDS)
 
     # Waiting and checking
 
@@ -443,7 +506,7 @@ class KafkaProducer(RefusesOldArguments):
 
     def _check(self, call: str) -> None:
         self._guard.check()
-        self._poller.refuse_inside_listener(call)
+        self._serving.refuse_inside_listener(call)
         self._check_open(call)
 
     def _check_open(self, call: str) -> None:
@@ -454,19 +517,21 @@ class KafkaProducer(RefusesOldArguments):
 
     def _on_error(self, error: TransportError) -> None:
         """Note a client-wide error. The client's poll calls it, or a thread with a request."""
-        ledger = self._ledger
-        ledger.note_trouble(error)
+        table = self._table
+        table.note_trouble(error)
         if error.fatal:
-            ledger.finished = error
-            self._client.detach()  # as at a close
+            table.finished = error
+            self._client.detach()  # no `send` uses it without a closer look
             if self._client.poisoned:
                 self._client.limits.ready.clear()  # they lead around `BoundedProducer`
-            ledger.settle_all(Outcome.UNKNOWN, DeliveryRefused(error, permanent=False))
+                table.abandon(table.spans(), DeliveryRefused(error, permanent=False))
+            else:
+                for transport in self._client.transports():
+                    transport.purge()  # the next polls bring what it had
 
-    def _fault(self, error: Any) -> TransportError:
-        fault = self._client.limits.main.fault(error)
-        if isinstance(fault, FatalError):
-            self._ledger.last_error = fault  # of one message, but no message fares better
-        if fault.name == "MSG_SIZE_TOO_LARGE":
+    def _on_undelivered(self, error: TransportError) -> None:
+        """Note what the client says of one message."""
+        if isinstance(error, FatalError):
+            self._table.last_error = error  # no message fares better
+        if error.name == "MSG_SIZE_TOO_LARGE":
             self._client.limits.forget()  # some topic's limit was lowered since it was asked for
-        return fault

@@ -3,35 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Protocol
 
 from monasca_common.kafka.errors import UndeliveredError, UndeliveredReport, WrongType
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
-
-
-class Reported(Protocol):
-    """The part of a message that a report uses; `Pending` has it."""
-
-    outcome: Outcome | None
-
-    def snapshot(self, index: int) -> tuple[Outcome, Delivery]:
-        """The current outcome of the message."""
-        ...
-
-    @property
-    def its_producer_is_finished(self) -> bool:
-        """Whether a retry by the producer that sent it cannot deliver it."""
-        ...
-
-
-class DeliveredWhole(Protocol):
-    """A delivered bulk, whose messages are created on demand."""
-
-    def __len__(self) -> int: ...
-
-    def pendings(self) -> Sequence[Reported]: ...
+from monasca_common.kafka.producer.table import Attempt, Span
 
 
 class DeliveryReport:
@@ -41,32 +18,29 @@ class DeliveryReport:
     ids; it does not outlive its process.
     """
 
-    def __init__(self, messages: Sequence[Reported] | DeliveredWhole, *, delivered_before: int = 0) -> None:
-        """``delivered_before``: sends that were delivered earlier, of which only the number is kept."""
-        self._messages = messages
+    def __init__(self, attempts: Mapping[int, Attempt], *, span: Span | None = None, delivered_before: int = 0) -> None:
+        """``attempts``: messages by their place in the bulk. ``span``: that of a bulk of bytes, which knows the other
+        messages of the bulk, all delivered. ``delivered_before``: sends of which only the number is kept."""
+        self._attempts = attempts
+        self._span = span
         self._delivered_before = delivered_before
         # What is delivered stays so and is read when asked for; everything else may change, so it is copied now.
-        self._undelivered = (
-            {}
-            if not isinstance(messages, Sequence)
-            else {
-                index: pending.snapshot(index)
-                for index, pending in enumerate(self._pendings)
-                if pending.outcome is not Outcome.DELIVERED
-            }
-        )
-
-    @property
-    def _pendings(self) -> Sequence[Any]:
-        return self._messages if isinstance(self._messages, Sequence) else self._messages.pendings()
+        self._undelivered = {
+            index: attempt.snapshot(index)
+            for index, attempt in attempts.items()
+            if attempt.outcome is not Outcome.DELIVERED
+        }
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:
         """The delivered messages, in the order of the bulk. Sends that were delivered before the flush are only
         counted."""
-        return tuple(
-            pending.snapshot(index)[1] for index, pending in enumerate(self._pendings) if index not in self._undelivered
-        )
+        of_span = [] if self._span is None else self._span.delivered()
+        found = [delivery for delivery in of_span if delivery.index not in self._attempts]
+        found += [
+            attempt.snapshot(index)[1] for index, attempt in self._attempts.items() if index not in self._undelivered
+        ]
+        return tuple(sorted(found, key=lambda delivery: delivery.index))
 
     @cached_property
     def failed(self) -> tuple[Delivery, ...]:
@@ -80,7 +54,8 @@ class DeliveryReport:
 
     @property
     def delivered_count(self) -> int:
-        return self._delivered_before + len(self._messages) - len(self._undelivered)
+        messages = len(self._attempts) if self._span is None else self._span.end - self._span.first
+        return self._delivered_before + messages - len(self._undelivered)
 
     @property
     def ok(self) -> bool:
@@ -91,12 +66,15 @@ class DeliveryReport:
     def retriable(self) -> bool:
         """Whether `KafkaProducer.retry` can deliver any more: not all that is left is refused for good, and its
         producer is not finished by a fatal error. Another producer may retry it, and the same one once reopened."""
-        return any(
-            delivery.error is not None
-            and not delivery.error.permanent
-            and not self._pendings[index].its_producer_is_finished
-            for index, (_, delivery) in self._undelivered.items()
-        )
+        return any(self._attempts[index].can_be_retried for index in self._undelivered)
+
+    def latest(self) -> dict[int, Attempt]:
+        """The last attempt at each message that is known by itself; for `KafkaProducer.retry`."""
+        return {index: attempt.latest for index, attempt in self._attempts.items()}
+
+    def with_attempts(self, latest: Mapping[int, Attempt]) -> DeliveryReport:
+        """The same messages after these attempts."""
+        return DeliveryReport(latest, span=self._span, delivered_before=self._delivered_before)
 
     def raise_for_undelivered(self) -> None:
         """Raise `UndeliveredError`, which carries this report, unless everything is delivered."""

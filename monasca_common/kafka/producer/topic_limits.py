@@ -14,9 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import repeat
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from monasca_common.kafka.errors import (
     AuthenticationError,
@@ -28,10 +27,9 @@ from monasca_common.kafka.errors import (
     TopicRecreated,
     TransportError,
 )
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, TOPIC_NAME_RULE, Record, is_topic_name
-from monasca_common.kafka.producer.in_flight import Pending, PlainBulk
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, TOPIC_NAME_RULE, is_topic_name
 from monasca_common.kafka.producer.outcome import Outcome
-from monasca_common.kafka.producer.stamp import Stamp
+from monasca_common.kafka.producer.table import NO_SPAN, Attempt, Span, Table, by_topic
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
 from monasca_common.kafka.transport.topic_watch import TopicWatch
@@ -53,12 +51,12 @@ class TopicLimit:
     """The size of the largest message that a topic takes, and the client that keeps its batches below it."""
 
     transport: ProducerTransport
-    produce: Callable[..., None]  # the transport's, one look-up nearer
+    send: Callable[..., bytes | None]  # the transport's, one look-up nearer
     max_bytes: int
-    with_ids: bool
+    id_prefix: bytes | None  # None: its messages have no ids
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
-    stamp: Stamp = field(default_factory=Stamp)  # the next message's
+    span: Span = NO_SPAN  # of the next sends
 
 
 @dataclass(slots=True)
@@ -72,11 +70,15 @@ class _Question:
 
 class TopicLimits:
     def __init__(
-        self, settings: ProducerSettings, open_transport: OpenTransport, on_error: Callable[[TransportError], None]
+        self,
+        settings: ProducerSettings,
+        table: Table,
+        open_transport: OpenTransport,
+        on_error: Callable[[TransportError], None],
     ) -> None:
         self.ready: dict[str, TopicLimit] = {}
         self.on_launch: Callable[[], None] = lambda: None  # called when what waited for a limit went to its client
-        self.on_known: Callable[[str, TopicLimit], None] = lambda topic, limit: None  # and before that
+        self._table = table
         self._settings = settings
         self._open_transport = open_transport
         self._on_error = on_error
@@ -84,7 +86,7 @@ class TopicLimits:
         # again by its owner, because a signal handler that closes may interrupt it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: dict[str, list[Iterator[Pending]]] = {}
+        self._waiting: dict[str, list[Attempt]] = {}
         self._questions: dict[str, _Question] = {}
         self._askers = 0  # threads
         self._resting = False  # one of them waits until the next question is due
@@ -100,36 +102,39 @@ class TopicLimits:
         return self._transports
 
     def release(self) -> tuple[ProducerTransport, ...]:
-        """Give up the clients, which the caller closes; no other thread gets them. The caller holds ``serving``."""
+        """Give up the clients, which the caller closes; no other thread gets them."""
         transports, self._transports = self._transports, ()
         return transports
 
-    def launch(self, topic: str, reserved: Iterator[Pending]) -> None:
-        """Hand messages of one topic to its client, now or as soon as the topic's limit is known. What is drawn from
-        ``reserved`` counts as handed over."""
+    def launch(self, attempts: Iterable[Attempt]) -> None:
+        """Hand reserved messages to their clients, now or as soon as the limit of their topic is known."""
+        for topic, of_topic in by_topic(attempts).items():
+            self._launch(topic, of_topic)
+
+    def _launch(self, topic: str, attempts: list[Attempt]) -> None:
         limit = self.ready.get(topic)
         if limit is None:
             if not is_topic_name(topic):
                 cause = TransportError(
                     f"{topic!r} is not the name of a topic: {TOPIC_NAME_RULE}", code=17, name="TOPIC_EXCEPTION"
                 )
-                self._refuse(reserved, cause, permanent=True)
+                self._refuse(attempts, cause, permanent=True)
                 return
             with self._lock:
                 limit = self.ready.get(topic)
                 if limit is None and not self._closed:
-                    self._wait_for_limit(topic, reserved)
+                    self._wait_for_limit(topic, attempts)
                     return
         if limit is None:
-            self._abandon(reserved)
+            self._abandon(attempts)
             return
-        self._produce(limit, reserved)
+        self._produce(limit, attempts)
 
-    def _wait_for_limit(self, topic: str, reserved: Iterator[Pending]) -> None:
+    def _wait_for_limit(self, topic: str, attempts: list[Attempt]) -> None:
         if topic in self._waiting:
-            self._waiting[topic].append(reserved)
+            self._waiting[topic] += attempts
             return
-        self._waiting[topic] = [reserved]
+        self._waiting[topic] = list(attempts)
         out = topic in self._questions and self._questions[topic].out
         self._questions[topic] = _Question(
             self.main.clock.monotonic() + _PATIENCE_SECONDS, again_at=time.monotonic(), out=out
@@ -141,7 +146,7 @@ class TopicLimits:
                 self._start()
             except RuntimeError as error:  # the process has as many threads as it may
                 del self._waiting[topic], self._questions[topic]
-                self._refuse(reserved, TransportError(f"the limit of topic {topic!r} cannot be asked for: {error}"))
+                self._refuse(attempts, TransportError(f"the limit of topic {topic!r} cannot be asked for: {error}"))
                 return
             self._askers += 1
 
@@ -227,12 +232,9 @@ class TopicLimits:
         except Exception as error:  # as above; the next message asks again
             LOG.error("no client could be opened for topic %r: %s", topic, error)
             cause = error if isinstance(error, TransportError) else TransportError(f"{type(error).__name__}: {error}")
-            for reserved in waiting:
-                self._refuse(reserved, cause)
+            self._refuse(waiting, cause)
             return
-        self.on_known(topic, limit)
-        for reserved in waiting:
-            self._produce(limit, reserved)
+        self._produce(limit, waiting)
         self.ready[topic] = limit
         self.watch.add(topic)
         self.on_launch()
@@ -251,69 +253,55 @@ class TopicLimits:
 
     def _limit(self, topic: str, max_bytes: int) -> TopicLimit:
         batch_bytes = min(max_bytes, self._batch_bytes)
-        with_ids = not self._settings.verbatim and topic not in self._settings.topics_without_message_id
+        without_ids = self._settings.verbatim or topic in self._settings.topics_without_message_id
+        id_prefix = None if without_ids else self._table.id_prefix
         now = self.main.clock.monotonic()
         if batch_bytes < self._batch_bytes and self._settings.transactional_id is not None:
             refusal = TransportError(
                 f"topic {topic!r} takes batches of {max_bytes} bytes at most, and a transaction's one client makes "
                 f"larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's max.message.bytes"
             )
-            return TopicLimit(self.main, self.main.produce, 0, with_ids, now, DeliveryRefused(refusal, permanent=True))
+            return TopicLimit(self.main, self.main.send, 0, id_prefix, now, DeliveryRefused(refusal, permanent=True))
         transport = self._by_batch_bytes.get(batch_bytes)
         if transport is None:
             transport = self._open_transport(batch_bytes, self._on_error)
             self._by_batch_bytes[batch_bytes] = transport
             self._transports = tuple(self._by_batch_bytes.values())
-        return TopicLimit(transport, transport.produce, max_bytes, with_ids, now)
+        return TopicLimit(transport, transport.send, max_bytes, id_prefix, now)
 
-    def _produce(self, limit: TopicLimit, reserved: Iterator[Pending]) -> None:
-        for pending in reserved:
-            if pending.outcome is not None:
+    def _produce(self, limit: TopicLimit, attempts: Iterable[Attempt]) -> None:
+        for attempt in attempts:
+            record, message_id = attempt.record, attempt.message_id
+            if attempt.outcome is not None or record is None:
                 continue  # given up while it waited
-            if pending.size > limit.max_bytes:
-                self._refuse_size(limit, pending)
+            if attempt.size > limit.max_bytes:
+                self._refuse_size(limit, attempt)
                 continue
-            value, message_id = pending.record, pending.message_id
-            partition = ANY_PARTITION
-            pending.stamp = limit.stamp
-            pending.stamp.uniform = False
-            timestamp_ms = pending.stamp.bucket.now_ms
-            headers: list[tuple[str, bytes | None]] = [] if message_id is None else [(MESSAGE_ID_HEADER, message_id)]
-            if isinstance(value, Record):
-                partition = ANY_PARTITION if value.partition is None else value.partition
-                if value.timestamp_ms is not None:
-                    pending.stamp = pending.ledger.stamp
-                    timestamp_ms = value.timestamp_ms
-                headers[:0] = value.headers
-                value = value.value
+            own = () if message_id is None else ((MESSAGE_ID_HEADER, message_id),)
+            partition = ANY_PARTITION if record.partition is None else record.partition
+            headers, time_ms = (*record.headers, *own), record.timestamp_ms or 0
             try:
-                limit.produce(pending.topic, value, pending.key, partition, pending, pending, timestamp_ms, headers)
+                limit.transport.produce_record(
+                    attempt.topic, record.value, record.key, partition, time_ms, headers, attempt.sequence
+                )
             except Exception as error:
-                self.refused(pending, error)
+                self._refuse((attempt,), limit.transport.fault(error))
 
-    def launch_bulk(self, limit: TopicLimit, bulk: PlainBulk) -> None:
-        topic, key, produce = bulk.topic, bulk.key, limit.produce
-        headers: Iterable[list[tuple[str, bytes]]] = (
-            repeat([]) if bulk.message_ids is None else [[(MESSAGE_ID_HEADER, mid)] for mid in bulk.message_ids]
-        )
-        time_ms = bulk.stamp.bucket.now_ms
-        messages = zip(bulk.records, bulk.callbacks(), headers, strict=False)
-        for index, (record, callback, header) in enumerate(messages):
-            try:
-                produce(topic, record, key, ANY_PARTITION, callback, callback, time_ms, header)
-            except Exception as error:
-                self.refused(bulk.ledger.break_up(bulk)[index], error)
+    def produce_bulk(self, limit: TopicLimit, span: Span) -> None:
+        """Hand a reserved bulk of bytes to its client."""
+        values, accepted = span.values, 0
+        while accepted < len(values):
+            left = values[accepted:] if accepted else values
+            accepted += limit.transport.produce(span.topic, left, span.key, span.first + accepted, limit.id_prefix)
+            if accepted < len(values):
+                self._produce(limit, (self._table.attempt(span, span.first + accepted),))
+                accepted += 1
 
-    def refused(self, pending: Pending, error: Exception) -> None:
-        """``produce`` raised: the client did not take the message, so it is surely not in the log."""
-        cause = pending.ledger.fault(error)
-        pending.ledger.settle((pending,), Outcome.FAILED, DeliveryRefused(cause, permanent=False))
-
-    def _refuse_size(self, limit: TopicLimit, pending: Pending) -> None:
-        error = limit.refusal or MessageTooLarge(pending.topic, pending.size, limit.max_bytes)
-        pending.ledger.settle((pending,), Outcome.FAILED, error)
+    def _refuse_size(self, limit: TopicLimit, attempt: Attempt) -> None:
+        error = limit.refusal or MessageTooLarge(attempt.topic, attempt.size, limit.max_bytes)
+        self._table.settle_locally((attempt,), Outcome.FAILED, error)
         if limit.transport.clock.monotonic() - limit.known_at > _ASK_AGAIN_SECONDS:
-            self.forget(pending.topic)
+            self.forget(attempt.topic)
 
     def forget(self, topic: str | None = None) -> None:
         """Ask for the topic's limit (``None``: every topic's) again at the next message."""
@@ -328,17 +316,14 @@ class TopicLimits:
         with self._lock:
             self._closed = True
             self.ready.clear()
-            waiting = [reserved for its_own in self._waiting.values() for reserved in its_own]
+            waiting = [attempt for attempts in self._waiting.values() for attempt in attempts]
             self._waiting.clear()
             self._changed.notify_all()
-        for reserved in waiting:
-            self._abandon(reserved)
+        self._abandon(waiting)
 
-    def _abandon(self, pendings: Iterable[Pending]) -> None:
-        for pending in pendings:
-            error = DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
-            pending.ledger.settle((pending,), Outcome.FAILED, error)
+    def _abandon(self, attempts: Iterable[Attempt]) -> None:
+        error = DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
+        self._table.settle_locally(attempts, Outcome.FAILED, error)
 
-    def _refuse(self, pendings: Iterable[Pending], cause: TransportError, *, permanent: bool = False) -> None:
-        for pending in pendings:
-            pending.ledger.settle((pending,), Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))
+    def _refuse(self, attempts: Iterable[Attempt], cause: TransportError, *, permanent: bool = False) -> None:
+        self._table.settle_locally(attempts, Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))

@@ -52,14 +52,12 @@ class RawMessage(Protocol):
 
 @dataclass(slots=True)
 class Undelivered:
-    """A message that the client gave back, with what its delivery report says; ``headers`` include the message id."""
+    """A message that the client gave back."""
 
     sequence: int
     error: TransportError
-    topic: str
     value: bytes | None
     key: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...]
 
 
 @dataclass(slots=True)
@@ -83,13 +81,14 @@ class Outcomes:
 
     ``sequences``, ``partitions`` and ``offsets`` are of the delivered messages, in ascending order of their sequences.
     An offset is below 0 where the broker acknowledged a message that it had already. ``bytes``: values and keys of the
-    delivered messages. ``counts``: the delivered messages by topic and bucket, if `ProducerTransport.count` was called.
+    delivered messages, each with those before it. ``counts``: the delivered messages by topic and bucket, after
+    `ProducerTransport.count`.
     """
 
     sequences: Sequence[int] = ()
     partitions: Sequence[int] = ()
     offsets: Sequence[int] = ()
-    bytes: int = 0
+    bytes: Sequence[int] = ()
     undelivered: Sequence[Undelivered] = ()
     counts: DeliveryCounts = field(default_factory=dict)
 
@@ -106,9 +105,7 @@ class ProducerTransport(ABC):
     abort_is_due = False  # the abort of its last transaction has no answer yet
 
     @abstractmethod
-    def send(
-        self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None
-    ) -> bytes | None:
+    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
         """Queue one message of bytes; returns its id, which is its only header. Positional arguments only, for speed.
 
         The id is ``id_prefix`` and twelve hexadecimal digits of the sequence (`message_id`); ``None``: no id.

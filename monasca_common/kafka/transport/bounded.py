@@ -12,7 +12,7 @@ from typing import Any
 
 from monasca_common.kafka.errors import ClosedError, FatalError, TransportError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.transport.base import ConsumerTransport, ProducerTransport, RebalanceCallbacks
+from monasca_common.kafka.transport.base import ConsumerTransport, Outcomes, ProducerTransport, RebalanceCallbacks
 from monasca_common.kafka.transport.client_thread import ClientThread
 
 # librdkafka takes none for a commit. It has been seen to give one up by itself after 144 s, with a silent coordinator.
@@ -28,7 +28,7 @@ class BoundedProducer(ProducerTransport):
         self.clock = client.clock
         self._client: ProducerTransport | None = client
         self._on_error = on_error
-        self._told = False
+        self._reported = False
         self._thread = ClientThread(
             "kafka-producer-calls",
             client.clock,
@@ -36,7 +36,7 @@ class BoundedProducer(ProducerTransport):
             "transactional_id, which ends the transaction either way, and read on from what is committed",
         )
         self._thread.on_poison = self._give_up
-        self.produce = client.produce  # type: ignore[method-assign]  # no Python frame between `send` and C
+        self.send = client.send  # type: ignore[method-assign]  # no Python frame between `KafkaProducer.send` and C
 
     @property
     def poisoned(self) -> bool:
@@ -45,9 +45,24 @@ class BoundedProducer(ProducerTransport):
     def oldest_call_seconds(self) -> float:
         return self._thread.oldest_seconds()
 
-    def produce(self, *arguments: Any) -> None:
+    def send(self, *arguments: Any) -> bytes | None:
         """Shadowed by the client's own while there is one."""
-        self._thread.check()
+        raise AssertionError("unreachable")
+
+    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+        return self._living().produce(topic, values, key, first, id_prefix)
+
+    def produce_record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, bytes | None]],
+        sequence: int,
+    ) -> None:
+        self._living().produce_record(topic, value, key, partition, timestamp_ms, headers, sequence)
 
     def fault(self, error: Any) -> TransportError:
         if isinstance(error, TransportError):
@@ -55,19 +70,26 @@ class BoundedProducer(ProducerTransport):
         client = self._client
         return FatalError(str(error), fatal=True) if client is None else client.fault(error)
 
-    def poll(self, timeout: float) -> int:
+    def poll(self, timeout: float) -> Outcomes:
         client = self._client
         if client is None:
-            return self._tell()
+            return self._report_failure()
         with self._thread.watch("poll", timeout):
             return client.poll(timeout)
 
-    def flush(self, timeout: float) -> int:
+    def flush(self, timeout: float) -> Outcomes:
         client = self._client
         if client is None:
-            return self._tell()
+            return self._report_failure()
         with self._thread.watch("flush", timeout):
             return client.flush(timeout)
+
+    def queued(self) -> int:
+        client = self._client
+        return 0 if client is None else client.queued()
+
+    def count(self, bucket_seconds: int) -> None:
+        self._living().count(bucket_seconds)
 
     def purge(self) -> None:
         client = self._client
@@ -104,7 +126,7 @@ class BoundedProducer(ProducerTransport):
     def close(self, timeout: float) -> None:
         """Have the client released behind its last call; waits no longer than ``timeout`` for that."""
         client, self._client = self._client, None
-        self.produce = self._refuse  # type: ignore[method-assign]
+        self.send = self._refuse  # type: ignore[method-assign]
         if client is not None:
             release = client.close
             del client  # or it would be destroyed here in the end, and that waits for its threads
@@ -117,19 +139,19 @@ class BoundedProducer(ProducerTransport):
             raise TransportError("the producer was closed meanwhile", name="_DESTROY")
         return client
 
-    def _refuse(self, *_arguments: Any) -> None:
-        self._living()
+    def _refuse(self, *arguments: Any) -> bytes | None:
+        return self._living().send(*arguments)
 
     def _give_up(self) -> Callable[[], None]:
         client, self._client = self._client, None
-        self.produce = self._refuse  # type: ignore[method-assign]
+        self.send = self._refuse  # type: ignore[method-assign]
         return lambda: None if client is None else client.close(0)
 
-    def _tell(self) -> int:
-        if self._thread.failure is not None and not self._told:
-            self._told = True
+    def _report_failure(self) -> Outcomes:
+        if self._thread.failure is not None and not self._reported:
+            self._reported = True
             self._on_error(self._thread.failure)
-        return 0
+        return Outcomes()
 
 
 class BoundedConsumer(ConsumerTransport):

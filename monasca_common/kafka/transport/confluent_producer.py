@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -13,14 +14,15 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import FatalError, TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.admin import Admin
-from monasca_common.kafka.transport.base import ProducerTransport
+from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport, message_id
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import admin_options, producer_options
 from monasca_common.kafka.transport.refused_options import make_client
+from monasca_common.kafka.transport.report_columns import ReportColumns
 
 LOG = logging.getLogger(__name__)
 
@@ -42,28 +44,62 @@ class ConfluentProducer(ProducerTransport):
         self._admin_lock = threading.Lock()
         self._closed = False
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
-        self.produce = self._client.produce  # type: ignore[method-assign]  # no Python frame between `send` and C
+        self._reports = ReportColumns(self.clock, translate)
+        self._report = self._reports.report
+        self._produce = self._client.produce
 
-    def produce(self, *arguments: Any) -> None:
-        """Shadowed by the client's own."""
-        raise AssertionError("unreachable")
+    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
+        callback = MethodType(self._report, sequence)
+        if id_prefix is None:
+            self._produce(topic, value, key, ANY_PARTITION, callback, callback)
+            return None
+        given_id = message_id(id_prefix, sequence)
+        self._produce(topic, value, key, ANY_PARTITION, callback, callback, 0, [(MESSAGE_ID_HEADER, given_id)])
+        return given_id
+
+    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+        accepted = 0
+        try:
+            for accepted, value in enumerate(values):
+                self.send(topic, value, key, first + accepted, id_prefix)
+        except (KafkaException, BufferError):
+            return accepted
+        return len(values)
+
+    def produce_record(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, bytes | None]],
+        sequence: int,
+    ) -> None:
+        callback = MethodType(self._report, sequence)
+        self._produce(topic, value, key, partition, callback, callback, timestamp_ms, list(headers))
 
     def fault(self, error: Any) -> TransportError:
         return translate(error)
 
-    def poll(self, timeout: float) -> int:
-        try:
-            return int(self._client.poll(timeout))
-        except (KafkaException, SystemError) as error:
-            self._finished(error)
-            return 0
+    def poll(self, timeout: float) -> Outcomes:
+        return self._serve(self._client.poll, timeout)
 
-    def flush(self, timeout: float) -> int:
+    def flush(self, timeout: float) -> Outcomes:
+        return self._serve(self._client.flush, timeout)
+
+    def _serve(self, call: Callable[[float], int], timeout: float) -> Outcomes:
         try:
-            return int(self._client.flush(timeout))
+            call(timeout)
         except (KafkaException, SystemError) as error:
             self._finished(error)
-            return len(self._client)
+        return self._reports.take()
+
+    def queued(self) -> int:
+        return len(self._client)
+
+    def count(self, bucket_seconds: int) -> None:
+        self._reports.bucket_ms = bucket_seconds * 1000
 
     def _finished(self, error: KafkaException | SystemError) -> None:
         """Handle a fatal error, which confluent-kafka raises as either exception instead of calling callbacks."""
@@ -127,4 +163,4 @@ class ConfluentProducer(ProducerTransport):
         with self._admin_lock:
             self._closed = True
             self._admin = None
-        del self._client, self.produce
+        del self._client, self._produce

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 from confluent_kafka import KafkaException
 
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import ANY_PARTITION, DeliveryCallback, ProducerTransport
+from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport, message_id
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.memory.broker import broker_for
 from monasca_common.kafka.transport.memory.injection import raw_error
 from monasca_common.kafka.transport.memory.record import MemoryMessage
 from monasca_common.kafka.transport.memory.unsupported import no_transactions
+from monasca_common.kafka.transport.report_columns import ReportColumns
 
 OnError = Callable[[TransportError], None]
 
@@ -33,7 +34,7 @@ class _Flight(NamedTuple):
     number: int
     message: MemoryMessage
     error: Any
-    callback: DeliveryCallback
+    sequence: int
 
 
 class MemoryProducer(ProducerTransport):
@@ -48,7 +49,8 @@ class MemoryProducer(ProducerTransport):
         self._broker = broker_for(settings.connection.bootstrap_servers)
         self.clock = self._broker.clock
         self._on_error = on_error
-        self._queue: deque[tuple[MemoryMessage, DeliveryCallback]] = deque()
+        self._reports = ReportColumns(self.clock, translate)
+        self._queue: deque[tuple[MemoryMessage, int]] = deque()
         self._flights: list[_Flight] = []
         self._ready: deque[Callable[[], None]] = deque()  # reports and errors, which the polling thread runs
         self._undelivered = 0
@@ -58,24 +60,38 @@ class MemoryProducer(ProducerTransport):
         self._knows_outage = False
         self._closed = False
 
-    def produce(
+    def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
+        given_id = None if id_prefix is None else message_id(id_prefix, sequence)
+        headers = () if given_id is None else ((MESSAGE_ID_HEADER, given_id),)
+        self.produce_record(topic, value, key, ANY_PARTITION, 0, headers, sequence)
+        return given_id
+
+    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
+        accepted = 0
+        try:
+            for accepted, value in enumerate(values):
+                self.send(topic, value, key, first + accepted, id_prefix)
+        except KafkaException:
+            return accepted
+        return len(values)
+
+    def produce_record(
         self,
         topic: str,
         value: bytes | None,
         key: bytes | None,
         partition: int,
-        callback: DeliveryCallback,
-        on_delivery: DeliveryCallback | None = None,
-        timestamp_ms: int = 0,
-        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, bytes | None]],
+        sequence: int,
     ) -> None:
-        message = MemoryMessage(topic, partition, value, key, headers, timestamp_ms or self.clock.time_ms())
+        message = MemoryMessage(topic, partition, value, key, list(headers), timestamp_ms or self.clock.time_ms())
         with self._broker.changed:
             if self._closed:
                 raise KafkaException(raw_error("_STATE", "the producer is closed"))
             if self._fatal is not None:
                 raise KafkaException(raw_error("_FATAL", str(self._fatal)))
-            self._queue.append((message, callback))
+            self._queue.append((message, sequence))
             self._undelivered += 1
             self._send()
             self._broker.changed.notify_all()
@@ -83,7 +99,7 @@ class MemoryProducer(ProducerTransport):
     def fault(self, error: Any) -> TransportError:
         return translate(error)
 
-    def poll(self, timeout: float) -> int:
+    def poll(self, timeout: float) -> Outcomes:
         deadline = self.clock.monotonic() + timeout
         with self._broker.changed:
             self._send()
@@ -92,22 +108,24 @@ class MemoryProducer(ProducerTransport):
                 self._broker.wait(min(deadline, self._next_landing()))
                 self._send()
                 self._land()
-        return self._run_ready()
+        self._run_ready()
+        return self._reports.take()
 
-    def flush(self, timeout: float) -> int:
-        deadline = self.clock.monotonic() + timeout
-        while self._undelivered:
-            remaining = deadline - self.clock.monotonic()
-            if self.poll(max(0.0, remaining)) == 0 and remaining <= 0:
-                break
+    def flush(self, timeout: float) -> Outcomes:
+        return self.poll(timeout if self._undelivered else 0)
+
+    def queued(self) -> int:
         return self._undelivered
+
+    def count(self, bucket_seconds: int) -> None:
+        self._reports.bucket_ms = bucket_seconds * 1000
 
     def purge(self) -> None:
         with self._broker.changed:
-            for message, callback in self._queue:
-                self._report(message, raw_error("_PURGE_QUEUE"), callback)
+            for message, sequence in self._queue:
+                self._report(message, raw_error("_PURGE_QUEUE"), sequence)
             for flight in sorted(self._flights):
-                self._report(flight.message, raw_error("_PURGE_INFLIGHT"), flight.callback)
+                self._report(flight.message, raw_error("_PURGE_INFLIGHT"), flight.sequence)
             self._queue.clear()
             self._flights.clear()
             self._broker.changed.notify_all()
@@ -156,18 +174,18 @@ class MemoryProducer(ProducerTransport):
             self._tell(raw_error("_ALL_BROKERS_DOWN"))
         while self._queue and self._broker.reachable and self._fatal is None:
             self._knows_outage = False
-            message, callback = self._queue.popleft()
-            self._send_one(message, callback)
+            message, sequence = self._queue.popleft()
+            self._send_one(message, sequence)
 
-    def _send_one(self, message: MemoryMessage, callback: DeliveryCallback) -> None:
+    def _send_one(self, message: MemoryMessage, sequence: int) -> None:
         try:
             count = len(self._broker.topic(message.topic()).partitions)
         except TransportError as error:
-            self._report(message, raw_error(error.name, str(error)), callback)
+            self._report(message, raw_error(error.name, str(error)), sequence)
             return
         message.route(self._choose(message, count))
         if message.partition() >= count:
-            self._report(message, raw_error("_UNKNOWN_PARTITION"), callback)
+            self._report(message, raw_error("_UNKNOWN_PARTITION"), sequence)
             return
         answer = self._broker.append(message)
         if answer.connection_lost:
@@ -178,7 +196,7 @@ class MemoryProducer(ProducerTransport):
             self._fatal = translate(answer.error)
             self._tell(answer.error)
             at = math.inf
-        heapq.heappush(self._flights, _Flight(at, next(self._numbers), message, answer.error, callback))
+        heapq.heappush(self._flights, _Flight(at, next(self._numbers), message, answer.error, sequence))
 
     def _choose(self, message: MemoryMessage, count: int) -> int:
         key = message.key()
@@ -191,19 +209,19 @@ class MemoryProducer(ProducerTransport):
         now = self.clock.monotonic()
         while self._flights and self._flights[0].at <= now:
             flight = heapq.heappop(self._flights)
-            self._report(flight.message, flight.error, flight.callback)
+            self._report(flight.message, flight.error, flight.sequence)
 
     def _next_landing(self) -> float:
         return self._flights[0].at if self._flights else math.inf
 
-    def _report(self, message: MemoryMessage, error: Any, callback: DeliveryCallback) -> None:
+    def _report(self, message: MemoryMessage, error: Any, sequence: int) -> None:
         # A record that the log took must not show another reader the error of its producer.
         report = message if error is None else message.refused(error)
 
         def run() -> None:
             with self._broker.lock:
                 self._undelivered -= 1
-            callback(error, report)
+            self._reports.report(sequence, error, report)
 
         self._ready.append(run)
 

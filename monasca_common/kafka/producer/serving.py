@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The serving thread of a producer: the only one that polls and flushes its clients, takes in outcomes and calls
+listeners.
+
+While a caller waits, it flushes in short slices, so that linger does not delay the caller. Otherwise it collects
+outcomes every few milliseconds, and sleeps while nothing is in flight.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from monasca_common.kafka.clock import Clock, Signal, SystemClock
+from monasca_common.kafka.errors import InCallbackError
+from monasca_common.kafka.producer.delivery_counts import DeliveryCounter
+from monasca_common.kafka.producer.table import Latch, Table
+from monasca_common.kafka.transport.base import ProducerTransport
+
+LOG = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 1.0  # client-wide errors are noticed at least this often
+_BUSY_SECONDS = 0.005  # outcomes of sends are collected this often
+_FLUSH_SLICE_SECONDS = 0.005
+
+_REAL_TIME = SystemClock()  # of the thread itself, whatever the clock
+
+
+class Serving:
+    def __init__(
+        self,
+        table: Table,
+        clock: Clock,
+        transports: Callable[[], Sequence[ProducerTransport]],
+        eager_callers: int | None = None,
+    ) -> None:
+        self.idle = False  # the thread sleeps until `wake`, or is with listeners
+        self.failed_listeners = 0
+        self.counter: DeliveryCounter | None = None
+        self._table = table
+        self._clock = clock
+        self._transports = transports
+        self._eager_callers = eager_callers
+        self._wake = Signal()
+        self._waiting: dict[Latch, None] = {}
+        self._stopping = False
+        self.start()
+
+    def start(self) -> None:
+        """Start the thread; one that was started before ends as soon as its call of the client comes back."""
+        self._thread = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def refuse_inside_listener(self, call: str) -> None:
+        if self.is_this_thread():
+            raise InCallbackError(f"{call} waits for delivery callbacks and cannot be called inside of one: use send")
+
+    def wait(self, latch: Latch, timeout: float) -> bool:
+        """Wait until the latch opens; whether it did within ``timeout`` seconds."""
+        deadline = self._clock.monotonic() + timeout
+        try:
+            self._waiting[latch] = None
+            if not latch.open:
+                self._wake.set()
+            while not latch.open:
+                remaining = deadline - self._clock.monotonic()
+                if remaining <= 0:
+                    return False
+                latch.wait(self._clock, remaining)
+            return True
+        finally:
+            self._waiting.pop(latch, None)
+
+    def stop(self, timeout: float) -> None:
+        """End the thread; listeners that are due are still called, and waited for up to ``timeout`` seconds."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopping and self.is_this_thread():
+            try:
+                self._turn()
+            except Exception:
+                LOG.exception("serving the Kafka client failed")
+                self.idle = True
+                self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
+        self._call_listeners()
+
+    def _turn(self) -> None:
+        if not self._waiting:
+            self._sleep()
+        self._collect()
+        if self._table.due:
+            self.idle = True  # for as long as they take: whoever sends meanwhile looks at the clock
+            self._call_listeners()
+            self.idle = False
+
+    def _sleep(self) -> None:
+        self.idle = True  # before the table is looked at: a thread that reserves later sees it and wakes this one
+        busy = self._table.busy
+        self.idle = not busy
+        self._wake.wait(_REAL_TIME, _BUSY_SECONDS if busy else _IDLE_SECONDS)
+        self.idle = False
+        self._table.tick()
+
+    def _collect(self) -> None:
+        """Take in the outcomes of one call of each client."""
+        transports = self._transports()
+        waiting = len(self._waiting)
+        # Where callers come all the time, the next bulk is always about to enter: a request for each would cost a
+        # server half of its speed. What lingers goes out together and is answered together.
+        flush = waiting > 0 and (self._eager_callers is None or waiting <= self._eager_callers)
+        for transport in transports:
+            seconds = _FLUSH_SLICE_SECONDS / len(transports)
+            outcomes = transport.flush(seconds) if flush else transport.poll(seconds if waiting else 0)
+            if not self.is_this_thread():
+                return  # the call hung, and its messages were given up
+            self._table.settle(outcomes)
+            if outcomes.counts and self.counter is not None:
+                self.counter.add(outcomes.counts)
+        self._table.tick()
+        if waiting and not any(transport.queued() for transport in transports):
+            self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
+
+    def _call_listeners(self) -> None:
+        due = self._table.due
+        while due:
+            listener, attempt = due.popleft()
+            try:
+                listener(attempt.snapshot(0)[1])
+            except BaseException:  # for example, SystemExit would end the thread that all listeners need
+                self.failed_listeners += 1
+                LOG.exception("a delivery callback for topic %s failed", attempt.topic)
+            self._table.listener_returned(attempt)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Delivery reports that come one by one, as `Outcomes`: for clients that call back for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
+
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.transport.base import DeliveryCount, DeliveryCounts, Outcomes, RawMessage, Undelivered
+
+_by_sequence = itemgetter(0)
+
+
+class ReportColumns:
+    """Collects the reports of one client until `take`."""
+
+    def __init__(self, clock: Clock, translate: Callable[[Any], TransportError]) -> None:
+        self.bucket_ms: int | None = None  # count by buckets of this length
+        self._clock = clock
+        self._translate = translate
+        self._delivered: list[tuple[int, int, int, int]] = []
+        self._undelivered: list[Undelivered] = []
+        self._counts: DeliveryCounts = {}
+
+    def report(self, sequence: int, error: Any, message: RawMessage) -> None:
+        """Note the report of one message; ``sequence`` comes first, so that a callback can be bound to it."""
+        if error is not None:
+            self._undelivered.append(Undelivered(sequence, self._translate(error), message.value(), message.key()))
+            return
+        offset = message.offset()
+        size = len(message) + len(message.key() or b"")
+        self._delivered.append((sequence, message.partition(), -1 if offset is None else offset, size))
+        if self.bucket_ms is not None:
+            self._count(message, self.bucket_ms)
+
+    def take(self) -> Outcomes:
+        """What was reported since the last call."""
+        delivered, self._delivered = self._delivered, []
+        undelivered, self._undelivered = self._undelivered, []
+        counts, self._counts = self._counts, {}
+        if not delivered:
+            return Outcomes(undelivered=undelivered)
+        delivered.sort(key=_by_sequence)
+        sequences, partitions, offsets, sizes = zip(*delivered, strict=True)
+        return Outcomes(sequences, partitions, offsets, list(accumulate(sizes)), undelivered, counts)
+
+    def _count(self, message: RawMessage, bucket_ms: int) -> None:
+        _, time_ms = message.timestamp()
+        delay_ms = max(0, self._clock.time_ms() - time_ms)
+        count = self._counts.setdefault((message.topic(), time_ms // bucket_ms * bucket_ms), DeliveryCount())
+        count.messages += 1
+        count.bytes += len(message)
+        count.delay_ms += delay_ms
+        count.max_delay_ms = max(count.max_delay_ms, delay_ms)
