@@ -40,7 +40,7 @@ class Client:
     def flush(self, timeout):
         self.asked.append("flush")
         self.generation += 1  # the group has rebalanced meanwhile
-        return DeliveryReport([])
+        return DeliveryReport({})
 
     def next_offsets(self, what):
         if self.stale is not None:
