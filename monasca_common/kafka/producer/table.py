@@ -335,6 +335,7 @@ class Table:
                     attempt.successor = first
                     first.for_flush |= attempt.for_flush
                     first.listeners += attempt.listeners
+                    first.doubtful |= attempt.doubtful
             return [reserved[attempt] for attempt in attempts]
 
     def ask_for_room(self, messages: int, size: int) -> Latch:
