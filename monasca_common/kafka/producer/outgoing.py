@@ -51,13 +51,22 @@ def checked(
     return Checked(full, own_id, _size(full, full.key, own_id))
 
 
-def plain_bulk_size(records: list[Any], key: Any, max_bytes: int) -> int | None:
-    """The size of a bulk of bytes; `None` if a message needs a closer check. It has no Python loop."""
-    if not records or set(map(type, records)) != _ONLY_BYTES or not isinstance(key, bytes | None):
+class PlainBulk(NamedTuple):
+    """A bulk of bytes, and what it takes of the budget."""
+
+    values: list[bytes]
+    size: int
+
+
+def plain_bulk(records: list[Any], key: Any, max_bytes: int) -> PlainBulk | None:
+    """A list of bytes that are ready to be sent; `None` if a message needs a closer check. It has no Python loop."""
+    if set(map(type, records)) != _ONLY_BYTES or not isinstance(key, bytes | None):
         return None
     overhead = PLAIN_OVERHEAD_BYTES + len(key or b"")
     lengths = list(map(len, records))
-    return None if max(lengths) + overhead > max_bytes else sum(lengths) + overhead * len(records)
+    if max(lengths) + overhead > max_bytes:
+        return None
+    return PlainBulk(records[:], sum(lengths) + overhead * len(records))
 
 
 def portions(records: Sequence[Record], settings: ProducerSettings) -> Iterator[Sequence[Record]]:

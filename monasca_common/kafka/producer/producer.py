@@ -18,7 +18,6 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import cast
 
 from monasca_common.kafka.errors import (
     ClosedError,
@@ -40,14 +39,15 @@ from monasca_common.kafka.producer.health import ProducerHealth
 from monasca_common.kafka.producer.outcome import DeliveryListener, Outcome
 from monasca_common.kafka.producer.outgoing import (
     PLAIN_OVERHEAD_BYTES,
+    PlainBulk,
     as_list,
     checked,
     new_id_prefix,
-    plain_bulk_size,
+    plain_bulk,
 )
 from monasca_common.kafka.producer.report import DeliveryReport, checked_report
 from monasca_common.kafka.producer.serving import Serving
-from monasca_common.kafka.producer.table import Attempt, Span, Table
+from monasca_common.kafka.producer.table import Attempt, Span, Table, next_attempt
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.settings import ProducerSettings
@@ -102,15 +102,15 @@ class KafkaProducer(RefusesOldArguments):
         ``timeout`` in seconds, ``None``: ``[kafka] publish_timeout_seconds``. What has no answer by then is *unknown*
         and still on its way: give the report to `retry`, never the records to `publish` again.
         """
+        limit = self._client.ready.get(topic)  # none in a child of a fork, and once the producer is closed
+        listed = records if type(records) is list else as_list(records)
+        if limit is not None and not headers and threading.get_ident() != self._serving.thread_id:
+            plain = plain_bulk(listed, key, limit.max_bytes)
+            if plain is not None:
+                return self._publish_bytes(topic, plain, key, limit, self._deadline(timeout))
         self._check("publish")
         self._table.tick()
         deadline = self._deadline(timeout)
-        listed = as_list(records)
-        limit = self._client.ready.get(topic)
-        if limit is not None and not headers:
-            size = plain_bulk_size(listed, key, limit.max_bytes)
-            if size is not None:
-                return self._publish_bytes(topic, cast(list[bytes], listed), key, limit, size, deadline)
         return self._publish([self._attempt(topic, record, key, headers) for record in listed], deadline)
 
     def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
@@ -124,8 +124,10 @@ class KafkaProducer(RefusesOldArguments):
         fresh: list[Attempt] = []
         try:
             with _RETRYING:
-                worth_sending = [old for old in earlier.latest().values() if old.is_worth_sending]
-                fresh.extend(map(self._next_attempt, worth_sending))
+                for old in earlier.latest().values():
+                    if old.is_worth_sending:
+                        fresh.append(next_attempt(old))
+                        old.successor = fresh[-1]
             for portion in self._portions(fresh):
                 self._hand_over(portion, deadline)
             latest = earlier.latest()
@@ -337,26 +339,22 @@ class KafkaProducer(RefusesOldArguments):
         wants_id = not (self.settings.verbatim or topic in self.settings.topics_without_message_id)
         return Attempt(topic, full, own_id, size, own=own_id is not None, wants_id=wants_id)
 
-    def _next_attempt(self, old: Attempt) -> Attempt:
-        """The same message under the same id, for another attempt."""
-        doubtful = old.doubtful or old.outcome is Outcome.UNKNOWN
-        old.successor = Attempt(old.topic, old.record, old.message_id, old.size, own=old.own, doubtful=doubtful)
-        return old.successor
-
     def _publish_bytes(
-        self, topic: str, values: list[bytes], key: bytes | None, limit: TopicLimit, size: int, deadline: float
+        self, topic: str, plain: PlainBulk, key: bytes | None, limit: TopicLimit, deadline: float
     ) -> DeliveryReport:
         """`publish` of bytes to a topic whose limit is known: no message has an object of its own."""
         span = None
         try:
             with self._table.lock:
                 if self._client.ready.get(topic) is limit:
-                    span = self._table.reserve_bulk(topic, values, key, limit.id_prefix, size)
+                    span = self._table.reserve_bulk(topic, plain.values, key, limit.id_prefix, plain.size)
             if span is None:
-                return self._publish([self._attempt(topic, value, key) for value in values], deadline)
-            self._client.limits.produce_bulk(limit, span)
-            self._wait_for((span,), deadline)
-            return DeliveryReport(self._table.undelivered_of(span), span=span)
+                return self._publish([self._attempt(topic, value, key) for value in plain.values], deadline)
+            accepted = limit.produce(topic, plain.values, key, span.first, limit.id_prefix)
+            if accepted < len(plain.values):
+                self._client.limits.produce_rest(limit, span, accepted)
+            self._serving.wait(span.latch, deadline - self._clock.monotonic())
+            return DeliveryReport({} if span.is_delivered else self._table.undelivered_of(span), span=span)
         except BaseException:
             if span is not None:
                 self._table.abandon((span,), DeliveryAbandoned(_INTERRUPTED), reported_by_flush=True)

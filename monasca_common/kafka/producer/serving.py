@@ -62,6 +62,10 @@ class Serving:
         if self.is_this_thread():
             raise InCallbackError(f"{call} waits for delivery callbacks and cannot be called inside of one: use send")
 
+    @property
+    def thread_id(self) -> int | None:
+        return self._thread.ident
+
     def wait(self, latch: Latch, timeout: float) -> bool:
         """Wait until the latch opens; whether it did within ``timeout`` seconds."""
         deadline = self._clock.monotonic() + timeout

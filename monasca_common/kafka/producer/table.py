@@ -161,6 +161,12 @@ def _still_in_flight() -> DeliveryError:
     return DeliveryTimeout("no answer within the time given; the message is still on its way")
 
 
+def next_attempt(old: Attempt) -> Attempt:
+    """The same message under the same id, for another attempt."""
+    doubtful = old.doubtful or old.outcome is _UNKNOWN
+    return Attempt(old.topic, old.record, old.message_id, old.size, own=old.own, doubtful=doubtful)
+
+
 class Span:
     """Consecutive sequences of one topic."""
 
@@ -173,6 +179,7 @@ class Span:
         "id_prefix",
         "is_bulk",
         "key",
+        "latch",
         "latches",
         "next",
         "over",
@@ -197,6 +204,7 @@ class Span:
         self.key: bytes | None = None
         self.attempts: dict[int, Attempt] = {}  # by sequence
         self.columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = []  # of delivered messages
+        self.latch = Latch(1)  # of the caller that waits for a bulk of bytes
         self.latches: list[Latch] = []
 
     table = None  # latches are hung on it by its own producer alone
@@ -204,6 +212,11 @@ class Span:
     @property
     def is_settled(self) -> bool:
         return self.over
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether all of it is delivered, and no message has an object of its own."""
+        return self.over and not self.attempts
 
     @property
     def in_flight(self) -> int:
@@ -314,6 +327,7 @@ class Table:
             span.is_bulk = True
             span.next = span.end
             span.bytes = size
+            span.latches.append(span.latch)
             self.messages += len(values)
             self.bytes += size
             return span
@@ -590,7 +604,7 @@ class Table:
         return within and not self.shut_down
 
     def _open(self, topic: str, length: int, id_prefix: bytes | None) -> Span:
-        span = Span(topic, self._next, self._next + length, id_prefix, self.now)
+        span = Span(topic, self._next, self._next + length, id_prefix, self.clock.monotonic())
         self._next += length
         self._spans.append(span)
         self._firsts.append(span.first)

@@ -51,7 +51,8 @@ class TopicLimit:
     """The size of the largest message that a topic takes, and the client that keeps its batches below it."""
 
     transport: ProducerTransport
-    send: Callable[..., bytes | None]  # the transport's, one look-up nearer
+    send: Callable[..., bytes | None]  # the client's own: no Python frame between the producer and C
+    produce: Callable[..., int]  # the same
     max_bytes: int
     id_prefix: bytes | None  # None: its messages have no ids
     known_at: float
@@ -261,13 +262,21 @@ class TopicLimits:
                 f"topic {topic!r} takes batches of {max_bytes} bytes at most, and a transaction's one client makes "
                 f"larger ones: set [kafka] max_message_bytes to {max_bytes}, or raise the topic's max.message.bytes"
             )
-            return TopicLimit(self.main, self.main.send, 0, id_prefix, now, DeliveryRefused(refusal, permanent=True))
+            return TopicLimit(
+                self.main,
+                self.main.send,
+                self.main.produce,
+                0,
+                id_prefix,
+                now,
+                DeliveryRefused(refusal, permanent=True),
+            )
         transport = self._by_batch_bytes.get(batch_bytes)
         if transport is None:
             transport = self._open_transport(batch_bytes, self._on_error)
             self._by_batch_bytes[batch_bytes] = transport
             self._transports = tuple(self._by_batch_bytes.values())
-        return TopicLimit(transport, transport.send, max_bytes, id_prefix, now)
+        return TopicLimit(transport, transport.send, transport.produce, max_bytes, id_prefix, now)
 
     def _produce(self, limit: TopicLimit, attempts: Iterable[Attempt]) -> None:
         for attempt in attempts:
@@ -287,15 +296,13 @@ class TopicLimits:
             except Exception as error:
                 self._refuse((attempt,), limit.transport.fault(error))
 
-    def produce_bulk(self, limit: TopicLimit, span: Span) -> None:
-        """Hand a reserved bulk of bytes to its client."""
-        values, accepted = span.values, 0
+    def produce_rest(self, limit: TopicLimit, span: Span, accepted: int) -> None:
+        """Hand the rest of a bulk of bytes to its client, which did not take the message after ``accepted``."""
+        values = span.values
         while accepted < len(values):
-            left = values[accepted:] if accepted else values
-            accepted += limit.transport.produce(span.topic, left, span.key, span.first + accepted, limit.id_prefix)
-            if accepted < len(values):
-                self._produce(limit, (self._table.attempt(span, span.first + accepted),))
-                accepted += 1
+            self._produce(limit, (self._table.attempt(span, span.first + accepted),))
+            accepted += 1
+            accepted += limit.produce(span.topic, values[accepted:], span.key, span.first + accepted, limit.id_prefix)
 
     def _refuse_size(self, limit: TopicLimit, attempt: Attempt) -> None:
         error = limit.refusal or MessageTooLarge(attempt.topic, attempt.size, limit.max_bytes)

@@ -36,7 +36,9 @@ class BoundedProducer(ProducerTransport):
             "transactional_id, which ends the transaction either way, and read on from what is committed",
         )
         self._thread.on_poison = self._give_up
-        self.send = client.send  # type: ignore[method-assign]  # no Python frame between `KafkaProducer.send` and C
+        # No Python frame between the producer and C.
+        self.send = client.send  # type: ignore[method-assign]
+        self.produce = client.produce  # type: ignore[method-assign]
 
     @property
     def poisoned(self) -> bool:
@@ -45,12 +47,13 @@ class BoundedProducer(ProducerTransport):
     def oldest_call_seconds(self) -> float:
         return self._thread.oldest_seconds()
 
-    def send(self, *arguments: Any) -> bytes | None:
-        """Shadowed by the client's own while there is one."""
-        raise AssertionError("unreachable")
+    # Both are shadowed by the client's own while there is one.
 
-    def produce(self, topic: str, values: list[bytes], key: bytes | None, first: int, id_prefix: bytes | None) -> int:
-        return self._living().produce(topic, values, key, first, id_prefix)
+    def send(self, *arguments: Any) -> bytes | None:
+        return self._living().send(*arguments)
+
+    def produce(self, *arguments: Any) -> int:
+        return self._living().produce(*arguments)
 
     def produce_record(
         self,
@@ -125,8 +128,7 @@ class BoundedProducer(ProducerTransport):
 
     def close(self, timeout: float) -> None:
         """Have the client released behind its last call; waits no longer than ``timeout`` for that."""
-        client, self._client = self._client, None
-        self.send = self._refuse  # type: ignore[method-assign]
+        client = self._detach()
         if client is not None:
             release = client.close
             del client  # or it would be destroyed here in the end, and that waits for its threads
@@ -139,13 +141,15 @@ class BoundedProducer(ProducerTransport):
             raise TransportError("the producer was closed meanwhile", name="_DESTROY")
         return client
 
-    def _refuse(self, *arguments: Any) -> bytes | None:
-        return self._living().send(*arguments)
-
     def _give_up(self) -> Callable[[], None]:
-        client, self._client = self._client, None
-        self.send = self._refuse  # type: ignore[method-assign]
+        client = self._detach()
         return lambda: None if client is None else client.close(0)
+
+    def _detach(self) -> ProducerTransport | None:
+        client, self._client = self._client, None
+        if client is not None:
+            del self.send, self.produce
+        return client
 
     def _report_failure(self) -> Outcomes:
         if self._thread.failure is not None and not self._reported:
