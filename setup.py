@@ -4,8 +4,11 @@
 import configparser
 import os
 import subprocess
+import sysconfig
 
 import setuptools
+
+NATIVE = "monasca_common/kafka/transport/native"
 
 
 def set_version_without_git() -> None:
@@ -22,5 +25,25 @@ def set_version_without_git() -> None:
         os.environ.setdefault("PBR_VERSION", f"{metadata['metadata']['version']}.dev0")
 
 
+def native_extensions() -> list[setuptools.Extension]:
+    """The native Kafka client. It is optional: without a C compiler, setuptools prints one line and goes on."""
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # the limited API does not have it
+        return []
+    return [
+        setuptools.Extension(
+            NATIVE.replace("/", ".") + "._librdkafka",
+            [f"{NATIVE}/_librdkafka.c"],
+            depends=[f"{NATIVE}/rdkafka_abi.h"],
+            define_macros=[("Py_LIMITED_API", "0x030B0000")],
+            py_limited_api=True,
+            optional=True,
+        )
+    ]
+
+
 set_version_without_git()
-setuptools.setup(pbr=True)
+setuptools.setup(
+    pbr=True,
+    ext_modules=native_extensions(),
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+)

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The part of librdkafka's binary interface that this extension uses; unchanged since librdkafka 1.6.
+ *
+ * The library is the one that confluent-kafka has loaded: no header of it is needed to build, and its functions are
+ * looked up at run time, in the table `rd`. */
+
+#ifndef MONASCA_RDKAFKA_ABI_H
+#define MONASCA_RDKAFKA_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+typedef struct rd_kafka_s rd_kafka_t;
+typedef struct rd_kafka_conf_s rd_kafka_conf_t;
+typedef struct rd_kafka_topic_s rd_kafka_topic_t;
+typedef struct rd_kafka_topic_conf_s rd_kafka_topic_conf_t;
+typedef struct rd_kafka_headers_s rd_kafka_headers_t;
+typedef struct rd_kafka_queue_s rd_kafka_queue_t;
+
+/* Enumerations of librdkafka: their values, in its order. */
+enum { RD_KAFKA_PRODUCER = 0 };
+enum { RD_KAFKA_CONF_OK = 0 };
+enum {
+    RD_KAFKA_RESP_ERR__INVALID_ARG = -186,
+    RD_KAFKA_RESP_ERR__QUEUE_FULL = -184,
+    RD_KAFKA_RESP_ERR__FATAL = -150,
+    RD_KAFKA_RESP_ERR_NO_ERROR = 0,
+};
+enum { RD_KAFKA_TIMESTAMP_NOT_AVAILABLE = 0 };
+enum {
+    RD_KAFKA_VTYPE_END = 0,
+    RD_KAFKA_VTYPE_RKT = 2,       /* rd_kafka_topic_t * */
+    RD_KAFKA_VTYPE_PARTITION = 3, /* int32_t */
+    RD_KAFKA_VTYPE_VALUE = 4,     /* void *, size_t */
+    RD_KAFKA_VTYPE_KEY = 5,       /* void *, size_t */
+    RD_KAFKA_VTYPE_OPAQUE = 6,    /* void * */
+    RD_KAFKA_VTYPE_MSGFLAGS = 7,  /* int */
+    RD_KAFKA_VTYPE_TIMESTAMP = 8, /* int64_t */
+    RD_KAFKA_VTYPE_HEADER = 9,    /* const char *, const void *, ssize_t */
+    RD_KAFKA_VTYPE_HEADERS = 10,  /* rd_kafka_headers_t *, which the message then owns */
+};
+
+#define RD_KAFKA_MSG_F_COPY 0x2
+#define RD_KAFKA_PURGE_F_QUEUE 0x1
+#define RD_KAFKA_PURGE_F_INFLIGHT 0x2
+#define RD_KAFKA_PURGE_F_NON_BLOCKING 0x4
+
+typedef struct rd_kafka_message_s {
+    int err;
+    rd_kafka_topic_t *rkt;
+    int32_t partition;
+    void *payload;
+    size_t len;
+    void *key;
+    size_t key_len;
+    int64_t offset;
+    void *opaque; /* `_private` in librdkafka */
+} rd_kafka_message_t;
+
+typedef void rd_kafka_dr_msg_cb_t(rd_kafka_t *, const rd_kafka_message_t *, void *opaque);
+typedef void rd_kafka_error_cb_t(rd_kafka_t *, int err, const char *reason, void *opaque);
+typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facility, const char *text);
+
+/* F(name without rd_kafka_, result, parameters) */
+#define RD_KAFKA_FUNCTIONS(F)                                                                                          \
+    F(version, int, (void))                                                                                            \
+    F(version_str, const char *, (void))                                                                               \
+    F(conf_new, rd_kafka_conf_t *, (void))                                                                             \
+    F(conf_destroy, void, (rd_kafka_conf_t *))                                                                         \
+    F(conf_set, int, (rd_kafka_conf_t *, const char *name, const char *value, char *error, size_t error_size))         \
+    F(conf_set_opaque, void, (rd_kafka_conf_t *, void *))                                                              \
+    F(conf_set_dr_msg_cb, void, (rd_kafka_conf_t *, rd_kafka_dr_msg_cb_t *))                                           \
+    F(conf_set_error_cb, void, (rd_kafka_conf_t *, rd_kafka_error_cb_t *))                                             \
+    F(conf_set_log_cb, void, (rd_kafka_conf_t *, rd_kafka_log_cb_t *))                                                 \
+    F(new, rd_kafka_t *, (int kind, rd_kafka_conf_t *, char *error, size_t error_size))                                \
+    F(destroy, void, (rd_kafka_t *))                                                                                   \
+    F(opaque, void *, (const rd_kafka_t *))                                                                            \
+    F(name, const char *, (const rd_kafka_t *))                                                                        \
+    F(poll, int, (rd_kafka_t *, int timeout_ms))                                                                       \
+    F(flush, int, (rd_kafka_t *, int timeout_ms))                                                                      \
+    F(purge, int, (rd_kafka_t *, int flags))                                                                           \
+    F(producev, int, (rd_kafka_t *, ...))                                                                              \
+    F(err2str, const char *, (int err))                                                                                \
+    F(fatal_error, int, (rd_kafka_t *, char *error, size_t error_size))                                                \
+    F(topic_new, rd_kafka_topic_t *, (rd_kafka_t *, const char *name, rd_kafka_topic_conf_t *))                        \
+    F(topic_destroy, void, (rd_kafka_topic_t *))                                                                       \
+    F(topic_name, const char *, (const rd_kafka_topic_t *))                                                            \
+    F(last_error, int, (void))                                                                                         \
+    F(headers_new, rd_kafka_headers_t *, (size_t count))                                                               \
+    F(headers_destroy, void, (rd_kafka_headers_t *))                                                                   \
+    F(header_add, int, (rd_kafka_headers_t *, const char *name, ssize_t name_size, const void *, ssize_t size))        \
+    F(header_get_all, int,                                                                                             \
+      (const rd_kafka_headers_t *, size_t index, const char **name, const void **value, size_t *size))                 \
+    F(message_headers, int, (const rd_kafka_message_t *, rd_kafka_headers_t **))                                       \
+    F(message_timestamp, int64_t, (const rd_kafka_message_t *, int *kind))                                             \
+    F(message_produce_errstr, const char *, (const rd_kafka_message_t *))                                              \
+    F(queue_get_main, rd_kafka_queue_t *, (rd_kafka_t *))                                                              \
+    F(queue_yield, void, (rd_kafka_queue_t *))                                                                         \
+    F(queue_destroy, void, (rd_kafka_queue_t *))
+
+#define RD_KAFKA_MEMBER(name, result, parameters) result(*name) parameters;
+static struct {
+    RD_KAFKA_FUNCTIONS(RD_KAFKA_MEMBER)
+} rd;
+
+#endif
