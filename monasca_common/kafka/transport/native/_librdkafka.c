@@ -1023,24 +1023,31 @@ static PyType_Spec client_spec = {
 
 /* ---- 6. The functions of librdkafka, and the module ---- */
 
-#define RD_KAFKA_SYMBOL(name, result, parameters) {"rd_kafka_" #name, (void **)&rd.name},
-static const struct {
-    const char *name;
-    void **function;
-} symbols[] = {RD_KAFKA_FUNCTIONS(RD_KAFKA_SYMBOL)};
+#define RD_KAFKA_SYMBOL(name, result, parameters) "rd_kafka_" #name,
+static const char *const symbols[] = {RD_KAFKA_FUNCTIONS(RD_KAFKA_SYMBOL)};
+#define SYMBOL_COUNT (sizeof symbols / sizeof symbols[0])
+_Static_assert(sizeof rd == SYMBOL_COUNT * sizeof(void *), "a pointer for each symbol");
 
+/* Fills `rd` if the library has all functions. */
 static int look_up_symbols(void *library) {
-    for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
-        *symbols[i].function = dlsym(library, symbols[i].name);
-        if (!*symbols[i].function) {
-            PyErr_Format(PyExc_ImportError, "librdkafka has no function %s", symbols[i].name);
+    void *functions[SYMBOL_COUNT];
+    int (*version)(void);
+    const char *(*version_str)(void);
+    for (size_t i = 0; i < SYMBOL_COUNT; i++) {
+        functions[i] = dlsym(library, symbols[i]);
+        if (!functions[i]) {
+            PyErr_Format(PyExc_ImportError, "the library has no function %s", symbols[i]);
             return 0;
         }
     }
-    if (rd.version() >= OLDEST_VERSION)
-        return 1;
-    PyErr_Format(PyExc_ImportError, "librdkafka %s is too old: 2.3.0 is the oldest supported version", rd.version_str());
-    return 0;
+    memcpy(&version, &functions[0], sizeof version);
+    memcpy(&version_str, &functions[1], sizeof version_str);
+    if (version() < OLDEST_VERSION) {
+        PyErr_Format(PyExc_ImportError, "librdkafka %s is too old: use 2.3.0 or a later version", version_str());
+        return 0;
+    }
+    memcpy(&rd, functions, sizeof rd);
+    return 1;
 }
 
 static PyObject *load(PyObject *module, PyObject *path) {
@@ -1054,7 +1061,6 @@ static PyObject *load(PyObject *module, PyObject *path) {
     if (!library)
         return PyErr_Format(PyExc_ImportError, "%s cannot be loaded: %s", name.start, dlerror());
     if (!look_up_symbols(library)) {
-        memset(&rd, 0, sizeof rd);
         dlclose(library);
         return NULL;
     }

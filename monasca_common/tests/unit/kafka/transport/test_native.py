@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from unittest import mock
+
+from confluent_kafka import KafkaError, cimpl
+from oslotest import base
+
+from monasca_common.kafka.errors import ConfigurationError, FatalError, RetriableError, TransportError
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transport import native
+from monasca_common.kafka.transport.base import ANY_PARTITION, message_id
+from monasca_common.kafka.transport.mock_broker import MockBroker
+
+PREFIX = b"0123456789abcdef"
+NO_BROKER = "127.0.0.1:1"
+PATIENCE_SECONDS = 30.0
+
+
+class NativeCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.errors = []
+        self.assertIsNone(native.reason())
+
+    def open(self, servers=NO_BROKER, **options):
+        from monasca_common.kafka.transport.native.producer import NativeProducer
+
+        settings = ProducerSettings(ConnectionSettings(servers), **options)
+        producer = NativeProducer(settings, batch_bytes=100_000, on_error=self.errors.append)
+        self.addCleanup(producer.close, 1.0)
+        return producer
+
+    def client_error(self):
+        from monasca_common.kafka.transport.native import _librdkafka
+
+        return _librdkafka.Error
+
+    def silent_broker(self):
+        """The address of a server that never answers, so that a client has no errors to report either."""
+        server = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(server.close)
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    def undelivered(self, producer):
+        """The messages of a producer without a broker, given up."""
+        producer.purge()
+        outcomes = producer.flush(PATIENCE_SECONDS)
+        self.assertEqual(0, producer.queued())
+        return {message.sequence: message for message in outcomes.undelivered}
+
+
+class TestAvailability(base.BaseTestCase):
+    def test_the_extension_is_built(self):
+        self.assertIsNone(native.reason(), "install a C compiler and Python's headers, then run `pip install -e .`")
+
+    def test_without_the_extension_the_reason_says_so(self):
+        name = "monasca_common.kafka.transport.native._librdkafka"
+        with mock.patch.dict(sys.modules, {name: None}), mock.patch.object(native, "_librdkafka", create=True):
+            del native._librdkafka
+            self.assertIn("not built", native.reason.__wrapped__())
+
+    def test_a_library_without_a_function_is_refused_and_the_loaded_one_stays(self):
+        from monasca_common.kafka.transport.native import _librdkafka
+
+        self.assertIsNone(native.reason())
+        error = self.assertRaises(ImportError, _librdkafka.load, _librdkafka.__file__)
+        self.assertIn("rd_kafka_version", str(error))
+        _librdkafka.Client({"bootstrap.servers": NO_BROKER}).close()
+
+    def test_a_file_that_is_no_library_is_refused(self):
+        from monasca_common.kafka.transport.native import _librdkafka
+
+        self.assertIn(__file__, str(self.assertRaises(ImportError, _librdkafka.load, __file__)))
+        _librdkafka.load(cimpl.__file__)
+
+    def test_transactions_are_left_to_the_other_driver(self):
+        settings = ProducerSettings(ConnectionSettings(NO_BROKER), transactional_id="t")
+        self.assertIn("transactions", native.native_can(settings))
+
+
+class TestWithoutBroker(NativeCase):
+    def test_an_id_is_the_prefix_and_the_digits_of_the_sequence(self):
+        producer = self.open()
+        for sequence in (0, 1, 0xABCDEF, 2**47, 2**48 - 1, 2**48, 2**62):
+            expected = message_id(PREFIX, sequence)
+            self.assertEqual(expected, producer.send("t", b"v", None, sequence, PREFIX))
+        messages = self.undelivered(producer)
+        self.assertEqual((("message-id", message_id(PREFIX, 2**62)),), messages[2**62].headers)
+
+    def test_without_a_prefix_there_is_no_header(self):
+        producer = self.open()
+        self.assertIsNone(producer.send("t", b"v", None, 0, None))
+        self.assertEqual(1, producer.produce("t", [b"v"], None, 1, None))
+        self.assertEqual([(), ()], [message.headers for message in self.undelivered(producer).values()])
+
+    def test_an_undelivered_message_has_all_that_was_handed_over(self):
+        producer = self.open()
+        headers = (("message-id", b"1"), ("empty", b""), ("null", None), ("null", b"again"), ("\u00e9", b"\0"))
+        producer.produce_record("topic", b"", b"", ANY_PARTITION, 0, headers, 1)
+        producer.produce_record("topic", None, None, 3, 12345, (), 2)
+        messages = self.undelivered(producer)
+        self.assertEqual((b"", b"", headers), (messages[1].value, messages[1].key, messages[1].headers))
+        self.assertEqual((None, None, ()), (messages[2].value, messages[2].key, messages[2].headers))
+        self.assertEqual({"topic"}, {message.topic for message in messages.values()})
+
+    def test_given_up_messages_are_reported_as_purged(self):
+        producer = self.open()
+        self.assertEqual(300, producer.produce("t", [b"v"] * 300, b"k", 7, PREFIX))
+        self.assertEqual(300, producer.queued())
+        messages = self.undelivered(producer)
+        self.assertEqual(set(range(7, 307)), set(messages))
+        self.assertEqual({"_PURGE_QUEUE"}, {message.error.name for message in messages.values()})
+        self.assertEqual({message_id(PREFIX, sequence) for sequence in messages}, ids_of(messages.values()))
+
+    def test_a_full_queue_takes_no_more(self):
+        producer = self.open(budget_messages=100)
+        self.assertEqual(200, producer.produce("t", [b"v"] * 250, None, 0, PREFIX))
+        self.assertEqual(0, producer.produce("t", [b"v"], None, 200, PREFIX))
+        for refused in (
+            self.assertRaises(BufferError, producer.send, "t", b"v", None, 200, PREFIX),
+            self.assertRaises(BufferError, producer.produce_record, "t", b"v", None, -1, 0, (("h", b""),), 200),
+        ):
+            fault = producer.fault(refused)
+            self.assertEqual((RetriableError, "_QUEUE_FULL"), (type(fault), fault.name))
+        self.assertEqual(200, producer.queued())
+
+    def test_a_topic_that_cannot_exist_is_refused(self):
+        producer = self.open()
+        for call in (
+            lambda: producer.send("t" * 1000, b"v", None, 0, None),
+            lambda: producer.produce("t" * 1000, [b"v"], None, 0, None),
+            lambda: producer.produce_record("t" * 1000, b"v", None, -1, 0, (("h", b"v"),), 0),
+        ):
+            error = self.assertRaises(self.client_error(), call)
+            self.assertEqual("_INVALID_ARG", producer.fault(error).name)
+        self.assertEqual(0, producer.queued())
+
+    def test_wrong_types_are_refused_with_the_name_of_the_argument(self):
+        producer = self.open()
+        for call, arguments, text in (
+            (producer.send, (b"t", b"v", None, 0, None), "topic must be str, not bytes"),
+            (producer.send, ("t", "v", None, 0, None), "value must be bytes, not str"),
+            (producer.send, ("t", None, None, 0, None), "value must be bytes, not NoneType"),
+            (producer.send, ("t", b"v", "k", 0, None), "key must be bytes, not str"),
+            (producer.send, ("t", b"v", None, 0, "p"), "id_prefix must be bytes, not str"),
+            (producer.send, ("t", b"v", None, "0", None), "int"),
+            (producer.send, ("t", b"v"), "not 2 arguments"),
+            (producer.produce, ("t", (b"v",), None, 0, None), "values must be list, not tuple"),
+            (producer.produce, ("t", [b"v", 1], None, 0, None), "each value must be bytes, not int"),
+            (producer.produce, ("t", [b"v"]), "not 2 arguments"),
+            (producer.produce_record, ("t", 1, None, -1, 0, (), 0), "value must be bytes, not int"),
+            (producer.produce_record, ("t", b"v", None, -1, 0, 5, 0), "int"),
+            (producer.produce_record, ("t", b"v", None, -1, 0, ("h",), 0), "each header must be a tuple"),
+            (producer.produce_record, ("t", b"v", None, -1, 0, (("h",),), 0), "2 arguments"),
+            (producer.produce_record, ("t", b"v", None, -1, 0, ((b"h", b""),), 0), "header's name must be str"),
+            (producer.produce_record, ("t", b"v", None, -1, 0, (("h", ""),), 0), "header's value must be bytes"),
+        ):
+            self.assertIn(text, str(self.assertRaises(TypeError, call, *arguments)))
+        for call, arguments, text in (
+            (producer.send, ("t\0", b"v", None, 0, None), "topic must not contain a null character"),
+            (producer.send, ("t", b"v", None, -1, None), "a sequence must not be negative: -1"),
+            (producer.send, ("t", b"v", None, 0, b"p" * 65), "id_prefix must have at most 64 bytes"),
+            (producer.count, (0,), "bucket_seconds must be positive"),
+        ):
+            self.assertIn(text, str(self.assertRaises(ValueError, call, *arguments)))
+        self.assertRaises(UnicodeEncodeError, producer.send, "\ud800", b"v", None, 0, None)
+        self.assertRaises(OverflowError, producer.send, "t", b"v", None, 2**63, None)
+        self.assertEqual(0, producer.queued())
+
+    def test_a_wrong_option_is_a_configuration_error_without_its_value(self):
+        error = self.assertRaises(ConfigurationError, self.open, options={"batch.num.messages": "s3cret"})
+        self.assertIn("batch.num.messages", str(error))
+        self.assertNotIn("s3cret", str(error))
+        error = self.assertRaises(ConfigurationError, self.open, options={"no.such.option": "1"})
+        self.assertIn("no.such.option", str(error))
+
+    def test_options_that_contradict_each_other_are_a_configuration_error(self):
+        error = self.assertRaises(ConfigurationError, self.open, options={"max.in.flight": "6"})
+        self.assertIn("max.in.flight", str(error))
+
+    def test_an_exception_from_a_signal_handler_keeps_the_outcomes(self):
+        producer = self.open()
+        producer.produce("t", [b"v"] * 10, None, 0, PREFIX)
+        producer.purge()
+        producer.send("t", b"v", None, 10, PREFIX)  # for which `flush` waits
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, interrupt))
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        for call in (producer.flush, producer.flush):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            self.assertRaises(KeyboardInterrupt, call, PATIENCE_SECONDS)
+        self.assertEqual(11, producer.queued())
+        outcomes = producer.poll(0)
+        self.assertEqual(set(range(10)), {message.sequence for message in outcomes.undelivered})
+        self.assertEqual(1, producer.queued())
+
+    def test_wake_ends_a_poll(self):
+        producer = self.open(self.silent_broker())
+        with PollingThread(producer):
+            producer.wake()
+
+    def test_one_poll_at_a_time(self):
+        producer = self.open(self.silent_broker())
+        with PollingThread(producer):
+            self.assertRaises(RuntimeError, producer.poll, 0)
+            self.assertRaises(RuntimeError, producer.flush, 0)
+            producer.wake()
+
+    def test_closing_ends_a_poll_and_refuses_everything(self):
+        producer = self.open(self.silent_broker())
+        with PollingThread(producer):
+            producer.close(1.0)
+        producer.close(1.0)
+        for call in (
+            lambda: producer.send("t", b"v", None, 0, None),
+            lambda: producer.produce("t", [b"v"], None, 0, None),
+            lambda: producer.produce_record("t", b"v", None, -1, 0, (), 0),
+            lambda: producer.poll(0),
+            lambda: producer.flush(0),
+            producer.purge,
+            producer.wake,
+        ):
+            self.assertIn("closed", str(self.assertRaises(ValueError, call)))
+        self.assertRaises(TransportError, producer.topic_ids, ["t"], 1.0)
+
+    def test_headers_whose_iteration_closes_the_client_are_refused(self):
+        producer = self.open()
+
+        def headers():
+            producer.close(1.0)
+            yield ("name", b"value")
+
+        error = self.assertRaises(ValueError, producer.produce_record, "t", b"v", None, -1, 0, headers(), 0)
+        self.assertIn("closed", str(error))
+
+    def test_errors_of_the_client_are_passed_on(self):
+        producer = self.open()
+        with self.assertLogs("monasca_common.kafka.transport.native.producer") as logs:
+            while not self.errors:
+                producer.poll(PATIENCE_SECONDS)
+            producer.poll(0)
+        self.assertIsInstance(self.errors[0], RetriableError)
+        self.assertIn(self.errors[0].name, ("_TRANSPORT", "_ALL_BROKERS_DOWN"))
+        self.assertIn("[monasca-common#producer-", "".join(logs.output))
+
+    def test_a_fatal_error_has_its_own_code_and_refuses_messages(self):
+        producer = self.open()
+        client = ctypes.c_void_p.from_address(id(producer._client) + object.__basicsize__)  # its first field
+        fail = ctypes.CDLL(cimpl.__file__).rd_kafka_test_fatal_error
+        fail.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+        fail(client, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, b"for a test")
+        while not any(error.fatal for error in self.errors):
+            producer.poll(PATIENCE_SECONDS)
+        refused = self.assertRaises(self.client_error(), producer.send, "t", b"v", None, 0, None)
+        for error in (next(error for error in self.errors if error.fatal), producer.fault(refused)):
+            self.assertIsInstance(error, FatalError)
+            self.assertEqual("OUT_OF_ORDER_SEQUENCE_NUMBER", error.name)
+        self.assertEqual(0, producer.produce("t", [b"v"], None, 0, None))
+
+
+class TestForkedChild(base.BaseTestCase):
+    def test_it_does_not_destroy_the_client_that_it_inherited(self):
+        program = """
+import os, sys
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transport.native.producer import NativeProducer
+producer = NativeProducer(
+    ProducerSettings(ConnectionSettings("127.0.0.1:1")), batch_bytes=1000, on_error=lambda error: None
+)
+producer.send("t", b"v", None, 0, b"prefix")
+child = os.fork()
+if not child:
+    producer.close(1.0)
+    del producer
+    sys.exit(7)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+producer.purge()
+producer.flush(10)
+print(status, producer.queued())
+"""
+        answer = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+        )
+        self.assertEqual((0, "7 0\n"), (answer.returncode, answer.stdout), answer.stderr)
+
+
+class TestWithBroker(NativeCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.broker = MockBroker()
+        cls.broker.create_topic("t")
+
+    @classmethod
+    def tearDownClass(cls):
+        del cls.broker
+        super().tearDownClass()
+
+    def test_delivered_messages_are_columns_in_the_order_of_their_sequences(self):
+        producer = self.open(self.broker.bootstrap_servers)
+        values = [b"%d" % number for number in range(1000)]
+        self.assertEqual(1000, producer.produce("t", values, None, 5, PREFIX))
+        for number in range(1000):
+            producer.produce_record("t", values[number], b"k", number % 4, 0, (), 1005 + number)
+        outcomes = producer.flush(PATIENCE_SECONDS)
+        self.assertEqual(list(range(5, 2005)), list(outcomes.sequences))
+        self.assertEqual([number % 4 for number in range(1000)], list(outcomes.partitions[1000:]))
+        self.assertEqual(2 * sum(map(len, values)) + 1000, outcomes.bytes)
+        positions = set(zip(outcomes.partitions, outcomes.offsets, strict=True))
+        self.assertEqual(2000, len(positions))
+        for partition in range(4):
+            offsets = [
+                offset
+                for where, offset in zip(outcomes.partitions, outcomes.offsets, strict=True)
+                if where == partition
+            ]
+            self.assertEqual(sorted(offsets), offsets)
+        self.assertEqual((0, [], {}), (producer.queued(), outcomes.undelivered, outcomes.counts))
+
+    def test_a_partition_that_does_not_exist_is_undelivered(self):
+        producer = self.open(self.broker.bootstrap_servers)
+        producer.produce_record("t", b"v", b"k", 99, 0, (), 0)
+        (message,) = producer.flush(PATIENCE_SECONDS).undelivered
+        self.assertEqual((0, "_UNKNOWN_PARTITION"), (message.sequence, message.error.name))
+
+    def test_counted_messages_are_in_buckets_by_topic(self):
+        self.broker.create_topic("other")
+        producer = self.open(self.broker.bootstrap_servers)
+        producer.send("t", b"before", None, 0, None)
+        producer.flush(PATIENCE_SECONDS)
+        producer.count(60)
+        for sequence, topic in enumerate(("t", "t", "other")):
+            producer.send(topic, b"four", b"key", sequence, None)
+        counts = producer.flush(PATIENCE_SECONDS).counts
+        totals = {}
+        for (topic, bucket_ms), count in counts.items():
+            self.assertEqual(0, bucket_ms % 60_000)
+            self.assertLessEqual(count.max_delay_ms, count.delay_ms)
+            totals[topic] = totals.get(topic, 0) + count.messages
+            self.assertEqual(4 * count.messages, count.bytes)
+        self.assertEqual({"t": 2, "other": 1}, totals)
+
+    def test_threads_produce_concurrently(self):
+        producer = self.open(self.broker.bootstrap_servers)
+        sizes = (1, 63, 64, 200)
+
+        def produce(first, size):
+            for offset in range(0, 1000, size):
+                values = [b"v"] * min(size, 1000 - offset)
+                assert producer.produce(f"topic-{size}", values, None, first + offset, PREFIX) == len(values)
+
+        threads = [threading.Thread(target=produce, args=(1000 * i, size)) for i, size in enumerate(sizes)]
+        for thread in threads:
+            thread.start()
+        sequences = []
+        while any(thread.is_alive() for thread in threads) or producer.queued():
+            sequences += producer.flush(0.01).sequences
+        self.assertEqual(list(range(4000)), sorted(sequences))
+
+
+class PollingThread:
+    """A thread in `poll`, from the entry of this context; its end waits until the call has returned."""
+
+    def __init__(self, producer):
+        self._producer = producer
+        self._thread = threading.Thread(target=self._poll)
+
+    def __enter__(self):
+        self._thread.start()
+        with contextlib.suppress(RuntimeError):
+            while True:
+                self._producer.poll(0)
+
+    def __exit__(self, *_):
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+
+    def _poll(self):
+        while True:
+            with contextlib.suppress(RuntimeError):  # during a poll of `__enter__`
+                return self._producer.poll(2 * PATIENCE_SECONDS)
+
+
+def ids_of(messages):
+    return {dict(message.headers)["message-id"] for message in messages}
