@@ -49,7 +49,7 @@ typedef struct {
 } array_t;
 
 typedef struct {
-    int64_t sequence, offset;
+    int64_t sequence, offset, bytes;
     int32_t partition;
 } delivered_t;
 
@@ -58,17 +58,11 @@ typedef struct {
     size_t size;
 } bytes_t;
 
-typedef struct {
-    bytes_t name, value;
-} header_t;
-
-/* One allocation: the bytes follow the headers. */
+/* One allocation: the bytes follow. */
 typedef struct {
     int64_t sequence;
     int code;
-    bytes_t text, topic, value, key;
-    size_t header_count;
-    header_t headers[];
+    bytes_t text, value, key;
 } undelivered_t;
 
 typedef struct {
@@ -97,7 +91,6 @@ typedef struct {
 
     /* Callbacks write these, in the thread that serves. */
     array_t delivered, undelivered, counts, errors;
-    int64_t delivered_bytes;
     size_t forgotten; /* outcomes that there was no memory for */
 
     pthread_mutex_t logs_lock; /* any thread of librdkafka logs */
@@ -123,15 +116,6 @@ static void *append(array_t *array, size_t item_size) {
     return memset(item, 0, item_size);
 }
 
-static size_t headers_size(const rd_kafka_headers_t *headers, size_t *count) {
-    const char *name;
-    const void *value;
-    size_t size, total = 0;
-    for (*count = 0; headers && !rd.header_get_all(headers, *count, &name, &value, &size); ++*count)
-        total += sizeof(header_t) + strlen(name) + size;
-    return total;
-}
-
 static bytes_t copied(char **to, const void *from, size_t size) {
     bytes_t copy = {from ? *to : NULL, size};
     if (from && size)
@@ -141,34 +125,18 @@ static bytes_t copied(char **to, const void *from, size_t size) {
 }
 
 static undelivered_t *undelivered_copy(const rd_kafka_message_t *message) {
-    rd_kafka_headers_t *headers = NULL;
-    const char *text = rd.message_produce_errstr(message), *topic = rd.topic_name(message->rkt);
-    size_t header_count;
+    const char *text = rd.message_produce_errstr(message);
     if (!text)
         text = rd.err2str(message->err);
-    if (rd.message_headers(message, &headers))
-        headers = NULL;
-    size_t size = sizeof(undelivered_t) + headers_size(headers, &header_count) + strlen(text) + strlen(topic) +
-                  message->len + message->key_len;
-    undelivered_t *copy = malloc(size);
+    undelivered_t *copy = malloc(sizeof(undelivered_t) + strlen(text) + message->len + message->key_len);
     if (!copy)
         return NULL;
-    char *to = (char *)&copy->headers[header_count];
+    char *to = (char *)(copy + 1);
     copy->sequence = (intptr_t)message->opaque;
     copy->code = message->err;
-    copy->header_count = header_count;
     copy->text = copied(&to, text, strlen(text));
-    copy->topic = copied(&to, topic, strlen(topic));
     copy->value = copied(&to, message->payload, message->len);
     copy->key = copied(&to, message->key, message->key_len);
-    for (size_t i = 0; i < header_count; i++) {
-        const char *name;
-        const void *value;
-        size_t value_size;
-        rd.header_get_all(headers, i, &name, &value, &value_size);
-        copy->headers[i].name = copied(&to, name, strlen(name));
-        copy->headers[i].value = copied(&to, value, value_size);
-    }
     return copy;
 }
 
@@ -222,7 +190,7 @@ static int keep_delivered(client_t *self, const rd_kafka_message_t *message) {
     delivered->sequence = (intptr_t)message->opaque;
     delivered->offset = message->offset;
     delivered->partition = message->partition;
-    self->delivered_bytes += message->len + message->key_len;
+    delivered->bytes = message->len + message->key_len;
     return 1;
 }
 
@@ -301,7 +269,6 @@ static void clear_outcomes(client_t *self) {
     for (size_t i = 0; i < self->counts.count; i++)
         free(((count_t *)self->counts.items)[i].topic);
     self->delivered.count = self->undelivered.count = self->counts.count = 0;
-    self->delivered_bytes = 0;
     self->forgotten = 0;
     free_notices(&self->errors);
 }
@@ -373,24 +340,11 @@ static PyObject *build_list(build_item_t *build_item, const void *from, size_t c
     return list;
 }
 
-static PyObject *header_pair(const void *headers, size_t index) {
-    header_t header = ((const header_t *)headers)[index];
-    return Py_BuildValue("(NN)", decoded(header.name), bytes_or_none(header.value));
-}
-
-static PyObject *header_pairs(const undelivered_t *message) {
-    PyObject *list = build_list(header_pair, message->headers, message->header_count);
-    PyObject *pairs = list ? PyList_AsTuple(list) : NULL;
-    Py_XDECREF(list);
-    return pairs;
-}
-
-/* (sequence, code, text, topic, value, key, headers) */
+/* (sequence, code, text, value, key) */
 static PyObject *undelivered_tuple(const void *from, size_t index) {
     const undelivered_t *message = ((undelivered_t *const *)from)[index];
-    return Py_BuildValue("(LiNNNNN)", (long long)message->sequence, message->code, decoded(message->text),
-                         decoded(message->topic), bytes_or_none(message->value), bytes_or_none(message->key),
-                         header_pairs(message));
+    return Py_BuildValue("(LiNNN)", (long long)message->sequence, message->code, decoded(message->text),
+                         bytes_or_none(message->value), bytes_or_none(message->key));
 }
 
 /* (topic, beginning of the bucket, messages, bytes, delay_ms, most_delay_ms) */
@@ -407,31 +361,36 @@ static PyObject *notice_tuple(const void *from, size_t index) {
     return Py_BuildValue("(iNN)", notice.number, decoded(text), PyBool_FromLong(notice.fatal));
 }
 
-/* The sequences, offsets (8 bytes each) and partitions (4 bytes each) of what was delivered. */
+/* The sequences (8 bytes each), partitions (4), offsets (8), and sizes (8, each with those before) of what was
+ * delivered. */
 static PyObject *columns(const array_t *array) {
     size_t count = array->count;
     PyObject *sequences = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t));
     PyObject *partitions = PyBytes_FromStringAndSize(NULL, count * sizeof(int32_t));
     PyObject *offsets = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t));
-    if (!sequences || !partitions || !offsets) {
+    PyObject *sizes = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t));
+    if (!sequences || !partitions || !offsets || !sizes) {
         Py_XDECREF(sequences);
         Py_XDECREF(partitions);
         Py_XDECREF(offsets);
+        Py_XDECREF(sizes);
         return NULL;
     }
     int64_t *sequence = (int64_t *)PyBytes_AsString(sequences), *offset = (int64_t *)PyBytes_AsString(offsets);
     int32_t *partition = (int32_t *)PyBytes_AsString(partitions);
+    int64_t *size = (int64_t *)PyBytes_AsString(sizes), total = 0;
     for (size_t i = 0; i < count; i++) {
         const delivered_t *delivered = (delivered_t *)array->items + i;
         sequence[i] = delivered->sequence;
         partition[i] = delivered->partition;
         offset[i] = delivered->offset;
+        size[i] = total += delivered->bytes;
     }
-    return Py_BuildValue("(NNN)", sequences, partitions, offsets);
+    return Py_BuildValue("(NNNN)", sequences, partitions, offsets, sizes);
 }
 
 static PyObject *all_outcomes(const client_t *self) {
-    return Py_BuildValue("(NLNNN)", columns(&self->delivered), (long long)self->delivered_bytes,
+    return Py_BuildValue("(NNNN)", columns(&self->delivered),
                          build_list(undelivered_tuple, self->undelivered.items, self->undelivered.count),
                          build_list(count_tuple, self->counts.items, self->counts.count),
                          build_list(notice_tuple, self->errors.items, self->errors.count));

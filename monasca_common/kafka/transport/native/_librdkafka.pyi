@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Mapping, Sequence
 
-# sequence, code, text, topic, value, key, headers
-Undelivered = tuple[int, int, str, str, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+# sequence, code, text, value, key
+Undelivered = tuple[int, int, str, bytes | None, bytes | None]
 # topic, beginning of the bucket in milliseconds, messages, bytes, delay_ms, max_delay_ms
 Count = tuple[str, int, int, int, int, int]
 # code of an error or syslog level of a log line, text, whether it is fatal
 Notice = tuple[int, str, bool]
-# (sequences, partitions, offsets) of the delivered, their bytes, undelivered, counts, errors
-Outcomes = tuple[tuple[bytes, bytes, bytes], int, list[Undelivered], list[Count], list[Notice]]
+# (sequences, partitions, offsets, sizes) of the delivered, undelivered, counts, errors
+Outcomes = tuple[tuple[bytes, bytes, bytes, bytes], list[Undelivered], list[Count], list[Notice]]
 
 class Error(Exception): ...
 

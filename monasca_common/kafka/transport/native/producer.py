@@ -90,15 +90,15 @@ class NativeProducer(ProducerTransport):
         self._write_log()
         if collected is None:
             return Outcomes()
-        (sequences, partitions, offsets), size, undelivered, counts, errors = collected
+        (sequences, partitions, offsets, sizes), undelivered, counts, errors = collected
         outcomes = Outcomes(
             memoryview(sequences).cast("q"),
             memoryview(partitions).cast("i"),
             memoryview(offsets).cast("q"),
-            size,
+            memoryview(sizes).cast("q"),
             [
-                Undelivered(sequence, translate(KafkaError(code, text)), topic, value, key, headers)
-                for sequence, code, text, topic, value, key, headers in undelivered
+                Undelivered(sequence, translate(KafkaError(code, text)), value, key)
+                for sequence, code, text, value, key in undelivered
             ],
             _added_up(counts),
         )
