@@ -21,7 +21,7 @@ from monasca_common.api.access import Access, log_handler
 from monasca_common.api.app import make_app
 from monasca_common.api.settings import ApiSettings, api_settings
 from monasca_common.api.topic_producers import TopicProducers
-from monasca_common.kafka.config import producer_settings
+from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.monitoring.audit.reporter import AuditReporter, audited
 from monasca_common.monitoring.audit.settings import audit_settings
@@ -128,7 +128,7 @@ def alarms_settings_of(conf: cfg.ConfigOpts) -> StorageSettings | None:
 
 
 def _probe(conf: cfg.ConfigOpts) -> Callable[[], None] | None:
-    if conf.kafka.driver != "kafka":
+    if not connection_settings(conf).has_cluster:
         return None
     admin = kafka.load_admin(conf)
     return lambda: admin.wait_for_brokers(1, timeout=_PROBE_SECONDS)

@@ -101,7 +101,7 @@ def start_errors(service: str, conf: cfg.ConfigOpts) -> list[Finding]:
         names[topic.group].add(topic.name)
     errors = []
     for group, wanted in sorted(names.items()):
-        if connection_settings(conf, group).driver != "kafka":
+        if not connection_settings(conf, group).has_cluster:
             continue
         admin = plugins.load_admin(conf, group)
         for described in topic_durability(admin, _there(wanted, admin.partition_counts())):

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.metadata
+import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from monasca_common.kafka.consumer.rebalance import RebalanceListener
     from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.admin import Admin
+
+LOG = logging.getLogger(__name__)
 
 PRODUCERS = "monasca_common.producers"
 CONSUMERS = "monasca_common.consumers"
@@ -86,7 +89,7 @@ def load_admin(conf: cfg.ConfigOpts, group: str = KAFKA_GROUP) -> Admin:
 
 def open_admin(connection: ConnectionSettings) -> Admin:
     """An administrator of the cluster at this connection. Raises `ConfigurationError`."""
-    if connection.driver != "kafka":
+    if not connection.has_cluster:
         raise ConfigurationError(
             f"driver={connection.driver} in group [{KAFKA_GROUP}] has no cluster to administer: use driver=kafka"
         )
@@ -105,6 +108,32 @@ def load_serializer(name: str) -> Serializer:
 
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
+    """The native client where it can serve these settings, confluent-kafka elsewhere."""
+    from monasca_common.kafka.transport.native import native_can
+
+    unable = native_can(settings)
+    if unable is None:
+        return native_producer(settings)
+    LOG.info("driver=kafka uses confluent-kafka instead of the native client, because %s", unable)
+    return confluent_producer(settings)
+
+
+def native_producer(settings: ProducerSettings) -> KafkaProducer:
+    from monasca_common.kafka.producer.producer import KafkaProducer
+    from monasca_common.kafka.transport.native import native_can
+
+    unable = native_can(settings)
+    if unable is not None:
+        raise ConfigurationError(f"driver=native cannot be used, because {unable}: use driver=kafka")
+    from monasca_common.kafka.transport.native.producer import NativeProducer
+
+    def open_transport(batch_bytes: int, on_error: Any) -> NativeProducer:
+        return NativeProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
+
+    return KafkaProducer(settings, open_transport)
+
+
+def confluent_producer(settings: ProducerSettings) -> KafkaProducer:
     from monasca_common.kafka.producer.producer import KafkaProducer
     from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 

@@ -95,9 +95,15 @@ class ConnectionSettings:
     security: Mapping[str, str] = field(default_factory=_none, repr=False, metadata=made_of(SecuritySettings))
     driver: str = option(
         "kafka",
-        help="The transport of every producer and consumer: kafka, memory (this process only, for tests), or another "
-        "plugin in monasca_common.producers and monasca_common.consumers.",
+        help="The transport of every producer and consumer: kafka (native where it is installed, confluent elsewhere "
+        "and for transactions), native, confluent, memory (this process only, for tests), or another plugin in "
+        "monasca_common.producers and monasca_common.consumers.",
     )
+
+    @property
+    def has_cluster(self) -> bool:
+        """Whether the driver connects to Kafka's brokers, which can be administered."""
+        return self.driver in ("kafka", "native", "confluent")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -16,13 +15,13 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import FatalError, TransportError
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.admin import Admin
 from monasca_common.kafka.transport.base import ANY_PARTITION, Outcomes, ProducerTransport, message_id
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
-from monasca_common.kafka.transport.librdkafka_options import admin_options, producer_options
+from monasca_common.kafka.transport.librdkafka_options import producer_options
 from monasca_common.kafka.transport.refused_options import make_client
 from monasca_common.kafka.transport.report_columns import ReportColumns
+from monasca_common.kafka.transport.topic_questions import TopicQuestions
 
 LOG = logging.getLogger(__name__)
 
@@ -40,9 +39,7 @@ class ConfluentProducer(ProducerTransport):
         # Always: a wrong password shows nowhere else.
         options["error_cb"] = self._heard
         self._log = ClientLog(LOG, self.clock)
-        self._admin: Admin | None = None  # lives and dies with this client: who pins this in a child pins it as well
-        self._admin_lock = threading.Lock()
-        self._closed = False
+        self._topics = TopicQuestions(settings.connection)
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
         self._reports = ReportColumns(self.clock, translate)
         self._report = self._reports.report
@@ -123,18 +120,10 @@ class ConfluentProducer(ProducerTransport):
         self._client.purge(blocking=False)
 
     def max_message_bytes(self, topics: Iterable[str], timeout: float) -> dict[str, int | TransportError]:
-        return self._ask_admin().max_message_bytes(topics, timeout)
+        return self._topics.max_message_bytes(topics, timeout)
 
     def topic_ids(self, topics: Iterable[str], timeout: float) -> dict[str, str]:
-        return self._ask_admin().topic_ids(topics, timeout)
-
-    def _ask_admin(self) -> Admin:
-        with self._admin_lock:
-            if self._closed:
-                raise TransportError("the producer was closed meanwhile", name="_DESTROY")
-            if self._admin is None:
-                self._admin = Admin(admin_options(self._settings.connection))
-            return self._admin
+        return self._topics.topic_ids(topics, timeout)
 
     def init_transactions(self, timeout: float) -> None:
         self._call(self._client.init_transactions, timeout)
@@ -160,7 +149,5 @@ class ConfluentProducer(ProducerTransport):
 
     def close(self, timeout: float) -> None:
         """Destroying a client joins its threads, which nothing bounds."""
-        with self._admin_lock:
-            self._closed = True
-            self._admin = None
+        self._topics.close()
         del self._client, self._produce

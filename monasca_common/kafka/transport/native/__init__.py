@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import sysconfig
-
-from confluent_kafka import cimpl
 
 from monasca_common.kafka.settings import ProducerSettings
 
@@ -17,13 +16,11 @@ def reason() -> str | None:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         return "it is not built for free-threaded Python"
     try:
-        from monasca_common.kafka.transport.native import _librdkafka
+        importlib.import_module(f"{__name__}._librdkafka")
+    except ModuleNotFoundError:
+        return "its extension module was not built, because there was no C compiler"
     except ImportError as error:
-        return f"its extension module is not built, because there was no C compiler, or cannot be loaded: {error}"
-    try:
-        _librdkafka.load(cimpl.__file__)
-    except ImportError as error:
-        return str(error)
+        return f"its extension module cannot be loaded: {error}"
     return None
 
 

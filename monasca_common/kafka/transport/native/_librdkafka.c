@@ -49,8 +49,9 @@ typedef struct {
 } array_t;
 
 typedef struct {
-    int64_t sequence, offset, bytes;
+    int64_t sequence, offset;
     int32_t partition;
+    uint32_t size; /* of value and key */
 } delivered_t;
 
 typedef struct {
@@ -58,11 +59,11 @@ typedef struct {
     size_t size;
 } bytes_t;
 
-/* One allocation: the bytes follow. */
 typedef struct {
     int64_t sequence;
     int code;
     bytes_t text, value, key;
+    char bytes[]; /* to which they point */
 } undelivered_t;
 
 typedef struct {
@@ -131,7 +132,7 @@ static undelivered_t *undelivered_copy(const rd_kafka_message_t *message) {
     undelivered_t *copy = malloc(sizeof(undelivered_t) + strlen(text) + message->len + message->key_len);
     if (!copy)
         return NULL;
-    char *to = (char *)(copy + 1);
+    char *to = copy->bytes;
     copy->sequence = (intptr_t)message->opaque;
     copy->code = message->err;
     copy->text = copied(&to, text, strlen(text));
@@ -190,7 +191,7 @@ static int keep_delivered(client_t *self, const rd_kafka_message_t *message) {
     delivered->sequence = (intptr_t)message->opaque;
     delivered->offset = message->offset;
     delivered->partition = message->partition;
-    delivered->bytes = message->len + message->key_len;
+    delivered->size = message->len + message->key_len;
     return 1;
 }
 
@@ -361,32 +362,27 @@ static PyObject *notice_tuple(const void *from, size_t index) {
     return Py_BuildValue("(iNN)", notice.number, decoded(text), PyBool_FromLong(notice.fatal));
 }
 
-/* The sequences (8 bytes each), partitions (4), offsets (8), and sizes (8, each with those before) of what was
- * delivered. */
+/* Fills the columns of what was delivered; `sizes`: of each message and all before it. */
+static void fill_columns(const array_t *array, int64_t *sequences, int32_t *partitions, int64_t *offsets,
+                         int64_t *sizes) {
+    const delivered_t *delivered = (const delivered_t *)array->items;
+    int64_t size = 0;
+    for (size_t i = 0; i < array->count; i++) {
+        sequences[i] = delivered[i].sequence;
+        partitions[i] = delivered[i].partition;
+        offsets[i] = delivered[i].offset;
+        sizes[i] = size += delivered[i].size;
+    }
+}
+
 static PyObject *columns(const array_t *array) {
-    size_t count = array->count;
-    PyObject *sequences = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t));
-    PyObject *partitions = PyBytes_FromStringAndSize(NULL, count * sizeof(int32_t));
-    PyObject *offsets = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t));
-    PyObject *sizes = PyBytes_FromStringAndSize(NULL, count * sizeof(int64_t));
-    if (!sequences || !partitions || !offsets || !sizes) {
-        Py_XDECREF(sequences);
-        Py_XDECREF(partitions);
-        Py_XDECREF(offsets);
-        Py_XDECREF(sizes);
-        return NULL;
-    }
-    int64_t *sequence = (int64_t *)PyBytes_AsString(sequences), *offset = (int64_t *)PyBytes_AsString(offsets);
-    int32_t *partition = (int32_t *)PyBytes_AsString(partitions);
-    int64_t *size = (int64_t *)PyBytes_AsString(sizes), total = 0;
-    for (size_t i = 0; i < count; i++) {
-        const delivered_t *delivered = (delivered_t *)array->items + i;
-        sequence[i] = delivered->sequence;
-        partition[i] = delivered->partition;
-        offset[i] = delivered->offset;
-        size[i] = total += delivered->bytes;
-    }
-    return Py_BuildValue("(NNNN)", sequences, partitions, offsets, sizes);
+    PyObject *column[4];
+    for (int i = 0; i < 4; i++)
+        column[i] = PyBytes_FromStringAndSize(NULL, array->count * (i == 1 ? sizeof(int32_t) : sizeof(int64_t)));
+    if (column[0] && column[1] && column[2] && column[3])
+        fill_columns(array, (int64_t *)PyBytes_AsString(column[0]), (int32_t *)PyBytes_AsString(column[1]),
+                     (int64_t *)PyBytes_AsString(column[2]), (int64_t *)PyBytes_AsString(column[3]));
+    return Py_BuildValue("(NNNN)", column[0], column[1], column[2], column[3]);
 }
 
 static PyObject *all_outcomes(const client_t *self) {
@@ -929,8 +925,6 @@ static PyObject *client_new(PyTypeObject *type, PyObject *arguments, PyObject *n
         return PyErr_Format(PyExc_TypeError, "Client takes no keyword arguments");
     if (!PyArg_ParseTuple(arguments, "O!:Client", &PyDict_Type, &options))
         return NULL;
-    if (!rd.version)
-        return PyErr_Format(PyExc_RuntimeError, "call load first");
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     client_t *self = (client_t *)allocate(type, 0);
     if (!self)
@@ -1009,36 +1003,31 @@ static int look_up_symbols(void *library) {
     return 1;
 }
 
-static PyObject *load(PyObject *module, PyObject *path) {
-    bytes_t name;
-    (void)module;
-    if (!as_text("path", path, &name))
-        return NULL;
-    void *library = dlopen(name.start, RTLD_LAZY | RTLD_NOLOAD);
-    if (!library)
-        library = dlopen(name.start, RTLD_LAZY);
-    if (!library)
-        return PyErr_Format(PyExc_ImportError, "%s cannot be loaded: %s", name.start, dlerror());
-    if (!look_up_symbols(library)) {
-        dlclose(library);
-        return NULL;
-    }
-    Py_RETURN_NONE; /* the library stays loaded */
+/* Uses the librdkafka that confluent-kafka uses. Raises ImportError. */
+static int load_librdkafka(void) {
+    PyObject *client = PyImport_ImportModule("confluent_kafka.cimpl");
+    PyObject *path = client ? PyObject_GetAttrString(client, "__file__") : NULL;
+    const char *name = path ? PyUnicode_AsUTF8AndSize(path, NULL) : NULL;
+    void *library = name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    int loaded = library && look_up_symbols(library);
+    if (name && !library)
+        PyErr_Format(PyExc_ImportError, "%s is not loaded: %s", name, dlerror());
+    if (library && !loaded)
+        dlclose(library); /* otherwise it stays loaded */
+    Py_XDECREF(path);
+    Py_XDECREF(client);
+    return loaded;
 }
-
-static PyMethodDef module_methods[] = {
-    {"load", load, METH_O, "load(path): use the librdkafka of this shared object; raises ImportError."},
-    {NULL, NULL, 0, NULL},
-};
 
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_librdkafka",
     .m_size = -1,
-    .m_methods = module_methods,
 };
 
 PyMODINIT_FUNC PyInit__librdkafka(void) {
+    if (!load_librdkafka())
+        return NULL;
     PyObject *module = PyModule_Create(&module_definition);
     PyObject *client = module ? PyType_FromSpec(&client_spec) : NULL;
     Error = client ? PyErr_NewException("monasca_common.kafka.transport.native._librdkafka.Error", NULL, NULL) : NULL;

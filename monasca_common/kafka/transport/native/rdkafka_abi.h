@@ -90,9 +90,6 @@ typedef void rd_kafka_log_cb_t(const rd_kafka_t *, int level, const char *facili
     F(headers_new, rd_kafka_headers_t *, (size_t count))                                                               \
     F(headers_destroy, void, (rd_kafka_headers_t *))                                                                   \
     F(header_add, int, (rd_kafka_headers_t *, const char *name, ssize_t name_size, const void *, ssize_t size))        \
-    F(header_get_all, int,                                                                                             \
-      (const rd_kafka_headers_t *, size_t index, const char **name, const void **value, size_t *size))                 \
-    F(message_headers, int, (const rd_kafka_message_t *, rd_kafka_headers_t **))                                       \
     F(message_timestamp, int64_t, (const rd_kafka_message_t *, int *kind))                                             \
     F(message_produce_errstr, const char *, (const rd_kafka_message_t *))                                              \
     F(queue_get_main, rd_kafka_queue_t *, (rd_kafka_t *))                                                              \

@@ -10,8 +10,11 @@ import fixtures
 
 from monasca_common import kafka
 from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.transport import native
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 TOPIC = "metrics"
@@ -65,7 +68,7 @@ class PluginsTest(ConfigurationTestCase):
             self.refused(kafka.load_producer, conf),
             self.refused(kafka.load_consumer, conf, "kafka_metrics"),
         ):
-            self.assertIn("driver=rabbit is not known: use one of kafka, memory", said)
+            self.assertIn("driver=rabbit is not known: use one of confluent, kafka, memory, native", said)
         self.assertEqual("", logged.output)
 
     def test_what_librdkafka_refuses_is_told_without_the_value(self):
@@ -101,8 +104,29 @@ class PluginsTest(ConfigurationTestCase):
 
     def test_the_drivers_of_the_entry_points_exist(self):
         for namespace in (plugins.PRODUCERS, plugins.CONSUMERS):
-            for name in ("kafka", "memory"):
+            for name in ("confluent", "kafka", "memory", "native"):
                 self.assertTrue(callable(plugins.entry_point(namespace, name, option="driver")))
+
+    def test_kafka_is_native_where_that_can_serve_the_settings(self):
+        def opened(driver, **options):
+            settings = ProducerSettings(ConnectionSettings("127.0.0.1:1", driver=driver), **options)
+            opening = self.useFixture(fixtures.MockPatch("monasca_common.kafka.producer.producer.KafkaProducer")).mock
+            plugins.open_producer(settings)
+            transport = opening.call_args.args[1](1000, self.fail)
+            transport.close(1.0)
+            return type(transport).__name__
+
+        self.assertEqual("NativeProducer", opened("kafka"))
+        self.assertEqual("NativeProducer", opened("native"))
+        self.assertEqual("ConfluentProducer", opened("confluent"))
+        self.assertEqual("ConfluentProducer", opened("kafka", transactional_id="t"))
+        error = self.assertRaises(ConfigurationError, opened, "native", transactional_id="t")
+        self.assertIn("transactions: use driver=kafka", str(error))
+        self.useFixture(fixtures.MockPatchObject(native, "reason", return_value="there is no compiler"))
+        with self.assertLogs("monasca_common.kafka.plugins", "INFO") as logs:
+            self.assertEqual("ConfluentProducer", opened("kafka"))
+        self.assertIn("because there is no compiler", logs.output[0])
+        self.assertRaises(ConfigurationError, opened, "native")
 
 
 class PackageTest(ConfigurationTestCase):
