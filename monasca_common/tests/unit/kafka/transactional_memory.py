@@ -20,9 +20,9 @@ class TransactionalMemoryProducer(MemoryProducer):
         self.hung = False
         self.returned = threading.Event()
 
-    def produce(self, *arguments, **options):
+    def produce_record(self, *arguments, **options):
         self.asked.append("produce")
-        super().produce(*arguments, **options)
+        super().produce_record(*arguments, **options)
 
     def init_transactions(self, timeout):
         self._ask("init")

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A signal handler raises an exception at every place of a call where Python runs signal handlers."""
+
+import dis
+import os
+import sys
+from collections import Counter
+
+from oslotest import base
+
+from monasca_common.kafka import producer as producer_package
+from monasca_common.kafka.message import Record, TopicPartition
+from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.testing import Fail, MemoryKafka
+from monasca_common.kafka.transport.memory import MemoryProducer
+
+_PACKAGE = os.path.dirname(producer_package.__file__)
+_CALLS = {dis.opmap[name] for name in ("CALL", "CALL_FUNCTION_EX", "CALL_KW") if name in dis.opmap}
+_JUMP_BACK = dis.opmap["JUMP_BACKWARD"]
+_SECONDS = 30
+PLAIN = (b"a", b"b", b"c")
+RECORDS = (Record(b"a"), Record(b"b", message_id=b"own"))
+OTHER = b"of another call"
+FEWEST_PLACES = 5  # in the shortest of these calls
+
+
+class Interrupt:
+    """Raises `KeyboardInterrupt` at the n-th place of the producer's code where Python would run a signal handler.
+
+    These places are the beginning of a function, the end of a call of C code, and the end of a loop's turn.
+    """
+
+    def __init__(self, nth):
+        self.left = nth
+        self.place = ""
+        self._has_returned = False
+
+    def run(self, call):
+        """Return whether ``call`` was interrupted."""
+        sys.settrace(self._trace)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+    def _trace(self, frame, _event, _argument):
+        if os.path.dirname(frame.f_code.co_filename) != _PACKAGE:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        code = frame.f_code.co_code
+        last = [-1]
+
+        def trace(frame, event, _argument):
+            if event == "return":
+                self._has_returned = True
+            elif event == "opcode":
+                opcode = code[frame.f_lasti]
+                returned_from_c = last[0] in _CALLS and not self._has_returned
+                if last[0] == -1 or returned_from_c or opcode == _JUMP_BACK:
+                    self._strike(frame)
+                self._has_returned = False
+                last[0] = opcode
+            return trace
+
+        self._has_returned = False
+        return trace
+
+    def _strike(self, frame):
+        self.left -= 1
+        if self.left == 0:
+            self.place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
+            raise KeyboardInterrupt
+
+
+class InterruptedCallTest(base.BaseTestCase):
+    """A call is interrupted at each place in turn, by one producer after the other."""
+
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        self.broker = self.kafka.broker
+        self.broker.create_topic("t", 1)
+        self.second = self.open()
+
+    def open(self):
+        settings = self.kafka.producer_settings(linger_ms=0)
+        producer = KafkaProducer(
+            settings,
+            lambda batch_bytes, on_error: MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error),
+        )
+        self.addCleanup(producer.close, 0)
+        producer.publish("t", [b"first"], timeout=_SECONDS).raise_for_undelivered()
+        return producer
+
+    def refuse_one(self):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
+
+    def at_every_place(self, call, check, *, before=lambda: None, prepare=lambda producer: None):
+        """Interrupt ``call(producer, prepare(producer))`` at each place, and ``check`` what is left each time.
+
+        ``before`` changes the broker. ``check`` gets the producer, what was prepared, what the call returned, and
+        finds what is in the log since it was prepared with `written`.
+        """
+        nth, interrupted = 0, True
+        while interrupted:
+            nth += 1
+            producer = self.open()
+            self.broker.delete_records("t", 0, self.broker.watermarks(TopicPartition("t", 0))[1])
+            prepared = prepare(producer)
+            before()
+            interrupt, returned = Interrupt(nth), []
+            interrupted = interrupt.run(lambda: returned.append(call(producer, prepared)))
+            try:
+                check(producer, prepared, *returned)
+                producer.close(0)
+                self.assert_empty(producer)
+            except Exception as error:
+                error.add_note(f"interrupted at place {nth}: {interrupt.place}")
+                raise
+        self.assertGreater(nth, FEWEST_PLACES)
+
+    def assert_empty(self, producer):
+        health, table = producer.health(), producer._table
+        left = (health.outstanding_messages, health.outstanding_bytes, table.messages, table._own_ids)
+        self.assertEqual((0, 0, 0, {}), left)
+
+    def written(self):
+        return Counter(message.value for message in self.broker.records("t"))
+
+    def assert_reported(self, report):
+        """Each message is counted as delivered or reported once, and a retry by another producer delivers it."""
+        reported = Counter(values_of(report))
+        self.assertLessEqual(set(reported.values()), {1})
+        self.assertEqual(report.delivered_count, len(self.written().keys() - reported.keys()))
+        self.broker.clear_faults()
+        self.broker.reconnect()
+        self.assertTrue(self.second.retry(report, timeout=_SECONDS).ok)
+        self.assertLessEqual(reported.keys(), self.written().keys())
+
+    def closed(self, producer, _prepared, returned=None):
+        report = producer.close(0)
+        if returned is None:
+            self.assert_reported(report)
+
+    def flushed(self, producer, _prepared, returned=None):
+        report = producer.flush(_SECONDS)
+        if returned is None:
+            self.assert_reported(report)
+        self.assert_empty(producer)
+
+
+class InterruptedPublishTest(InterruptedCallTest):
+    def publish(self, records):
+        return lambda producer, _: producer.publish("t", records, timeout=0.2)
+
+    # Rule 9
+    def test_bytes_that_a_broker_takes(self):
+        self.at_every_place(self.publish(PLAIN), self.flushed)
+
+    def test_bytes_that_a_broker_refuses(self):
+        self.at_every_place(self.publish(PLAIN), self.closed, before=self.refuse_one)
+
+    def test_bytes_while_no_broker_answers(self):
+        self.at_every_place(self.publish_and_return(PLAIN), self.closed, before=self.broker.disconnect)
+
+    def test_records_that_a_broker_takes(self):
+        self.at_every_place(self.publish(RECORDS), self.closed)
+
+    def test_records_that_a_broker_refuses(self):
+        self.at_every_place(self.publish(RECORDS), self.flushed, before=self.refuse_one)
+
+    def test_records_while_no_broker_answers(self):
+        self.at_every_place(self.publish_and_return(RECORDS), self.closed, before=self.broker.disconnect)
+
+    def publish_and_return(self, records):
+        return lambda producer, _: producer.publish("t", records, timeout=0)
+
+
+class InterruptedSendTest(InterruptedCallTest):
+    def send(self, record):
+        return lambda producer, _: producer.send("t", record)
+
+    # Rule 9
+    def test_bytes_that_a_broker_takes(self):
+        self.at_every_place(self.send(b"a"), self.flushed_all)
+
+    def test_bytes_while_no_broker_answers(self):
+        self.at_every_place(self.send(b"a"), self.closed_all, before=self.broker.disconnect)
+
+    def test_a_record_that_a_broker_takes(self):
+        self.at_every_place(self.send(RECORDS[1]), self.flushed_all)
+
+    def test_a_record_while_no_broker_answers(self):
+        self.at_every_place(self.send(RECORDS[1]), self.closed_all, before=self.broker.disconnect)
+
+    def test_a_send_before_an_interrupted_one_is_reported_as_if_nothing_had_happened(self):
+        self.at_every_place(self.send(b"a"), self.closed_all, prepare=lambda producer: producer.send("t", OTHER))
+
+    def flushed_all(self, producer, _prepared, _returned=None):
+        self.flushed(producer, None)
+
+    def closed_all(self, producer, _prepared, _returned=None):
+        self.closed(producer, None)
+
+
+class InterruptedRetryTest(InterruptedCallTest):
+    def refused(self, producer):
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=len(RECORDS))
+        report = producer.publish("t", RECORDS, timeout=_SECONDS)
+        self.broker.clear_faults()
+        self.assertEqual(len(RECORDS), len(report.failed))
+        return report
+
+    def retry(self, producer, report):
+        return producer.retry(report, timeout=0.2)
+
+    # Rule 4
+    def test_both_reports_can_be_retried_after_it(self):
+        self.at_every_place(self.retry, self.closed_and_retried, prepare=self.refused)
+
+    def test_both_reports_can_be_retried_after_it_while_no_broker_answers(self):
+        def retry(producer, report):
+            return producer.retry(report, timeout=0)
+
+        self.at_every_place(retry, self.closed_and_retried, prepare=self.refused, before=self.broker.disconnect)
+
+    def closed_and_retried(self, producer, earlier, _returned=None):
+        report = producer.close(0)
+        self.broker.reconnect()
+        self.assertLessEqual(set(Counter(values_of(report)).values()), {1})
+        for each in (earlier, report, earlier):
+            self.assertTrue(self.second.retry(each, timeout=_SECONDS).ok)
+        self.assertEqual({b"a", b"b"}, set(self.written()))
+
+
+class InterruptedFlushTest(InterruptedCallTest):
+    def sent(self, producer):
+        self.refuse_one()
+        for value in PLAIN:
+            producer.send("t", value)
+
+    def test_the_next_one_reports_what_it_did_not(self):
+        self.at_every_place(
+            lambda producer, _: producer.flush(_SECONDS),
+            lambda producer, _, report=None: self.assert_flushed(report or producer.flush(_SECONDS)),
+            prepare=self.sent,
+        )
+
+    def test_the_close_reports_what_it_did_not_while_no_broker_answers(self):
+        def sent(producer):
+            self.broker.disconnect()
+            self.sent(producer)
+
+        def closed(producer, _prepared, returned=None):
+            report = producer.close(0)
+            self.assert_reported(returned or report)
+
+        self.at_every_place(lambda producer, _: producer.flush(0), closed, prepare=sent)
+
+    def assert_flushed(self, report):
+        self.assertEqual((2, [b"b"]), (report.delivered_count, values_of(report)))
+
+
+def values_of(report):
+    """The values that the report's undelivered messages have."""
+    return [attempt.record.value for index, attempt in report.latest().items() if index in report._undelivered]
