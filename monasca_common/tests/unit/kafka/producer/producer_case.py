@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
+import time
 
 from oslotest import base
 
@@ -42,6 +43,16 @@ class ProducerCase(base.BaseTestCase):
 
     def ids(self, topic="t"):
         return [message.message_id for message in self.broker.records(topic)]
+
+    def wait_until(self, condition):
+        """Wait for another thread of the producer."""
+        give_up = time.monotonic() + 50
+        while not condition():
+            self.assertLess(time.monotonic(), give_up, "it never happened")
+            threading.Event().wait(0.001)
+
+    def wait_until_settled(self, producer):
+        self.wait_until(lambda: not producer.health().outstanding_messages)
 
     def at_once(self, call):
         """The result of a call that waits, made by another thread."""

@@ -35,16 +35,15 @@ class Interrupt:
         self.place = ""
         self._has_returned = False
 
-    def run(self, call):
-        """Return whether ``call`` was interrupted."""
+    def run(self, call, *arguments):
+        """Return the result of ``call`` in a tuple; it is empty if the call was interrupted."""
         sys.settrace(self._trace)
         try:
-            call()
+            return (call(*arguments),)
         except KeyboardInterrupt:
-            return True
+            return ()
         finally:
             sys.settrace(None)
-        return False
 
     def _trace(self, frame, _event, _argument):
         if os.path.dirname(frame.f_code.co_filename) != _PACKAGE:
@@ -104,15 +103,15 @@ class InterruptedCallTest(base.BaseTestCase):
         ``before`` changes the broker. ``check`` gets the producer, what was prepared, what the call returned, and
         finds what is in the log since it was prepared with `written`.
         """
-        nth, interrupted = 0, True
-        while interrupted:
+        nth, returned = 0, ()
+        while not returned:
             nth += 1
             producer = self.open()
             self.broker.delete_records("t", 0, self.broker.watermarks(TopicPartition("t", 0))[1])
             prepared = prepare(producer)
             before()
-            interrupt, returned = Interrupt(nth), []
-            interrupted = interrupt.run(lambda: returned.append(call(producer, prepared)))
+            interrupt = Interrupt(nth)
+            returned = interrupt.run(call, producer, prepared)
             try:
                 check(producer, prepared, *returned)
                 producer.close(0)

@@ -2,6 +2,8 @@
 import contextlib
 import threading
 
+import fixtures
+
 from monasca_common.kafka.errors import (
     ClosedError,
     ConfigurationError,
@@ -16,6 +18,7 @@ from monasca_common.kafka.errors import (
     WrongType,
 )
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer.table import next_attempt
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
@@ -185,15 +188,15 @@ class PublishTest(ProducerCase):
     def test_what_an_interrupted_publish_cannot_tell_a_flush_tells(self):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
         producer = self.warm_producer()
-        wait = producer._poller.wait
+        wait = producer._serving.wait
 
         def interrupted(latch, timeout):
             wait(latch, timeout)
             raise KeyboardInterrupt
 
-        producer._poller.wait = interrupted
+        producer._serving.wait = interrupted
         self.assertRaises(KeyboardInterrupt, producer.publish, "t", [b"a", b"b"])
-        producer._poller.wait = wait
+        producer._serving.wait = wait
         report = producer.flush()
         self.assertEqual((1, 1), (report.delivered_count, len(report.failed)))
 
@@ -277,14 +280,14 @@ class RetryTest(ProducerCase):
         producer = self.producer()
         report = producer.publish("t", [b"a", b"b"])
         both_inside = threading.Barrier(2)
-        make_again = producer._outgoing.again
 
-        def slow_again(pending):
+        def slow_next_attempt(old):
             with contextlib.suppress(threading.BrokenBarrierError):
-                both_inside.wait(0.1)  # breaks, since the other one is kept out
-            return make_again(pending)
+                both_inside.wait(0.1)  # breaks, because the other thread is kept out
+            return next_attempt(old)
 
-        producer._outgoing.again = slow_again
+        module = "monasca_common.kafka.producer.producer"
+        self.useFixture(fixtures.MonkeyPatch(f"{module}.next_attempt", slow_next_attempt))
         reports = []
         threads = [threading.Thread(target=lambda: reports.append(producer.retry(report))) for _ in range(2)]
         for thread in threads:

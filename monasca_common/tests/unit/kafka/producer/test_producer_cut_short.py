@@ -2,10 +2,11 @@
 """A close, an interrupt or a listener at the wrong moment: nobody waits longer for it, and nothing is forgotten."""
 
 import threading
-from typing import Any
+from unittest import mock
 
 from monasca_common.kafka.errors import ClosedError, DeliveryAbandoned
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
 FULL = 3
@@ -21,23 +22,22 @@ class CutShortCase(ProducerCase):
 
     def interrupted(self, producer, call):
         """Ctrl-C strikes ``call`` as it waits."""
-        wait, producer._poller.wait = producer._poller.wait, interrupt
-        self.assertRaises(KeyboardInterrupt, call)
-        producer._poller.wait = wait
+        with mock.patch.object(producer._serving, "wait", interrupt):
+            self.assertRaises(KeyboardInterrupt, call)
 
 
 class CloseTest(CutShortCase):
     def meanwhile_closed(self, producer, call):
         """What ``call``, which waits for room, comes to when the producer is closed under it."""
         asking = threading.Event()
-        ask = producer._ledger.ask_for_room
+        ask = producer._table.ask_for_room
 
         def asked(messages, size):
             room = ask(messages, size)
             asking.set()
             return room
 
-        producer._ledger.ask_for_room = asked
+        producer._table.ask_for_room = asked
         results = []
 
         def caller():
@@ -65,22 +65,19 @@ class CloseTest(CutShortCase):
         producer = self.crowded()
         self.assertIsInstance(self.meanwhile_closed(producer, lambda: producer.send("t", b"late")), ClosedError)
 
-    def test_a_send_that_came_before_it_and_is_delivered_during_it_is_told_once(self):
+    def test_a_send_that_found_its_topic_before_it_is_refused_while_it_waits(self):
         producer = self.warm_producer()
-        watch, route = producer._ledger.watch, producer._client.ready["t"]
-        served = threading.Thread(target=producer._poller.poll_in_passing)
+        limit, latch_on, refused = producer._client.ready["t"], producer._table.latch_on, []
 
-        def late(pendings):
-            producer._ledger.watch = watch
-            pendings = list(pendings)
-            producer._client.ready["t"] = route  # as who looked for it just before the close has it
-            producer.send("t", b"late")
-            served.start()
-            served.join()
-            return watch(pendings)
+        def late(what):
+            producer._client.ready = {"t": limit}
+            refused.append(self.assertRaises(ClosedError, producer.send, "t", b"late"))
+            return latch_on(what)
 
-        producer._ledger.watch = late
-        self.assertEqual(1, self.at_once(lambda: producer.close(3600)).delivered_count)
+        with mock.patch.object(producer._table, "latch_on", late):
+            report = self.at_once(lambda: producer.close(3600))
+        self.assertEqual((1, 0, True), (len(refused), report.delivered_count, report.ok))
+        self.assertEqual([], self.values())
 
     def test_a_close_within_a_close_as_by_a_signal_handler_closes_the_client_once(self):
         producer = self.warm_producer()
@@ -113,64 +110,78 @@ class CloseTest(CutShortCase):
         self.assertTrue(self.at_once(lambda: producer.close(0)).ok)
 
 
-class Outstanding(dict[Any, None]):
-    """A book that calls ``before`` and ``after`` as the next message enters."""
-
-    def __init__(self, before, after):
-        self.calls = before, after
-
-    def __setitem__(self, pending, value):
-        calls, self.calls = self.calls, (None, None)
-        if calls[0] is not None:
-            calls[0]()
-        super().__setitem__(pending, value)
-        if calls[1] is not None:
-            calls[1]()
-
-
 class SendRacingCloseTest(CutShortCase):
-    """What `send` returned is told by the close's report; what the close does not tell, `send` refuses."""
+    """The report of a close has what `send` returned before; what it does not have, `send` refuses."""
 
-    def sent_while_closed(self, *, before=None, after=None):
-        """The producer, and what its `send` came to, during which it was closed."""
-        producer = self.warm_producer()
-        reports = []
+    def sent_while_closed(self, record, owner, name):
+        """What a `send` returned or raised, and the report of a close between it and ``owner.name``."""
+        producer = owner if isinstance(owner, KafkaProducer) else self.owner_s_producer
+        reports, call = [], getattr(owner, name)
 
-        def close():
-            thread = threading.Thread(target=lambda: reports.append(producer.close(0)))
-            thread.start()
-            while thread.is_alive():
+        def close_first(*arguments):
+            setattr(owner, name, call)
+            closing = threading.Thread(target=lambda: reports.append(producer.close(0)))
+            closing.start()
+            while closing.is_alive():
                 self.clock.advance(1)
-                thread.join(0.001)
+                closing.join(0.001)
+            return call(*arguments)
 
-        book = Outstanding(before and close, after and close)
-        producer._ledger.outstanding = producer._ledger.budget._outstanding = book
+        setattr(owner, name, close_first)
         try:
-            came_to = producer.send("t", b"late")
+            result = producer.send("t", record)
         except ClosedError as error:
-            came_to = error
-        self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))
-        return reports[0], came_to
+            result = error
+        health = producer.health()
+        self.assertEqual((0, 0), (health.outstanding_messages, health.outstanding_bytes))
+        self.assertEqual([], self.values())
+        return reports[0], result
 
     # Rule 9
-    def test_one_that_enters_after_the_close_has_looked_is_refused(self):
-        report, came_to = self.sent_while_closed(before=True)
-        self.assertIsInstance(came_to, ClosedError)
-        self.assertEqual((0, ()), (report.delivered_count, report.failed + report.unknown))
-        self.assertEqual([], self.values())
+    def test_one_that_is_checked_before_the_close_and_reserved_after_it_is_refused(self):
+        for name, record in (("_reserve_send", b"late"), ("_reserve", Record(b"late"))):
+            report, refused = self.sent_while_closed(record, self.warm_producer(), name)
+            self.assertIsInstance(refused, ClosedError)
+            self.assertEqual((0, True), (report.delivered_count, report.ok))
 
     # Rule 9
-    def test_one_that_entered_before_is_told_by_the_close(self):
-        report, came_to = self.sent_while_closed(after=True)
-        self.assertEqual([came_to], [delivery.message_id for delivery in report.failed + report.unknown])
-        self.assertEqual([], self.values())
+    def test_one_that_is_reserved_before_the_close_is_in_its_report(self):
+        for name, record in (("send", b"late"), ("produce_record", Record(b"late"))):
+            self.owner_s_producer = self.warm_producer()
+            limit = self.owner_s_producer._client.ready["t"]
+            owner = limit if name == "send" else limit.transport
+            report, message_id = self.sent_while_closed(record, owner, name)
+            self.assertEqual([message_id], [delivery.message_id for delivery in report.failed + report.unknown])
+
+    # Rule 9
+    def test_a_bulk_that_is_reserved_before_the_close_is_in_the_report_of_publish(self):
+        producer = self.warm_producer()
+        limit = producer._client.ready["t"]
+        produce = limit.produce
+
+        def close_first(*arguments):
+            self.at_once(lambda: self.close_as_time_passes(producer))
+            return produce(*arguments)
+
+        limit.produce = close_first
+        report = producer.publish("t", [b"a", b"b"], **AWAY)
+        self.assertEqual((0, 2), (report.delivered_count, len(report.failed + report.unknown)))
+        self.assertTrue(self.warm_producer().retry(report, timeout=3600).ok)
+
+    def close_as_time_passes(self, producer):
+        closing = threading.Thread(target=producer.close, args=(0,))
+        closing.start()
+        while closing.is_alive():
+            self.clock.advance(1)
+            closing.join(0.001)
+        return True
 
 
 class InterruptTest(CutShortCase):
     def test_what_an_interrupted_flush_cannot_tell_the_next_one_tells(self):
         producer = self.warm_producer()
         producer.send("t", b"delivered")
-        producer._poller.poll_in_passing()
+        self.wait_until_settled(producer)
         self.broker.disconnect()
         producer.send("t", b"on its way")
         self.interrupted(producer, producer.flush)
@@ -198,11 +209,9 @@ class EndlessTest(CutShortCase):
         producer = self.warm_producer()
         self.broker.disconnect()
         report = producer.publish("t", [b"a"], **AWAY)
-        [pending] = producer._ledger.outstanding
-        watchers = len(pending.watchers)
         for _ in range(3):
             report = producer.retry(report, **AWAY)
-        self.assertEqual(watchers, len(pending.watchers))
+        self.assertEqual([], report.latest()[0].latches)
         self.broker.reconnect()
         self.assertTrue(producer.retry(report).ok)
 

@@ -5,12 +5,11 @@ import contextlib
 import math
 import threading
 import time
-from typing import Any
-from unittest import mock
 
 from monasca_common.kafka.errors import ClosedError, TransportError, WrongType
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer import KafkaProducer
+from monasca_common.kafka.transport.base import Outcomes
 from monasca_common.kafka.transport.memory import Fail, LoseAnswer, MemoryProducer
 from monasca_common.tests.unit.kafka.leaping_clock import LeapingClock
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
@@ -73,7 +72,7 @@ class ReopenedMeanwhileTest(SeamCase):
             gate()
             raise TransportError("the client is finished")
 
-        limits.main.produce = refuses
+        limits.main.produce_record = refuses
         producer.send("t", b"a")
         self.assertTrue(gate.reached.wait(_SECONDS))  # under the lock of the limits
         abandon, in_abandon = limits.abandon, threading.Event()
@@ -128,29 +127,6 @@ class AttachedTest(SeamCase):
             self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
 
 
-class ClosedMeanwhileTest(SeamCase):
-    # Rule 9
-    def test_a_send_that_raises_is_not_in_the_report_as_well(self):
-        producer = self.warm_producer()
-        held = []
-        last_report = producer._retirement.last_report
-        reports = []
-
-        class Book(dict[Any, None]):
-            def __setitem__(self, pending, value):
-                held.append(pending)
-                reports.append(producer.close(0))
-
-        def with_a_late_send():
-            dict.__setitem__(producer._ledger.outstanding, held[0], None)
-            return last_report()
-
-        producer._retirement.last_report = with_a_late_send
-        producer._ledger.outstanding = producer._ledger.budget._outstanding = Book()
-        self.assertRaises(ClosedError, producer.send, "t", b"a")
-        self.assertTrue(reports[0].ok)
-
-
 class SignalTest(SeamCase):
     """A signal handler closes the producer; it runs on the thread that it interrupts."""
 
@@ -178,24 +154,11 @@ class SignalTest(SeamCase):
             threading.Event().wait(0.001)
 
     # Rule 9
-    def test_while_a_waiter_is_woken(self):
-        producer = self.warm_producer()
-
-        class Waiter:
-            open = False
-
-            def set(self):
-                del producer._poller._waiting[self]
-                producer.close(0)
-
-        producer._poller._waiting[Waiter()] = None
-        self.assert_a_publish_ends(producer)
-
     def test_while_room_is_asked_for(self):
         producer = self.warm_producer(budget_messages=1)
         self.broker.disconnect()
         producer.send("t", b"first")
-        self.closes(producer, producer._ledger.budget, "ask")
+        self.closes(producer, producer._table, "ask_for_room")
         self.assert_a_publish_ends(producer)
 
     def test_while_a_topic_waits_for_its_limit(self):
@@ -294,11 +257,11 @@ class HungFlushTest(SeamCase):
 
         def hangs(_timeout):
             gate()
-            return 0
+            return Outcomes()
 
         transport.poll = transport.flush = hangs
         producer.send("t", b"a")
-        producer._poller.wake()
+        producer._serving.wake()
         self.assertTrue(gate.reached.wait(_SECONDS))
         return producer, gate
 
@@ -312,17 +275,16 @@ class HungFlushTest(SeamCase):
         producer, gate = self.hung()
         report = self.at_once(lambda: producer.close(0))
         gate.open.set()
-        producer._poller._thread.join(_SECONDS)
-        self.assertFalse(producer._poller._thread.is_alive())
+        producer._serving._thread.join(_SECONDS)
+        self.assertFalse(producer._serving._thread.is_alive())
         self.assertEqual(1, len(report.unknown))
-        self.assertFalse(producer._ledger.busy)
+        self.assertEqual(0, producer.health().outstanding_messages)
 
     def test_publish_and_flush_end(self):
         producer, _ = self.hung()
-        with mock.patch("monasca_common.kafka.producer.producer._HUNG_SECONDS", 0.1):
-            report = self.at_once(lambda: producer.publish("t", [b"b"], timeout=0))
-            self.assertEqual(1, len(report.unknown))
-            self.assertEqual(1, len(self.at_once(lambda: producer.flush(0)).unknown))
+        report = self.at_once(lambda: producer.publish("t", [b"b"], timeout=0))
+        self.assertEqual(1, len(report.unknown))
+        self.assertEqual(1, len(self.at_once(lambda: producer.flush(0)).unknown))
 
     def test_reopen_goes_on_with_a_client_that_does_not_hang(self):
         producer, _ = self.hung()
@@ -333,14 +295,3 @@ class HungFlushTest(SeamCase):
         heard = threading.Event()
         producer.send("t", b"c", on_delivery=lambda delivery: heard.set())
         self.assertTrue(heard.wait(_SECONDS))
-
-    def test_reopen_waits_for_nobody_who_serves_meanwhile(self):
-        producer, _ = self.hung()
-        start = producer._poller.start
-
-        def start_and_serve():
-            start()
-            producer._poller.poll_in_passing()
-
-        producer._poller.start = start_and_serve
-        self.at_once(lambda: producer.reopen() or True)
