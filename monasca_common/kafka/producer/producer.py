@@ -126,8 +126,9 @@ class KafkaProducer(RefusesOldArguments):
             with _RETRYING:
                 for old in earlier.latest().values():
                     if old.is_worth_sending:
-                        fresh.append(next_attempt(old))
-                        old.successor = fresh[-1]
+                        again = next_attempt(old)
+                        old.successor = again
+                        fresh.append(again)
             for portion in self._portions(fresh):
                 self._hand_over(portion, deadline)
             latest = earlier.latest()
@@ -174,7 +175,8 @@ class KafkaProducer(RefusesOldArguments):
                     table.messages += 1
                     table.bytes += size
             if sequence < 0:
-                sequence = self._reserve_send(topic, limit, size)
+                with table.lock:
+                    sequence = self._reserve_send(topic, limit, size)
                 if sequence < 0:
                     return self._send(topic, record, key, None)
             message_id = limit.send(topic, record, key, sequence, limit.id_prefix)
@@ -357,7 +359,7 @@ class KafkaProducer(RefusesOldArguments):
             return DeliveryReport({} if span.is_delivered else self._table.undelivered_of(span), span=span)
         except BaseException:
             if span is not None:
-                self._table.abandon((span,), DeliveryAbandoned(_INTERRUPTED), reported_by_flush=True)
+                self._table.abandon_bulk(span, DeliveryAbandoned(_INTERRUPTED))
             raise
 
     def _publish(self, attempts: Sequence[Attempt], deadline: float) -> DeliveryReport:
@@ -409,11 +411,10 @@ class KafkaProducer(RefusesOldArguments):
         yield portion
 
     def _reserve_send(self, topic: str, limit: TopicLimit, size: int) -> int:
-        """The sequence of a plain send that needs another span; below 0: it needs a closer look."""
-        with self._table.lock:
-            if self._client.ready.get(topic) is not limit or size > limit.max_bytes:
-                return -1
-            return self._table.reserve_send(limit, topic, size)
+        """The sequence of a plain send that needs another span; below 0: it needs a closer look. The lock is held."""
+        if self._client.ready.get(topic) is not limit or size > limit.max_bytes:
+            return -1
+        return self._table.reserve_send(limit, topic, size)
 
     def _refuse_send(self, limit: TopicLimit, sequence: int, record: Record, error: Exception) -> bytes | None:
         """The client raised: it did not take the message, so the message is surely not in the log."""
@@ -461,11 +462,15 @@ class KafkaProducer(RefusesOldArguments):
                 self._table.take_off(latch, what)
 
     def _flushed(self, sends: Iterable[Span]) -> DeliveryReport:
-        delivered, undelivered = self._table.take_report(sends)
+        table = self._table
+        delivered, undelivered, in_flight = 0, list[Attempt](), list[Attempt]()
         try:
-            return DeliveryReport(dict(enumerate(undelivered)), delivered_before=delivered)
+            with table.lock:
+                delivered, undelivered, in_flight = table.take_report(sends)
+                table.reported(in_flight)
+            return DeliveryReport(dict(enumerate([*undelivered, *in_flight])), delivered_before=delivered)
         except BaseException:
-            self._table.restore_report(delivered, undelivered)
+            table.restore_report(delivered, [*undelivered, *in_flight])
             raise
 
     def _give_up(self, error: DeliveryAbandoned) -> None:

@@ -10,7 +10,9 @@ The life of a message: **reserved** (it has a sequence and takes room in the bud
 **settled** (delivered, failed or unknown). `Table.settle` settles what the client reports, `Table.settle_locally` what
 is given up without it; both do it in `Table._settle`.
 
-Every method takes ``lock`` for a short time and never waits with it. Outcomes are taken in by the serving thread alone,
+Every method but those of the section "with the lock held" takes ``lock`` for a short time and never waits with it. A
+signal handler may interrupt any of them on the main thread, at a call or at the end of a turn of a loop: what must not be
+left half done has neither. Outcomes are taken in by the serving thread alone,
 so no signal handler can interrupt that: Python runs those on the main thread.
 """
 
@@ -198,7 +200,7 @@ class Span:
         self.queued_at = queued_at  # monotonic seconds
         self.settled = 0
         self.bytes = 0  # that what is in flight of it takes of the budget
-        self.over = False  # nothing of it is in flight, and nothing more enters
+        self.over = True  # nothing of it is in flight, and nothing more enters: not yet or not any more in the table
         self.is_bulk = False
         self.values: list[bytes] = []  # of a bulk of bytes
         self.key: bytes | None = None
@@ -227,12 +229,6 @@ class Span:
         settled = {sequence for sequences, _, _ in self.columns for sequence in sequences}
         settled.update(sequence for sequence, attempt in self.attempts.items() if attempt.outcome is not None)
         return [sequence for sequence in range(self.first, self.next) if sequence not in settled]
-
-    def delivered_count(self) -> int:
-        """How many messages of a bulk are delivered that no flush counts."""
-        alone = [attempt for attempt in self.attempts.values() if attempt.outcome is _DELIVERED]
-        in_columns = sum([len(sequences) for sequences, _, _ in self.columns])
-        return in_columns + sum([not attempt.for_flush for attempt in alone])
 
     def attempt(self, sequence: int) -> Attempt:
         """The message of this sequence as an `Attempt`."""
@@ -306,31 +302,6 @@ class Table:
         self.now = clock.monotonic()
 
     # Reserved
-
-    def reserve_send(self, to: Destination, topic: str, size: int) -> int:
-        """The sequence for one plain message, as `KafkaProducer.send` reserves it; below 0: there is no room."""
-        with self.lock:
-            if not self._fits(1, size):
-                return -1
-            return self._next_send(to, topic, size)
-
-    def reserve_bulk(
-        self, topic: str, values: list[bytes], key: bytes | None, id_prefix: bytes | None, size: int
-    ) -> Span | None:
-        """A span of plain messages that one caller waits for; `None`: there is no room."""
-        with self.lock:
-            if not self._fits(len(values), size):
-                return None
-            span = self._open(topic, len(values), id_prefix)
-            span.values = values
-            span.key = key
-            span.is_bulk = True
-            span.next = span.end
-            span.bytes = size
-            span.latches.append(span.latch)
-            self.messages += len(values)
-            self.bytes += size
-            return span
 
     def reserve(self, attempts: Sequence[Attempt]) -> list[Attempt] | None:
         """Reserve messages of any topics; `None`: there is no room.
@@ -426,24 +397,27 @@ class Table:
             attempt.table = self
             return attempt
 
-    def abandon(self, spans: Iterable[Span], error: DeliveryError, *, reported_by_flush: bool = False) -> None:
-        """Give up all that is in flight in these: the outcome is unknown. ``reported_by_flush``: there is no other
-        report, because the call that waited was interrupted."""
+    def abandon(self, spans: Iterable[Span], error: DeliveryError) -> None:
+        """Give up all that is in flight in these: the outcome is unknown."""
         with self.lock:
             for span in spans:
                 if span.over:
                     continue
-                if reported_by_flush and span.is_bulk:
-                    self._delivered += span.delivered_count()
                 for sequence in span.unsettled():
                     attempt = span.attempt(sequence)
-                    attempt.for_flush |= reported_by_flush
                     lost = attempt.record is None
                     attempt.size = attempt.size or span.bytes // span.in_flight
                     self._settle(span, attempt, _UNKNOWN, _bytes_are_lost(error) if lost else error)
                 span.end = span.next
                 self._finish_if_settled(span)
             self._offer_room()
+
+    def abandon_bulk(self, span: Span, error: DeliveryError) -> None:
+        """As `abandon_attempts`, for a plain bulk."""
+        with self.lock:
+            self._delivered += sum([len(sequences) for sequences, _, _ in span.columns])
+            self.abandon((span,), error)
+            self.abandon_attempts(span.attempts.values(), error)
 
     def abandon_attempts(self, attempts: Iterable[Attempt], error: DeliveryError) -> None:
         """The call that waited for these was interrupted: what is in flight is unknown, and the next flush reports the
@@ -453,14 +427,13 @@ class Table:
                 if attempt.successor is not None:  # another call sent it
                     attempt.successor.for_flush = True
                     continue
-                counted, attempt.for_flush = attempt.for_flush, True
-                if attempt.outcome is None and attempt.span is not None:
+                if attempt.outcome is None:
+                    if attempt.span is None or attempt.span.over:
+                        self._reserve_span((attempt,))
+                    attempt.for_flush = True
                     self.settle_locally((attempt,), _UNKNOWN, error)
-                elif attempt.outcome is None:
-                    self._reserve_span((attempt,))
-                    self.settle_locally((attempt,), _UNKNOWN, error)
-                elif attempt.outcome is _DELIVERED and not counted:
-                    self._delivered += 1
+                elif not attempt.for_flush:
+                    self.restore_report(0, (attempt,))
 
     def give_up_send(self, sequence: int, record: Record, outcome: Outcome, error: DeliveryError) -> None:
         """Settle a plain send that the client did not take, or that was interrupted."""
@@ -484,6 +457,8 @@ class Table:
         """The spans of which something is in flight."""
         with self.lock:
             self._close_sends()
+            for span in self._spans[:]:
+                self._finish_if_settled(span)  # what an interrupted call closed
             return [span for span in self._spans if not span.over]
 
     # Waited for, and reported
@@ -512,21 +487,12 @@ class Table:
                 if latch in each.latches:
                     each.latches.remove(latch)
 
-    def take_report(self, waited_for: Iterable[Span]) -> tuple[int, list[Attempt]]:
-        """What a flush reports: how many sends were delivered, and those that were not, with those still in flight of
-        the spans that it waited for."""
+    def reported(self, in_flight: Iterable[Attempt]) -> None:
+        """A flush has reported these, so that no other one does, and has made room."""
         with self.lock:
-            in_flight = []
-            for span in waited_for:
-                if not span.over:
-                    attempts = [self.attempt(span, sequence) for sequence in span.unsettled()]
-                    in_flight += [attempt for attempt in attempts if attempt.for_flush]
             for attempt in in_flight:
                 attempt.for_flush = False
-            undelivered, delivered = self._undelivered, self._delivered
-            self._undelivered, self._delivered = [], 0
-            self.release(len(undelivered), sum([attempt.size for attempt in undelivered]))
-            return delivered, [*undelivered, *in_flight]
+            self._offer_room()
 
     def restore_report(self, delivered: int, attempts: Iterable[Attempt]) -> None:
         """Give back what an interrupted flush took, for the next one to report."""
@@ -597,23 +563,66 @@ class Table:
         self._refusals.clear()
         self._trouble_at = float("-inf")
 
-    # With the lock held
+    # With the lock held: nothing interrupts a caller that has it between the last step of these and their result
+
+    def reserve_send(self, to: Destination, topic: str, size: int) -> int:
+        """The sequence for one plain message, as `KafkaProducer.send` reserves it; below 0: there is no room."""
+        return self._next_send(to, topic, size) if self._fits(1, size) else -1
+
+    def reserve_bulk(
+        self, topic: str, values: list[bytes], key: bytes | None, id_prefix: bytes | None, size: int
+    ) -> Span | None:
+        """A span of plain messages that one caller waits for; `None`: there is no room."""
+        count = len(values)
+        if not self._fits(count, size):
+            return None
+        span = self._new_span(topic, count, id_prefix)
+        span.values = values
+        span.key = key
+        span.is_bulk = True
+        span.next = span.end
+        span.bytes = size
+        span.latches.append(span.latch)
+        self._enter(span, count, size)
+        return span
+
+    def take_report(self, waited_for: Iterable[Span]) -> tuple[int, list[Attempt], list[Attempt]]:
+        """What a flush reports: how many sends were delivered, those that were not, and those that are still in flight
+        of the spans that it waited for."""
+        in_flight = []
+        for span in waited_for:
+            if not span.over:
+                attempts = [self.attempt(span, sequence) for sequence in span.unsettled()]
+                in_flight += [attempt for attempt in attempts if attempt.for_flush]
+        delivered, undelivered = self._delivered, self._undelivered
+        count, size = len(undelivered), sum([attempt.size for attempt in undelivered])
+        self._delivered, self._undelivered = 0, []
+        self.messages -= count
+        self.bytes -= size
+        return delivered, undelivered, in_flight
 
     def _fits(self, messages: int, size: int) -> bool:
         within = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
         return within and not self.shut_down
 
-    def _open(self, topic: str, length: int, id_prefix: bytes | None) -> Span:
-        span = Span(topic, self._next, self._next + length, id_prefix, self.clock.monotonic())
-        self._next += length
-        self._spans.append(span)
-        self._firsts.append(span.first)
-        return span
+    def _new_span(self, topic: str, length: int, id_prefix: bytes | None) -> Span:
+        return Span(topic, self._next, self._next + length, id_prefix, self.clock.monotonic())
+
+    def _enter(self, span: Span, messages: int, size: int) -> None:
+        """Add a new span whose messages take this much room. It has no call: no signal handler interrupts it."""
+        span.over = False
+        self._next = span.end
+        self._spans += [span]
+        self._firsts += [span.first]
+        self.messages += messages
+        self.bytes += size
 
     def _next_send(self, to: Destination, topic: str, size: int) -> int:
         span = to.span
         if span.next == span.end:
-            span = to.span = self._open(topic, _SPAN_SENDS, to.id_prefix)
+            span = self._new_span(topic, _SPAN_SENDS, to.id_prefix)
+            self._enter(span, 0, 0)
+            to.span = span
             self._sending[topic] = to
         sequence = span.next
         span.next += 1
@@ -644,18 +653,18 @@ class Table:
         return attached
 
     def _reserve_span(self, attempts: Sequence[Attempt]) -> None:
-        span = self._open(attempts[0].topic, len(attempts), None)
+        count, size = len(attempts), sum([attempt.size for attempt in attempts])
+        span = self._new_span(attempts[0].topic, count, None)
         span.is_bulk = True
         span.next = span.end
+        span.bytes = size
         for sequence, attempt in enumerate(attempts, span.first):
             attempt.table, attempt.span, attempt.sequence = self, span, sequence
             self._give_id(attempt, sequence)
             span.attempts[sequence] = attempt
             if attempt.own and attempt.message_id is not None:
                 self._own_ids[attempt.topic, attempt.message_id] = attempt
-            span.bytes += attempt.size
-            self.messages += 1
-            self.bytes += attempt.size
+        self._enter(span, count, size)
 
     def _give_id(self, attempt: Attempt, sequence: int) -> None:
         if attempt.message_id is None and attempt.wants_id:
