@@ -6,7 +6,6 @@ from unittest import mock
 
 from monasca_common.kafka.errors import ClosedError, DeliveryAbandoned
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer import KafkaProducer
 from monasca_common.tests.unit.kafka.producer.producer_case import AWAY, ProducerCase
 
 FULL = 3
@@ -113,18 +112,13 @@ class CloseTest(CutShortCase):
 class SendRacingCloseTest(CutShortCase):
     """The report of a close has what `send` returned before; what it does not have, `send` refuses."""
 
-    def sent_while_closed(self, record, owner, name):
+    def sent_while_closed(self, producer, record, owner, name):
         """What a `send` returned or raised, and the report of a close between it and ``owner.name``."""
-        producer = owner if isinstance(owner, KafkaProducer) else self.owner_s_producer
         reports, call = [], getattr(owner, name)
 
         def close_first(*arguments):
             setattr(owner, name, call)
-            closing = threading.Thread(target=lambda: reports.append(producer.close(0)))
-            closing.start()
-            while closing.is_alive():
-                self.clock.advance(1)
-                closing.join(0.001)
+            reports.append(self.closed_as_time_passes(producer))
             return call(*arguments)
 
         setattr(owner, name, close_first)
@@ -137,20 +131,29 @@ class SendRacingCloseTest(CutShortCase):
         self.assertEqual([], self.values())
         return reports[0], result
 
+    def closed_as_time_passes(self, producer):
+        reports = []
+        closing = threading.Thread(target=lambda: reports.append(producer.close(0)), daemon=True)
+        closing.start()
+        while closing.is_alive():
+            self.clock.advance(1)
+            closing.join(0.001)
+        return reports[0]
+
     # Rule 9
     def test_one_that_is_checked_before_the_close_and_reserved_after_it_is_refused(self):
-        for name, record in (("_reserve_send", b"late"), ("_reserve", Record(b"late"))):
-            report, refused = self.sent_while_closed(record, self.warm_producer(), name)
-            self.assertIsInstance(refused, ClosedError)
-            self.assertEqual((0, True), (report.delivered_count, report.ok))
+        producer = self.warm_producer()
+        report, refused = self.sent_while_closed(producer, Record(b"late"), producer, "_reserve")
+        self.assertIsInstance(refused, ClosedError)
+        self.assertEqual((0, True), (report.delivered_count, report.ok))
 
     # Rule 9
     def test_one_that_is_reserved_before_the_close_is_in_its_report(self):
         for name, record in (("send", b"late"), ("produce_record", Record(b"late"))):
-            self.owner_s_producer = self.warm_producer()
-            limit = self.owner_s_producer._client.ready["t"]
+            producer = self.warm_producer()
+            limit = producer._client.ready["t"]
             owner = limit if name == "send" else limit.transport
-            report, message_id = self.sent_while_closed(record, owner, name)
+            report, message_id = self.sent_while_closed(producer, record, owner, name)
             self.assertEqual([message_id], [delivery.message_id for delivery in report.failed + report.unknown])
 
     # Rule 9
@@ -160,21 +163,13 @@ class SendRacingCloseTest(CutShortCase):
         produce = limit.produce
 
         def close_first(*arguments):
-            self.at_once(lambda: self.close_as_time_passes(producer))
+            self.closed_as_time_passes(producer)
             return produce(*arguments)
 
         limit.produce = close_first
         report = producer.publish("t", [b"a", b"b"], **AWAY)
         self.assertEqual((0, 2), (report.delivered_count, len(report.failed + report.unknown)))
         self.assertTrue(self.warm_producer().retry(report, timeout=3600).ok)
-
-    def close_as_time_passes(self, producer):
-        closing = threading.Thread(target=producer.close, args=(0,))
-        closing.start()
-        while closing.is_alive():
-            self.clock.advance(1)
-            closing.join(0.001)
-        return True
 
 
 class InterruptTest(CutShortCase):

@@ -253,7 +253,7 @@ class HungFlushTest(SeamCase):
         self.addCleanup(gate.open.set)
         self.clock.hung = gate.reached.is_set
         self.broker.disconnect()
-        transport = producer._client.limits.main
+        transport = producer._client.limits.main._client
 
         def hangs(_timeout):
             gate()
