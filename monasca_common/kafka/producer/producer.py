@@ -488,11 +488,11 @@ class KafkaProducer(RefusesOldArguments):
         before = self._client.limits
         self._client.detach()
         self._give_up(DeliveryAbandoned("the producer was reopened before an answer came"))
-        if self._client.oldest_call_seconds() > 0:
-            self._serving.start()  # the call that hangs may be its thread's
         self._table.start_again()
         limits.recreated_topics = before.recreated_topics
         self._client.use(limits, self._serving.wake)
+        if self._client.oldest_call_seconds() > 0:
+            self._serving.start()  # the call that hangs may be its thread's; the new thread uses the new client only
         self._release(before)
 
     def _release(self, limits: TopicLimits) -> None:
