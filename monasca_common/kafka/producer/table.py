@@ -371,7 +371,7 @@ class Table:
             index, count = 0, len(sequences)
             while index < count:
                 span, until = self._find(sequences[index])
-                end = bisect_left(sequences, until, index)
+                end = max(bisect_left(sequences, until, index), index + 1)
                 if span is not None:
                     self._settle_delivered(span, outcomes, index, end)
                 index = end
