@@ -1,0 +1,574 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The in-flight table: what settles a message, and what a message takes of the budget until then."""
+
+import random
+import threading
+from collections import deque
+from itertools import accumulate
+from types import SimpleNamespace
+
+from oslotest import base
+
+from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryTimeout, LargerThanBudget, QueueFull, TransportError
+from monasca_common.kafka.message import Record
+from monasca_common.kafka.producer.outcome import Outcome
+from monasca_common.kafka.producer.report import DeliveryReport
+from monasca_common.kafka.producer.table import NO_SPAN, Attempt, Latch, Table, next_attempt, plain_size
+from monasca_common.kafka.transport.base import Outcomes, Undelivered, message_id
+from monasca_common.kafka.transport.memory import VirtualClock
+
+REJECTED = TransportError("no", code=19, name="NOT_ENOUGH_REPLICAS")
+PREFIX = b"prefix-----"
+GIVEN_UP = DeliveryTimeout("given up")
+
+
+class TableCase(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.clock.advance(1000)
+        self.table = self.new_table()
+        self.topics = {}
+
+    def new_table(self, *, max_messages=1000, max_bytes=1_000_000):
+        table = Table(PREFIX, max_messages=max_messages, max_bytes=max_bytes)
+        table.use_clock(self.clock)
+        return table
+
+    def bulk(self, *values, topic="t"):
+        size = sum(plain_size(Record(value)) for value in values)
+        with self.table.lock:
+            return self.table.reserve_bulk(topic, list(values), None, PREFIX, size)
+
+    def send(self, value=b"x", topic="t"):
+        to = self.topics.setdefault(topic, SimpleNamespace(span=NO_SPAN, id_prefix=PREFIX))
+        with self.table.lock:
+            return self.table.reserve_send(to, topic, plain_size(Record(value)))
+
+    def attempts(self, *values, topic="t", **options):
+        return [
+            Attempt(
+                topic, Record(value), options.get("message_id"), plain_size(Record(value)), own="message_id" in options
+            )
+            for value in values
+        ]
+
+    def reserve(self, attempts):
+        reserved = self.table.reserve(attempts)
+        self.assertIsNotNone(reserved)
+        return reserved
+
+    def outcomes(self, delivered=(), refused=(), error=REJECTED):
+        """``delivered`` and ``refused``: sequences and values. Offsets are the sequences, and 1000."""
+        ordered = sorted(delivered)
+        return Outcomes(
+            [sequence for sequence, _ in ordered],
+            [0] * len(ordered),
+            [1000 + sequence for sequence, _ in ordered],
+            list(accumulate(len(value) for _, value in ordered)),
+            [Undelivered(sequence, error, value, None) for sequence, value in refused],
+        )
+
+    def settle(self, *delivered, refused=(), error=REJECTED):
+        self.table.settle(self.outcomes(delivered, refused, error))
+
+    def flush(self):
+        """The number of delivered sends, and the undelivered ones with those in flight."""
+        spans = self.table.sends()
+        with self.table.lock:
+            delivered, undelivered, in_flight = self.table.take_report(spans)
+            self.table.reported(in_flight)
+        return delivered, undelivered + in_flight
+
+    def room(self):
+        return self.table.messages, self.table.bytes
+
+    def of(self, span):
+        """Its messages as (sequence, value)."""
+        return list(enumerate(span.values, span.first))
+
+
+class LatchTest(base.BaseTestCase):
+    def test_a_waiter_that_two_threads_wake_at_the_same_moment_is_woken(self):
+        class TakenAtOnce:
+            """A lock that another thread releases between the check and the release."""
+
+            def locked(self):
+                return True
+
+            def release(self):
+                raise RuntimeError("release unlocked lock")
+
+        latch = Latch(1)
+        latch._lock = TakenAtOnce()
+        latch.count_down()
+        self.assertTrue(latch.open)
+
+
+class SettleTest(TableCase):
+    def test_one_batch_of_outcomes_settles_several_bulks_and_sends_of_several_topics(self):
+        first = self.bulk(b"a", b"bb")
+        sent = [self.send(b"s1"), self.send(b"u1", topic="u"), self.send(b"s2"), self.send(b"u2", topic="u")]
+        second = self.bulk(b"ccc", topic="u")
+        messages = [*self.of(first), *zip(sent, (b"s1", b"u1", b"s2", b"u2"), strict=True), *self.of(second)]
+        self.assertEqual(7, self.table.messages_in_flight)
+        self.settle(*messages)
+        self.assertTrue(first.is_delivered and second.is_delivered)
+        self.assertEqual((4, []), self.flush())
+        self.assertEqual(((0, 0), 0), (self.room(), self.table.messages_in_flight))
+        self.assertEqual([], self.table.spans())
+
+    def test_one_bulk_is_settled_by_several_batches_in_any_order(self):
+        span = self.bulk(b"a", b"bb", b"ccc")
+        a, b, c = self.of(span)
+        for batch in ([b], [c], [a]):
+            self.assertFalse(span.over)
+            self.settle(*batch)
+        self.assertTrue(span.latch.open)
+        self.assertEqual((0, 0), self.room())
+        found = [
+            (delivery.index, delivery.offset, delivery.message_id)
+            for delivery in DeliveryReport({}, span=span).delivered
+        ]
+        self.assertEqual(
+            [(index, 1000 + seq, message_id(PREFIX, seq)) for index, (seq, _) in enumerate((a, b, c))], found
+        )
+
+    def test_sequences_that_the_table_does_not_know_settle_nothing(self):
+        span = self.bulk(b"a")
+        [(sequence, _)] = self.of(span)
+        self.settle((sequence + 1, b"never reserved"), (10**6, b"nor this"), refused=[(10**7, b"nor that")])
+        self.assertEqual(1, self.table.messages_in_flight)
+        self.settle((sequence, b"a"), (sequence + 1, b"never reserved"))
+        self.assertEqual(((0, 0), 0), (self.room(), self.table.messages_in_flight))
+
+    def test_a_sequence_of_a_send_that_is_not_reserved_yet_settles_nothing(self):
+        sequence = self.send(b"a")
+        self.settle(refused=[(sequence + 1, b"not reserved")])
+        self.assertEqual(1, self.table.messages_in_flight)
+
+    def test_a_late_report_does_not_change_an_outcome(self):
+        span = self.bulk(b"a", b"b")
+        a, b = self.of(span)
+        sent = self.send(b"s")
+        self.settle(a)
+        self.table.abandon(self.table.spans(), GIVEN_UP)
+        self.settle(b, (sent, b"s"), refused=[a])
+        report = DeliveryReport(self.table.undelivered_of(span), span=span)
+        self.assertEqual(([0], [1]), ([d.index for d in report.delivered], [d.index for d in report.unknown]))
+        delivered, [undelivered] = self.flush()
+        self.assertEqual((0, Outcome.UNKNOWN, sent), (delivered, undelivered.outcome, undelivered.sequence))
+        self.assertEqual((0, 0), self.room())
+
+    def test_a_rejected_message_of_a_bulk_has_its_own_outcome_and_the_others_are_delivered(self):
+        span = self.bulk(b"a", b"bb", b"ccc")
+        a, b, c = self.of(span)
+        self.settle(a, refused=[b])
+        self.assertFalse(span.over)
+        self.settle(c)
+        report = DeliveryReport(self.table.undelivered_of(span), span=span)
+        self.assertEqual(([0, 2], [1]), ([d.index for d in report.delivered], [d.index for d in report.failed]))
+        self.assertEqual((2, (0, 0)), (report.delivered_count, self.room()))
+
+    def test_only_messages_that_are_not_delivered_get_objects_of_their_own(self):
+        span = self.bulk(*[b"x"] * 100)
+        messages = self.of(span)
+        self.settle(*messages[:50], refused=[messages[50]])
+        self.settle(*messages[51:])
+        self.assertEqual([messages[50][0]], list(span.attempts))
+
+    def test_a_bulk_of_delivered_messages_keeps_no_value(self):
+        span = self.bulk(b"a", b"b")
+        self.settle(*self.of(span))
+        self.assertEqual([], span.values)
+
+    def test_a_message_that_the_broker_had_already_is_delivered_without_an_offset(self):
+        span = self.bulk(b"a")
+        self.table.settle(Outcomes([span.first], [0], [-1], [1]))
+        [delivery] = DeliveryReport({}, span=span).delivered
+        self.assertEqual((0, None), (delivery.partition, delivery.offset))
+
+    def test_a_latch_on_what_is_settled_is_open(self):
+        span = self.bulk(b"a")
+        self.assertFalse(self.table.latch_on([span]).open)
+        self.settle(*self.of(span))
+        self.assertTrue(self.table.latch_on([span]).open)
+
+    def test_each_caller_that_waits_for_a_message_is_woken(self):
+        attempts = self.attempts(b"a", b"b")
+        self.reserve(attempts)
+        latches = [self.table.latch_on(attempts), self.table.latch_on(attempts[:1])]
+        self.settle((attempts[0].sequence, b"a"))
+        self.assertEqual([False, True], [latch.open for latch in latches])
+        self.settle((attempts[1].sequence, b"b"))
+        self.assertTrue(latches[0].open)
+
+    def test_a_latch_that_was_taken_off_leaves_nothing_behind(self):
+        attempts = self.attempts(b"a")
+        self.reserve(attempts)
+        self.table.take_off(self.table.latch_on(attempts), attempts)
+        self.assertEqual([], attempts[0].latches)
+
+
+class OutcomeTest(TableCase):
+    def outcome_of_a_rejection(self):
+        [attempt] = self.attempts(b"a")
+        self.reserve([attempt])
+        self.settle(refused=[(attempt.sequence, b"a")])
+        return attempt.outcome
+
+    def test_a_rejection_is_failed(self):
+        self.assertIs(Outcome.FAILED, self.outcome_of_a_rejection())
+
+    # Rule 5
+    def test_an_error_of_the_connection_after_a_message_was_queued_makes_its_rejection_unknown(self):
+        span = self.bulk(b"a")
+        self.table.note_trouble(TransportError("cut"))
+        self.settle(refused=self.of(span))
+        self.assertEqual([Outcome.UNKNOWN], [each.outcome for each in span.attempts.values()])
+
+    # Rule 5
+    def test_an_error_that_the_client_may_not_report_again_counts_for_half_a_minute(self):
+        self.table.note_trouble(TransportError("cut"))
+        self.clock.advance(34)
+        self.table.tick()
+        self.assertIs(Outcome.UNKNOWN, self.outcome_of_a_rejection())
+        self.clock.advance(2)
+        self.table.tick()
+        self.assertIs(Outcome.FAILED, self.outcome_of_a_rejection())
+
+    # Rule 5
+    def test_the_rejection_of_a_message_that_was_unknown_before_is_unknown(self):
+        [attempt] = self.attempts(b"a", message_id=b"own")
+        self.reserve([attempt])
+        self.table.abandon(self.table.spans(), GIVEN_UP)
+        again = next_attempt(attempt)
+        self.reserve([again])
+        self.settle(refused=[(again.sequence, b"a")])
+        self.assertEqual((Outcome.UNKNOWN, b"own"), (again.outcome, again.message_id))
+
+    # Rule 5
+    def test_a_message_is_as_doubtful_as_the_retry_that_attaches_to_it(self):
+        [first] = self.attempts(b"a", message_id=b"own")
+        [retry] = self.attempts(b"a", message_id=b"own")
+        retry.doubtful = True
+        self.reserve([first])
+        self.assertEqual([first], self.reserve([retry]))
+        self.settle(refused=[(first.sequence, b"a")])
+        self.assertIs(Outcome.UNKNOWN, first.outcome)
+
+    # Rule 4
+    def test_an_own_id_that_is_in_flight_is_attached_to_on_its_topic_only(self):
+        first, second = self.attempts(b"a", b"b", message_id=b"own")
+        [elsewhere] = self.attempts(b"c", topic="u", message_id=b"own")
+        self.assertEqual([first, first, elsewhere], self.reserve([first, second, elsewhere]))
+        self.assertIs(first, second.latest)
+        self.settle((first.sequence, b"a"), (elsewhere.sequence, b"c"))
+        [again] = self.attempts(b"d", message_id=b"own")
+        self.assertEqual([again], self.reserve([again]))
+
+    def test_a_send_whose_bytes_the_client_keeps_cannot_be_sent_again_if_it_never_gives_them_back(self):
+        self.send(b"a")
+        self.table.abandon(self.table.spans(), DeliveryAbandoned("closed"))
+        _, [attempt] = self.flush()
+        self.assertFalse(attempt.is_worth_sending)
+        self.assertIn("cannot be sent again", str(attempt.error))
+
+    def test_what_a_client_purges_after_a_fatal_error_has_that_error(self):
+        self.table.finished = TransportError("fenced", fatal=True)
+        sequence = self.send(b"a")
+        self.settle(refused=[(sequence, b"a")], error=TransportError("purged", name="_PURGE_QUEUE"))
+        _, [attempt] = self.flush()
+        self.assertEqual((Outcome.UNKNOWN, b"a"), (attempt.outcome, attempt.record.value))
+        self.assertIn("fenced", str(attempt.error))
+
+
+class RoomTest(TableCase):
+    def new_table(self, **limits):
+        return super().new_table(**{"max_messages": 4, "max_bytes": 10_000} | limits)
+
+    # Rule 8
+    def test_a_bulk_enters_whole_or_not_at_all(self):
+        self.bulk(*[b"x"] * 3)
+        self.assertIsNone(self.bulk(b"x", b"x"))
+        self.assertIsNone(self.table.reserve(self.attempts(b"x", b"x")))
+        self.assertEqual(3, self.table.messages)
+        self.assertIsNotNone(self.bulk(b"x"))
+        self.assertLess(self.send(), 0)
+
+    def test_it_is_free_as_soon_as_a_message_is_settled(self):
+        span = self.bulk(b"a", b"bb")
+        before = self.table.bytes
+        a, b = self.of(span)
+        self.settle(b)
+        self.assertEqual((1, before - plain_size(Record(b"bb"))), self.room())
+        self.settle(refused=[a])
+        self.assertEqual((0, 0), self.room())
+
+    def test_undelivered_sends_keep_it_until_a_flush_reports_them(self):
+        sequence = self.send(b"a")
+        self.settle(refused=[(sequence, b"a")])
+        self.assertEqual(1, self.table.messages)
+        self.flush()
+        self.assertEqual((0, 0), self.room())
+
+    def test_messages_keep_it_until_their_last_listener_returned(self):
+        attempts = self.attempts(b"a", b"b")
+        for attempt in attempts:
+            attempt.listeners += [lambda _: None] * 2
+        self.reserve(attempts)
+        self.settle((attempts[0].sequence, b"a"), refused=[(attempts[1].sequence, b"b")])
+        self.assertEqual((2, 0), (self.table.messages, self.table.messages_in_flight))
+        for messages in (2, 1, 1, 0):
+            _, attempt = self.table.due.popleft()
+            self.table.listener_returned(attempt)
+            self.assertEqual(messages, self.table.messages)
+        self.assertEqual(0, self.table.bytes)
+
+    def test_a_caller_is_woken_once_its_room_is_free(self):
+        span = self.bulk(*[b"x"] * 4)
+        one, two = self.table.ask_for_room(1, 200), self.table.ask_for_room(2, 400)
+        messages = self.of(span)
+        self.assertEqual((False, False), (one.open, two.open))
+        self.settle(messages[0])
+        self.assertEqual((True, False), (one.open, two.open))
+        self.settle(refused=[messages[1]])
+        self.assertEqual((True, True), (one.open, two.open))
+
+    def test_room_that_is_free_already_or_can_never_be_is_answered_immediately(self):
+        self.assertTrue(self.table.ask_for_room(4, 10).open)
+        self.assertTrue(self.table.ask_for_room(5, 10).open)
+        self.assertTrue(self.table.ask_for_room(1, 10_001).open)
+
+    def test_a_caller_that_waits_is_woken_when_the_table_is_shut(self):
+        self.bulk(*[b"x"] * 4)
+        room = self.table.ask_for_room(1, 10)
+        self.table.shut()
+        self.assertTrue(room.open)
+        self.assertIsNone(self.table.reserve(self.attempts(b"a")))
+        self.assertIsInstance(self.table.why_no_room(self.attempts(b"a")), DeliveryAbandoned)
+
+    def test_a_caller_that_gave_up_is_forgotten(self):
+        self.bulk(*[b"x"] * 4)
+        self.table.stop_asking(self.table.ask_for_room(1, 10))
+        self.assertEqual([], self.table._asking)
+
+    def test_what_is_refused_for_lack_of_it_has_the_numbers_and_takes_none(self):
+        attempts = self.attempts(b"a", b"x" * 10_000)
+        self.table.refuse(attempts)
+        self.assertEqual([QueueFull, LargerThanBudget], [type(attempt.error) for attempt in attempts])
+        self.assertIn("no room for 2 messages of", str(attempts[0].error))
+        self.assertEqual([Outcome.FAILED] * 2, [attempt.outcome for attempt in attempts])
+        self.assertEqual((0, 0), self.room())
+
+
+class AgeTest(TableCase):
+    def test_the_oldest_message_in_flight_counts_whatever_was_settled_after_it(self):
+        old = self.bulk(b"a", b"b")
+        self.clock.advance(5)
+        self.table.tick()
+        young = self.send(b"s")
+        self.assertEqual(5, self.table.oldest_age())
+        self.settle((young, b"s"), refused=self.of(old)[:1])
+        self.assertEqual(5, self.table.oldest_age())
+        self.settle(*self.of(old)[1:])
+        self.assertEqual(0, self.table.oldest_age())
+
+    def test_sends_after_a_turn_of_the_clock_are_as_young_as_they_are(self):
+        first = self.send(b"a")
+        self.clock.advance(7)
+        self.table.tick()
+        self.send(b"b")
+        self.assertEqual(7, self.table.oldest_age())
+        self.settle((first, b"a"))
+        self.assertEqual(0, self.table.oldest_age())
+
+
+class FlushTest(TableCase):
+    def test_it_counts_delivered_sends_once_and_lists_the_others(self):
+        sent = [self.send(b"%d" % number) for number in range(4)]
+        self.settle((sent[0], b"0"), (sent[1], b"1"), refused=[(sent[2], b"2")])
+        delivered, rest = self.flush()
+        self.assertEqual((2, sent[2:]), (delivered, [attempt.sequence for attempt in rest]))
+        self.settle((sent[3], b"3"))
+        self.assertEqual((0, []), self.flush())
+        self.assertEqual((0, 0), self.room())
+
+    def test_a_send_that_was_reported_while_it_was_in_flight_can_be_retried_when_the_client_gives_it_back(self):
+        sequence = self.send(b"a")
+        _, [attempt] = self.flush()
+        self.assertIsNone(attempt.record)
+        self.settle(refused=[(sequence, b"a")])
+        self.assertEqual((b"a", True), (attempt.record.value, attempt.is_worth_sending))
+        self.assertEqual(((0, 0), (0, [])), (self.room(), self.flush()))
+
+    def test_it_reports_neither_bulks_nor_what_a_listener_receives(self):
+        bulk = self.bulk(b"a", b"b")
+        [heard] = self.attempts(b"c")
+        heard.listeners.append(lambda _: None)
+        heard.for_flush = True
+        self.reserve([heard])
+        self.settle(self.of(bulk)[0], refused=[self.of(bulk)[1], (heard.sequence, b"c")])
+        self.assertEqual((0, []), self.flush())
+
+    def test_it_counts_a_delivered_message_that_a_listener_receives(self):
+        [heard] = self.attempts(b"c")
+        heard.listeners.append(lambda _: None)
+        heard.for_flush = True
+        self.reserve([heard])
+        self.settle((heard.sequence, b"c"))
+        self.assertEqual((1, []), self.flush())
+
+    def test_what_an_interrupted_flush_took_is_reported_by_the_next_one(self):
+        sent = [self.send(b"a"), self.send(b"b"), self.send(b"c")]
+        self.settle((sent[0], b"a"), refused=[(sent[1], b"b")])
+        delivered, rest = self.flush()
+        self.table.restore_report(delivered, rest)
+        self.settle((sent[2], b"c"))
+        delivered, rest = self.flush()
+        self.assertEqual((2, [sent[1]]), (delivered, [attempt.sequence for attempt in rest]))
+        self.assertEqual((0, 0), self.room())
+
+
+class AbandonTest(TableCase):
+    def test_an_interrupted_bulk_is_reported_by_the_next_flush(self):
+        span = self.bulk(b"a", b"b", b"c")
+        a, b, c = self.of(span)
+        self.settle(a, refused=[b])
+        self.table.abandon_bulk(span, DeliveryAbandoned("interrupted"))
+        self.settle(c)
+        delivered, rest = self.flush()
+        self.assertEqual(1, delivered)
+        self.assertEqual(
+            {b"b": Outcome.FAILED, b"c": Outcome.UNKNOWN}, {attempt.record.value: attempt.outcome for attempt in rest}
+        )
+        self.assertEqual((0, 0), self.room())
+
+    def test_interrupted_messages_are_reported_whether_they_were_reserved_or_not(self):
+        reserved, refused, delivered, fresh = self.attempts(b"a", b"b", b"c", b"d")
+        self.reserve([reserved, refused, delivered])
+        self.settle((delivered.sequence, b"c"), refused=[(refused.sequence, b"b")])
+        self.table.abandon_attempts([reserved, refused, delivered, fresh], DeliveryAbandoned("interrupted"))
+        count, rest = self.flush()
+        self.assertEqual((1, {reserved, refused, fresh}), (count, set(rest)))
+        self.assertEqual((0, 0), self.room())
+
+    def test_a_send_that_the_client_did_not_take_is_failed(self):
+        sequence = self.send(b"a")
+        self.table.give_up_send(sequence, Record(b"a"), Outcome.FAILED, GIVEN_UP)
+        _, [attempt] = self.flush()
+        self.assertEqual((Outcome.FAILED, b"a"), (attempt.outcome, attempt.record.value))
+        self.assertEqual((0, 0), self.room())
+
+
+class RandomTest(TableCase):
+    """Random calls against a model that has one entry for each message."""
+
+    def test_the_table_agrees_with_a_simple_model(self):
+        for seed in range(30):
+            self.start(seed)
+            for _ in range(150):
+                self.random.choice(
+                    (
+                        self.do_bulk,
+                        self.do_send,
+                        self.do_send,
+                        self.do_attempt,
+                        self.do_settle,
+                        self.do_flush,
+                        self.do_tick,
+                    )
+                )()
+                self.assertEqual(self.model_room(), self.room(), f"seed {seed}")
+                self.assertEqual(len(self.in_flight), self.table.messages_in_flight, f"seed {seed}")
+            self.do_settle(everything=True)
+            self.do_flush()
+            self.assertEqual(((0, 0), [], 0), (self.room(), self.table.spans(), self.table.messages_in_flight))
+
+    def start(self, seed):
+        self.random = random.Random(seed)
+        self.table = self.new_table()
+        self.topics = {}
+        self.in_flight = {}  # sequence: (value, whether a flush reports it)
+        self.undelivered = {}  # sequence: value; sends that no flush has reported
+        self.delivered = 0
+        self.bulks = []
+
+    def model_room(self):
+        values = [value for value, _ in self.in_flight.values()] + list(self.undelivered.values())
+        return len(values), sum(plain_size(Record(value)) for value in values)
+
+    def value(self):
+        return b"x" * self.random.randrange(20)
+
+    def topic(self):
+        return self.random.choice("tuv")
+
+    def do_bulk(self):
+        span = self.bulk(*[self.value() for _ in range(self.random.randrange(1, 20))], topic=self.topic())
+        self.bulks.append(span)
+        self.in_flight |= {sequence: (value, False) for sequence, value in self.of(span)}
+
+    def do_send(self):
+        value = self.value()
+        self.in_flight[self.send(value, topic=self.topic())] = value, True
+
+    def do_attempt(self):
+        [attempt] = self.attempts(self.value(), topic=self.topic())
+        attempt.for_flush = self.random.random() < 0.5
+        self.reserve([attempt])
+        self.in_flight[attempt.sequence] = attempt.record.value, attempt.for_flush
+
+    def do_settle(self, *, everything=False):
+        share = 1.0 if everything else self.random.choice((0.1, 0.9))
+        delivered, refused = [], []
+        for sequence, (value, for_flush) in list(self.in_flight.items()):
+            if self.random.random() > share:
+                continue
+            del self.in_flight[sequence]
+            if self.random.random() < 0.9:
+                delivered.append((sequence, value))
+                self.delivered += for_flush
+            else:
+                refused.append((sequence, value))
+                if for_flush:
+                    self.undelivered[sequence] = value
+        self.settle(*delivered, (10**9, b"unknown"), refused=refused)
+
+    def do_flush(self):
+        delivered, rest = self.flush()
+        reported = {sequence for sequence, (_, for_flush) in self.in_flight.items() if for_flush} | set(
+            self.undelivered
+        )
+        self.assertEqual((self.delivered, reported), (delivered, {attempt.sequence for attempt in rest}))
+        self.assertEqual(len(reported), len(rest))
+        for sequence, (value, _) in self.in_flight.items():
+            self.in_flight[sequence] = value, False
+        self.delivered, self.undelivered = 0, {}
+
+    def do_tick(self):
+        self.clock.advance(self.random.random())
+        self.table.tick()
+
+
+class ThreadsTest(TableCase):
+    def test_threads_reserve_while_another_settles(self):
+        waiting, over = deque(), threading.Event()
+
+        def settle():
+            while not over.is_set() or waiting:
+                self.settle(*[waiting.popleft() for _ in range(len(waiting))])
+
+        def send(topic):
+            waiting.extend((self.send(b"x", topic=topic), b"x") for _ in range(300))
+
+        settling = threading.Thread(target=settle, daemon=True)
+        settling.start()
+        senders = [threading.Thread(target=send, args=(topic,), daemon=True) for topic in "tuv"]
+        for thread in senders:
+            thread.start()
+        for thread in senders:
+            thread.join(50)
+        over.set()
+        settling.join(50)
+        self.assertEqual(((900, []), (0, 0)), (self.flush(), self.room()))
