@@ -23,7 +23,7 @@ from monasca_common.kafka import (
 from monasca_common.kafka import dead_letters as headers_of
 from monasca_common.kafka.processor import dead_letter_replay
 from monasca_common.kafka.processor.dead_letters import Failure, dead_letter
-from monasca_common.kafka.producer import listeners
+from monasca_common.kafka.producer import serving
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import Fail, VirtualClock
 from monasca_common.tests.unit.kafka.transactional_memory import (
@@ -244,7 +244,7 @@ class RefusalTest(ReplayCase):
         self.assertEqual([b"x"], self.refused)
 
     def test_one_that_is_refused_in_a_transaction_waits_however_late_listeners_are_called(self):
-        self.useFixture(fixtures.MonkeyPatch(f"{listeners.__name__}.Listeners.call_those_due", lambda _: None))
+        self.useFixture(fixtures.MonkeyPatch(f"{serving.__name__}.Serving._call_listeners", lambda _: None))
         self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=OTHER, count=None)
         settings = self.kafka.producer_settings(transactional_id="one")
         self.producer = KafkaProducer(

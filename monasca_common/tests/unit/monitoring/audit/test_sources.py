@@ -2,13 +2,11 @@
 """Sources count what brokers acknowledged, once, in the bucket of its timestamp."""
 
 import dataclasses
-from unittest import mock
 
 import fixtures
 
 from monasca_common.kafka import KafkaProducer, open_producer
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.producer.stamp import Stamp
 from monasca_common.kafka.transport.memory import Fail
 from monasca_common.kafka.transport.memory.log import Topic
 from monasca_common.monitoring.audit.reporter import audited_source
@@ -136,20 +134,7 @@ class SourcesTest(AuditCase):
         [first] = [count for report in self.reports() for count in report.counts if count.bucket_ms == START_MS]
         self.assertEqual((180_000, 360_000), (first.max_delay_ms, first.delay_ms))
 
-    def test_each_bucket_asks_first_whether_the_log_keeps_the_time_of_its_sender(self):
-        """No stamp outlives its bucket and its messages."""
-        producer = self.kafka.producer()
-        counter = producer.count_deliveries(60)
-        for number in range(3):
-            producer.publish(TOPIC, [b"1", b"2"])
-            producer.publish(TOPIC, [b"3"])
-            [_, stamp] = counter.stamps
-            self.assertEqual((TOPIC, START_MS + number * BUCKET_MS), (stamp.topic, stamp.bucket.start_ms))
-            self.clock.advance(BUCKET_MS / 1000)
-
-        self.assertEqual([3, 3, 3], [count.messages for count in counter.take().values()])
-
-    def test_a_stamp_is_kept_for_what_is_on_its_way(self):
+    def test_messages_that_wait_for_a_broker_count_in_the_buckets_in_which_they_were_sent(self):
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"the log keeps our time"])
             self.kafka.broker.disconnect()
@@ -163,7 +148,7 @@ class SourcesTest(AuditCase):
 
         self.assertEqual(dict.fromkeys(range(1, 6), 1) | {0: 2}, self.counted())
 
-    def test_where_the_log_sets_its_own_time_each_message_is_asked_for_it(self):
+    def test_where_the_log_sets_the_time_messages_count_in_the_buckets_of_the_log(self):
         with self.audited_producer() as (producer, reporter):
             producer.publish(TOPIC, [b"1"])
             self.clock.advance(BUCKET_MS / 1000)
@@ -178,20 +163,6 @@ class SourcesTest(AuditCase):
             reporter.report()
 
         self.assertEqual({0: 1, 2: 8}, self.counted())
-
-    def test_ctrl_c_while_deliveries_are_counted_counts_each_once(self):
-        producer = self.kafka.producer()
-        counter = producer.count_deliveries(60)
-        producer.publish(TOPIC, [b"the log keeps our time"])
-        producer._poller.stop(20.0)  # so that the flush finds them, and counts
-        for _ in range(3):
-            producer.send(TOPIC, b"sent")
-        with mock.patch.object(Stamp, "grouped", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            producer.flush()
-
-        self.assertEqual(3, producer.flush().delivered_count)
-        self.assertEqual([4], [count.messages for count in counter.take().values()])
-        self.assertEqual(0, producer.health().outstanding_bytes)
 
     def test_a_transaction_counts_when_it_is_committed(self):
         producer = KafkaProducer(
