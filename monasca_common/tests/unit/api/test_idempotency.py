@@ -150,13 +150,13 @@ class TestIdempotencyKey(ApiCase):
     def an_attachment(self):
         """Set once a message waits for the outcome of an earlier one with its id."""
         happened = threading.Event()
-        attach = self.producer._ledger.attach
+        reserve = self.producer._table.reserve
 
-        def attaching(own):
-            attached = attach(own)
-            if attached:
+        def reserving(attempts):
+            reserved = reserve(attempts)
+            if reserved is not None and reserved != list(attempts):
                 happened.set()
-            return attached
+            return reserved
 
-        self.patch(self.producer._ledger, "attach", attaching)
+        self.patch(self.producer._table, "reserve", reserving)
         return happened

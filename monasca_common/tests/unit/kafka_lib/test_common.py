@@ -19,7 +19,7 @@ class ErrorsTest(base.BaseTestCase):
 
     def test_the_root_catches_every_error_of_the_core(self):
         for error in (
-            errors.UndeliveredError(DeliveryReport(())),
+            errors.UndeliveredError(DeliveryReport({})),
             errors.ClosedError("closed"),
             errors.TransportError("refused"),
             errors.ConfigurationError("bootstrap_servers"),

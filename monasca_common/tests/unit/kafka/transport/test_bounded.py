@@ -94,11 +94,15 @@ class ProducerTest(BoundedCase):
         self.kafka.broker.disconnect()
         self.hang("begin")
         self.producer.send("t", b"on its way")
+        published = self.producer.publish("t", [b"in a bulk"], timeout=0)
         self.assertRaises(FatalError, self.producer.transaction().__enter__)
         self.notice()
         report = self.producer.flush(1)
         self.assertEqual((1, 0), (len(report.unknown), len(report.failed)))
-        self.assertIsInstance(report.unknown[0].error.cause, FatalError)
+        self.assertIn("begin_transaction has not come back", str(report.unknown[0].error))
+        self.assertIn("the client did not give its bytes back", str(report.unknown[0].error))
+        published = self.producer.retry(published, timeout=1)
+        self.assertIsInstance((published.unknown + published.failed)[0].error.cause, FatalError)
 
     def test_the_first_call_of_all_has_a_deadline_too(self):
         self.hang("init")
@@ -220,7 +224,11 @@ PRODUCER_CALLS = {
     "send_offsets": lambda bounded: bounded.send_offsets({}, None, _SECONDS),
     "commit_transaction": lambda bounded: bounded.commit_transaction(_SECONDS),
     "abort_transaction": lambda bounded: bounded.abort_transaction(_SECONDS),
-    "produce": lambda bounded: bounded.produce("t", b"", None, 0, None, None, 0, None),
+    "send": lambda bounded: bounded.send("t", b"", None, 0, None),
+    "produce": lambda bounded: bounded.produce("t", [b""], None, 0, None),
+    "produce_record": lambda bounded: bounded.produce_record("t", b"", None, 0, 0, (), 0),
+    "queued": lambda bounded: bounded.queued(),
+    "count": lambda bounded: bounded.count(60),
     "fault": lambda bounded: bounded.fault(None),
     "poll": lambda bounded: bounded.poll(_SECONDS),
     "flush": lambda bounded: bounded.flush(_SECONDS),
@@ -253,7 +261,8 @@ CONSUMER_CALLS = {
     "abandon": lambda bounded: bounded._give_up()(),
 }
 # Of these librdkafka keeps the time itself, or asks no broker; questions about topics have a client of their own.
-ON_THE_CALLERS_THREAD = {"produce", "fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
+ON_THE_CALLERS_THREAD = {"fault", "poll", "flush", "purge", "max_message_bytes", "topic_ids"} | {
+    *("send", "produce", "produce_record", "queued", "count"),
     *("subscribe", "assign_owned", "assign", "assignment", "pause", "resume", "seek", "position", "group_metadata"),
     "abandon",
 }

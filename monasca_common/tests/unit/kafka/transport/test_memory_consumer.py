@@ -14,10 +14,6 @@ TP = TopicPartition("t", 0)
 ANY = -1
 
 
-def ignore(error, message):
-    """A delivery callback that nobody cares for."""
-
-
 def is_end(message):
     return message.error() is not None and message.error().name() == "_PARTITION_EOF"
 
@@ -37,7 +33,7 @@ class ConsumerCase(base.BaseTestCase):
         producer = MemoryProducer(self.kafka.producer_settings(), batch_bytes=1_000_000, on_error=self.errors.append)
         for number in range(first, first + count):
             value = b"%d" % number
-            producer.produce(topic, value, None, partition, ignore, ignore, (number + 1) * 10, None)
+            producer.produce_record(topic, value, None, partition, (number + 1) * 10, (), number)
 
     def poll(self, count=100):
         """Messages and errors, without the ends of logs."""

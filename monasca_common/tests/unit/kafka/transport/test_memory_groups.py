@@ -11,10 +11,6 @@ from monasca_common.kafka.transport.memory import MemoryConsumer, MemoryProducer
 GROUP = "test-group"
 
 
-def ignore(error, message):
-    """A delivery callback that nobody cares for."""
-
-
 def numbers(partitions):
     return sorted(tp.partition for tp in partitions)
 
@@ -64,7 +60,7 @@ class GroupCase(base.BaseTestCase):
     def produce(self, *partitions):
         producer = MemoryProducer(self.kafka.producer_settings(), batch_bytes=1_000_000, on_error=print)
         for partition in partitions:
-            producer.produce("t", b"v", None, partition, ignore, ignore, 0, None)
+            producer.produce_record("t", b"v", None, partition, 0, (), partition)
 
     def member_id(self, index):
         return self.broker.members(GROUP)[index].member_id

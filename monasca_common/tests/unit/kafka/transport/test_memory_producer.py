@@ -7,7 +7,6 @@ from oslotest import base
 from monasca_common.kafka.errors import ConfigurationError, RetriableError, TransportError
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.base import RawMessage
 from monasca_common.kafka.transport.memory import Delay, Fail, LoseAnswer, MemoryProducer, VirtualClock
 from monasca_common.kafka.transport.memory.record import MemoryMessage
 
@@ -21,20 +20,33 @@ class ProducerCase(base.BaseTestCase):
         self.kafka = self.useFixture(MemoryKafka(clock=self.clock))
         self.broker = self.kafka.broker
         self.errors: list[TransportError] = []
-        self.reports: list[tuple[str | None, RawMessage]] = []
+        self.reports: list[tuple[str | None, int]] = []  # errors by sequence, in the order of the outcomes
+        self.sent: list[bytes | None] = []
         self.producer = MemoryProducer(
             self.kafka.producer_settings(), batch_bytes=1_000_000, on_error=self.errors.append
         )
 
     def produce(self, topic, value, key=None, partition=ANY, timestamp_ms=0, headers=None):
-        heard = self.heard
-        self.producer.produce(topic, value, key, partition, heard, heard, timestamp_ms, headers)
+        self.sent.append(value)
+        self.producer.produce_record(topic, value, key, partition, timestamp_ms, headers or [], len(self.sent) - 1)
 
-    def heard(self, error, message):
-        self.reports.append((None if error is None else error.name(), message))
+    def poll(self):
+        self.note(self.producer.poll(0))
+
+    def flush(self):
+        """Return how many messages are left."""
+        self.note(self.producer.flush(0))
+        return self.producer.queued()
+
+    def note(self, outcomes):
+        self.reports += [(None, sequence) for sequence in outcomes.sequences]
+        self.reports += [(each.error.name, each.sequence) for each in outcomes.undelivered]
+        self.assertEqual(
+            [self.sent[each.sequence] for each in outcomes.undelivered], [each.value for each in outcomes.undelivered]
+        )
 
     def outcomes(self):
-        return [(error, message.value()) for error, message in self.reports]
+        return [(error, self.sent[sequence]) for error, sequence in self.reports]
 
     def values(self, topic="t"):
         return [message.value for message in self.broker.records(topic)]
@@ -45,29 +57,37 @@ class ProduceTest(ProducerCase):
         self.broker.create_topic("t", 3)
         headers = [("a", b"1"), ("a", None)]
         self.produce("t", b"v", b"k", 2, 1234, headers)
-        self.assertEqual(1, self.producer.poll(0))
+        found = self.producer.poll(0)
         [message] = self.broker.records("t", 2)
         self.assertEqual(
             (b"v", b"k", 1234, tuple(headers), 0),
             (message.value, message.key, message.timestamp_ms, message.headers, message.offset),
         )
-        [(error, report)] = self.reports
-        self.assertEqual((None, "t", 2, 0), (error, report.topic(), report.partition(), report.offset()))
+        self.assertEqual(
+            ([0], [2], [0], [2]), tuple(map(list, (found.sequences, found.partitions, found.offsets, found.bytes)))
+        )
 
     def test_a_record_without_a_timestamp_gets_the_clock_s(self):
         self.produce("t", b"v")
         self.assertEqual([self.clock.time_ms()], [message.timestamp_ms for message in self.broker.records("t")])
 
-    def test_callbacks_run_in_poll_and_on_its_thread_only(self):
-        threads = []
+    def test_outcomes_are_in_the_order_of_their_sequences_with_the_bytes_up_to_each(self):
+        self.broker.create_topic("t")
+        self.broker.inject("produce", Delay(1))
+        self.assertEqual(3, self.producer.produce("t", [b"a", b"bb", b"ccc"], b"k", 7, None))
+        self.clock.advance(1)
+        found = self.producer.poll(0)
+        self.assertEqual(([7, 8, 9], [2, 5, 9]), (list(found.sequences), list(found.bytes)))
 
-        def callback(error, message):
-            threads.append(threading.get_ident())
-
-        self.producer.produce("t", b"v", None, ANY, callback, callback, 0, None)
-        self.assertEqual([], threads)
-        self.producer.poll(0)
-        self.assertEqual([threading.get_ident()], threads)
+    def test_ids_are_the_prefix_and_the_sequence(self):
+        sent = self.producer.send("t", b"v", None, 255, b"prefix")
+        self.producer.produce("t", [b"w"], None, 256, b"prefix")
+        self.producer.send("t", b"x", None, 257, None)
+        self.assertEqual(b"prefix0000000000ff", sent)
+        self.assertEqual(
+            [(("message-id", b"prefix0000000000ff"),), (("message-id", b"prefix000000000100"),), ()],
+            [message.headers for message in self.broker.records("t")],
+        )
 
     def test_a_topic_is_made_when_it_is_first_produced_to(self):
         self.produce("new", b"v")
@@ -88,15 +108,15 @@ class ProduceTest(ProducerCase):
 
     def test_a_partition_that_does_not_exist_is_reported(self):
         self.produce("t", b"v", None, 5)
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual([("_UNKNOWN_PARTITION", b"v")], self.outcomes())
 
     def test_a_record_over_the_topic_s_limit_is_rejected_by_the_broker(self):
         self.broker.create_topic("t", max_message_bytes=200)
         self.produce("t", b"x" * 200)
         self.produce("t", b"x" * 20)
-        self.producer.poll(0)
-        self.assertEqual(["MSG_SIZE_TOO_LARGE", None], [error for error, _ in self.outcomes()])
+        self.poll()
+        self.assertEqual([(None, b"x" * 20), ("MSG_SIZE_TOO_LARGE", b"x" * 200)], self.outcomes())
         self.assertEqual({"t": 200}, self.producer.max_message_bytes(("t",), 1))
 
     def test_a_record_s_size_is_what_kafka_makes_of_it(self):
@@ -115,13 +135,13 @@ class ProduceTest(ProducerCase):
         self.broker.create_topic("t", max_message_bytes=71)
         self.produce("t", b"fit")
         self.produce("t", b"over")
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual([None, "MSG_SIZE_TOO_LARGE"], [error for error, _ in self.outcomes()])
 
     def test_a_name_that_no_topic_can_have_is_refused_and_no_topic_is_made(self):
         for name in ("", "..", "no/such", "x" * 250):
             self.produce(name, b"v")
-            self.producer.poll(0)
+            self.poll()
             self.assertEqual("TOPIC_EXCEPTION", self.outcomes()[-1][0])
             error = self.assertRaises(ConfigurationError, self.broker.create_topic, name)
             self.assertIn("letters, digits", str(error))
@@ -131,7 +151,7 @@ class ProduceTest(ProducerCase):
         self.broker.create_topic("a.b_c")
         self.assertRaises(ConfigurationError, self.broker.create_topic, "a_b.c")
         self.produce("a_b_c", b"v")
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual(["TOPIC_EXCEPTION"], [error for error, _ in self.outcomes()])
 
     def test_a_topic_has_partitions_and_a_limit(self):
@@ -145,19 +165,10 @@ class ProduceTest(ProducerCase):
         limits = self.producer.max_message_bytes(("nope", "t"), 1)
         self.assertEqual(("UNKNOWN_TOPIC_OR_PART", 1_048_588), (limits["nope"].name, limits["t"]))
 
-    def test_a_callback_that_raises_leaves_the_other_reports_for_the_next_poll(self):
-        def explode(error, message):
-            raise ValueError
-
-        self.producer.produce("t", b"1", None, ANY, explode, explode, 0, None)
-        self.produce("t", b"2")
-        self.assertRaises(ValueError, self.producer.poll, 0)
-        self.assertEqual(1, self.producer.poll(0))
-        self.assertEqual([(None, b"2")], self.outcomes())
-
     def test_a_closed_producer_refuses(self):
         self.producer.close(1)
         self.assertRaises(KafkaException, self.produce, "t", b"v")
+        self.assertEqual(0, self.producer.produce("t", [b"v", b"w"], None, 0, None))
 
     def test_transactions_say_that_they_are_not_there(self):
         error = self.assertRaises(ConfigurationError, self.producer.begin_transaction)
@@ -169,40 +180,40 @@ class FaultsTest(ProducerCase):
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), nth=2)
         for value in (b"1", b"2", b"3"):
             self.produce("t", value)
-        self.producer.poll(0)
-        self.assertEqual([(None, b"1"), ("NOT_ENOUGH_REPLICAS", b"2"), (None, b"3")], self.outcomes())
+        self.poll()
+        self.assertEqual([(None, b"1"), (None, b"3"), ("NOT_ENOUGH_REPLICAS", b"2")], self.outcomes())
         self.assertEqual([b"1", b"3"], self.values())
 
     def test_a_fault_may_be_for_one_topic_and_for_ever(self):
         self.broker.inject("produce", Fail("TOPIC_AUTHORIZATION_FAILED"), topic="closed", count=None)
         for topic in ("closed", "open", "closed"):
             self.produce(topic, topic.encode())
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual(2, [error for error, _ in self.outcomes()].count("TOPIC_AUTHORIZATION_FAILED"))
         self.broker.clear_faults()
         self.produce("closed", b"now")
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual((None, b"now"), self.outcomes()[-1])
 
     def test_a_delayed_answer_comes_when_its_time_has_come(self):
         self.broker.inject("produce", Delay(5))
         self.produce("t", b"late")
         self.produce("t", b"prompt")
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual([(None, b"prompt")], self.outcomes())
         self.assertEqual([b"late", b"prompt"], self.values())
         self.clock.advance(5)
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual([(None, b"prompt"), (None, b"late")], self.outcomes())
 
     def test_a_lost_answer_leaves_the_record_in_the_log_once_and_is_told_as_a_broken_connection(self):
         self.broker.inject("produce", LoseAnswer(2))
         self.produce("t", b"v")
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual([], self.outcomes())
         self.assertEqual(["_TRANSPORT"], [error.name for error in self.errors])
         self.clock.advance(2)
-        self.assertEqual(0, self.producer.flush(0))
+        self.assertEqual(0, self.flush())
         self.assertEqual([(None, b"v")], self.outcomes())
         self.assertEqual([b"v"], self.values())
 
@@ -210,7 +221,7 @@ class FaultsTest(ProducerCase):
         self.broker.inject("produce", LoseAnswer(1, error="OUT_OF_ORDER_SEQUENCE_NUMBER"))
         self.produce("t", b"v")
         self.clock.advance(1)
-        self.producer.flush(0)
+        self.flush()
         self.assertEqual([("OUT_OF_ORDER_SEQUENCE_NUMBER", b"v")], self.outcomes())
         self.assertEqual([b"v"], self.values())
 
@@ -218,33 +229,33 @@ class FaultsTest(ProducerCase):
         self.broker.inject("produce", LoseAnswer(float("inf")))
         self.produce("t", b"v")
         self.clock.advance(3600)
-        self.assertEqual(1, self.producer.flush(0))
+        self.assertEqual(1, self.flush())
         self.producer.purge()
-        self.assertEqual(0, self.producer.flush(0))
+        self.assertEqual(0, self.flush())
         self.assertEqual([("_PURGE_INFLIGHT", b"v")], self.outcomes())
 
     def test_an_unreachable_broker_is_told_once_and_what_is_produced_waits_in_order(self):
         self.broker.disconnect()
         self.produce("t", b"1")
         self.produce("t", b"2")
-        self.assertEqual(2, self.producer.flush(0))
+        self.assertEqual(2, self.flush())
         self.assertEqual(["_ALL_BROKERS_DOWN"], [error.name for error in self.errors])
         self.broker.reconnect()
         self.produce("t", b"3")
-        self.assertEqual(0, self.producer.flush(0))
+        self.assertEqual(0, self.flush())
         self.assertEqual([b"1", b"2", b"3"], self.values())
 
     def test_what_waits_for_an_unreachable_broker_is_purged_from_the_queue(self):
         self.broker.disconnect()
         self.produce("t", b"v")
         self.producer.purge()
-        self.producer.poll(0)
+        self.poll()
         self.assertEqual([("_PURGE_QUEUE", b"v")], self.outcomes())
 
     def test_after_a_fatal_error_no_report_comes_and_nothing_more_is_taken(self):
         self.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
         self.produce("t", b"v")
-        self.assertEqual(1, self.producer.flush(0))
+        self.assertEqual(1, self.flush())
         self.assertEqual([], self.reports)
         self.assertEqual([True], [error.fatal for error in self.errors])
         error = self.assertRaises(KafkaException, self.produce, "t", b"w")
@@ -264,7 +275,7 @@ class FaultsTest(ProducerCase):
     def test_poll_wakes_when_the_virtual_clock_reaches_an_answer(self):
         self.broker.inject("produce", Delay(60))
         self.produce("t", b"v")
-        poller = threading.Thread(target=self.producer.poll, args=(1000,))
+        poller = threading.Thread(target=lambda: self.note(self.producer.poll(1000)))
         poller.start()
         self.clock.advance(60)
         poller.join(50)
