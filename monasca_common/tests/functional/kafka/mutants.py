@@ -1,23 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Producers that lack one guarantee each, as context managers: a test that they pass proves nothing."""
 
-from contextlib import contextmanager
+import importlib
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from monasca_common.kafka.producer import KafkaProducer, outgoing, topic_limits
+from monasca_common.kafka.producer import KafkaProducer, topic_limits
+from monasca_common.kafka.producer import producer as producer_module
 from monasca_common.kafka.producer.outcome import Outcome
-from monasca_common.kafka.producer.outgoing import Outgoing
+from monasca_common.kafka.producer.outgoing import new_id_prefix
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.transport import confluent_producer
+from monasca_common.kafka.producer.table import Attempt, next_attempt
+from monasca_common.kafka.transport import confluent_producer, librdkafka_options, native
 
 _UNLIMITED_BYTES = 1_000_000_000
 
 
+@contextmanager
 def producer_options(**overrides):
-    """A client with other options than the library would ever give it."""
-    real = confluent_producer.producer_options
+    """Clients with other options than the library would ever give them."""
     names = {name.replace("_", "."): value for name, value in overrides.items()}
-    return mock.patch.object(confluent_producer, "producer_options", lambda settings: {**real(settings), **names})
+
+    def options(settings):
+        return {**librdkafka_options.producer_options(settings), **names}
+
+    with ExitStack() as patches:
+        patches.enter_context(mock.patch.object(confluent_producer, "producer_options", options))
+        if native.reason() is None:
+            native_producer = importlib.import_module(f"{native.__name__}.producer")
+            patches.enter_context(mock.patch.object(native_producer, "producer_options", options))
+        yield
 
 
 def short_message_timeout():
@@ -26,39 +38,37 @@ def short_message_timeout():
 
 def a_new_id_on_retry():
     """An attempt after the first is another message."""
-    real = Outgoing.again
 
-    def again(self, old):
-        pending = real(self, old)
-        pending.message_id = self._ids.next()
-        return pending
+    def another_message(old):
+        attempt = next_attempt(old)
+        attempt.message_id = new_id_prefix()
+        return attempt
 
-    return mock.patch.object(Outgoing, "again", again)
+    return mock.patch.object(producer_module, "next_attempt", another_message)
 
 
 def produces_again_while_queued():
-    """Whatever is not delivered is produced once more, on its way or not; under its old id."""
+    """A message that is not delivered is produced once more under its id, although it is still in flight."""
 
-    def worth_sending(pending):
-        produced_again = (pending.topic, pending.message_id) in pending.ledger.own_ids
-        return pending.outcome is not Outcome.DELIVERED and not produced_again
+    def worth_sending(attempt):
+        produced_again = attempt.outcome is None and not attempt.span.values
+        return attempt.outcome is not Outcome.DELIVERED and not produced_again
 
-    return mock.patch.object(outgoing, "_worth_sending", worth_sending)
+    return mock.patch.object(Attempt, "is_worth_sending", property(worth_sending))
 
 
-@contextmanager
 def publishes_again():
     """What a caller without `retry` does: the undelivered are published as if they were new."""
 
     def retry(self, report: DeliveryReport, *, timeout=None):
-        left = [p for p in report._pendings if p.outcome is not Outcome.DELIVERED]
+        now = report.with_attempts(report.latest())
+        left = [attempt for attempt in report.latest().values() if attempt.outcome is not Outcome.DELIVERED]
         if not left:
-            return DeliveryReport(report._pendings, delivered_before=report._delivered_before)
-        again = self.publish(left[0].topic, [pending.record for pending in left], timeout=timeout)
-        return DeliveryReport(again._pendings, delivered_before=report.delivered_count)
+            return now
+        again = self.publish(left[0].topic, [attempt.record for attempt in left], timeout=timeout)
+        return DeliveryReport(again._attempts, span=again._span, delivered_before=now.delivered_count)
 
-    with mock.patch.object(KafkaProducer, "retry", retry):
-        yield
+    return mock.patch.object(KafkaProducer, "retry", retry)
 
 
 def no_size_check():
