@@ -399,6 +399,45 @@ class SendTest(ProducerCase):
         self.assertTrue(producer.retry(report).ok)
         self.assertEqual((b"a", b"k"), (self.broker.records("t")[1].value, self.broker.records("t")[1].key))
 
+    # Rule 4
+    def test_a_flush_s_report_of_messages_in_flight_is_retried_after_the_close_by_another_producer(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        sent = [producer.send("t", b"a", key=b"k"), producer.send("t", Record(b"b"))]
+        report = producer.flush(0)
+        self.assertEqual((2, True), (len(report.unknown), report.retriable))
+        producer.close(0)
+        self.broker.reconnect()
+        self.assertTrue(self.warm_producer().retry(report, timeout=3600).ok)
+        self.assertEqual((sent, [b"a", b"b"]), (self.ids(), self.values()))
+        self.assertEqual(b"k", self.broker.records("t")[0].key)
+
+    def test_a_flush_counts_but_does_not_list_what_a_listener_receives(self):
+        producer = self.warm_producer()
+        received, all_received = [], threading.Semaphore(0)
+
+        def listener(delivery):
+            received.append(delivery)
+            all_received.release()
+
+        self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"))
+        sent = [producer.send("t", value, on_delivery=listener) for value in (b"a", b"b")]
+        report = producer.flush()
+        self.assertEqual((1, True), (report.delivered_count, report.ok))
+        for _ in sent:
+            self.assertTrue(all_received.acquire(timeout=50))
+        self.assertEqual({sent[0]: False, sent[1]: True}, {each.message_id: each.error is None for each in received})
+
+    def test_a_message_takes_room_until_its_listener_returned(self):
+        producer = self.warm_producer()
+        called, released = threading.Event(), threading.Event()
+        self.addCleanup(released.set)
+        producer.send("t", b"a", on_delivery=lambda delivery: (called.set(), released.wait(50)))
+        self.assertTrue(called.wait(50))
+        self.assertEqual((0, 1), (producer.health().outstanding_messages, producer._table.messages))
+        released.set()
+        self.wait_until(lambda: producer._table.messages == 0)
+
     def test_undelivered_sends_keep_their_room_until_a_flush_collects_them(self):
         producer = self.warm_producer(budget_messages=2)
         self.broker.inject("produce", Fail("NOT_ENOUGH_REPLICAS"), count=2)
