@@ -10,10 +10,10 @@ The life of a message: **reserved** (it has a sequence and takes room in the bud
 **settled** (delivered, failed or unknown). `Table.settle` settles what the client reports, `Table.settle_locally` what
 is given up without it; both do it in `Table._settle`.
 
-Every method but those of the section "with the lock held" takes ``lock`` for a short time and never waits with it. A
-signal handler may interrupt any of them on the main thread, at a call or at the end of a turn of a loop: what must not be
-left half done has neither. Outcomes are taken in by the serving thread alone,
-so no signal handler can interrupt that: Python runs those on the main thread.
+Every method takes ``lock`` for a short time and never waits with it; those of the section "with the lock held" leave
+that to their caller. A signal handler may interrupt any of them on the main thread, at a call or at the end of a turn
+of a loop: steps that belong together have neither between them. Only the serving thread takes in outcomes, so no
+signal handler interrupts that: Python runs those on the main thread.
 """
 
 from __future__ import annotations
