@@ -104,7 +104,7 @@ class KafkaProducer(RefusesOldArguments):
         """
         limit = self._client.ready.get(topic)  # none in a child of a fork, and once the producer is closed
         listed = records if type(records) is list else as_list(records)
-        if limit is not None and not headers and threading.get_ident() != self._serving.thread_id:
+        if limit is not None and not headers and threading.get_ident() != self._serving.listening_thread_id:
             plain = plain_bulk(listed, key, limit.max_bytes)
             if plain is not None:
                 return self._publish_bytes(topic, plain, key, limit, self._deadline(timeout))
@@ -435,7 +435,7 @@ class KafkaProducer(RefusesOldArguments):
         attempt.for_flush = True
         if on_delivery is not None:
             attempt.listeners.append(on_delivery)
-        patience = 0.0 if self._serving.is_this_thread() else self.settings.publish_timeout_seconds
+        patience = 0.0 if self._serving.is_inside_listener() else self.settings.publish_timeout_seconds
         try:
             if self._reserve((attempt,), self._clock.monotonic() + patience) is None:
                 self._check_open("send")

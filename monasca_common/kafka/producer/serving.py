@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The serving thread of a producer: the only one that polls and flushes its clients, takes in outcomes and calls
-listeners.
+"""The serving thread of a producer: the only one that polls and flushes its clients and takes in outcomes. Listeners
+have a thread of their own, which starts with the first call: one that hangs holds up no outcome.
 
 While a caller waits, it flushes in short slices, so that linger does not delay the caller. Otherwise it collects
 outcomes every few milliseconds, and sleeps while nothing is in flight.
@@ -35,7 +35,7 @@ class Serving:
         transports: Callable[[], Sequence[ProducerTransport]],
         eager_callers: int | None = None,
     ) -> None:
-        self.idle = False  # the thread sleeps until `wake`, or is with listeners
+        self.idle = False  # the thread sleeps until `wake`
         self.failed_listeners = 0
         self.counter: DeliveryCounter | None = None
         self._table = table
@@ -45,6 +45,9 @@ class Serving:
         self._wake = Signal()
         self._waiting: dict[Latch, None] = {}
         self._stopping = False
+        self._ended = False  # no more listeners become due
+        self._due = Signal()
+        self._listening: threading.Thread | None = None
         self.start()
 
     def start(self) -> None:
@@ -58,13 +61,16 @@ class Serving:
     def is_this_thread(self) -> bool:
         return threading.current_thread() is self._thread
 
+    def is_inside_listener(self) -> bool:
+        return threading.current_thread() is self._listening
+
     def refuse_inside_listener(self, call: str) -> None:
-        if self.is_this_thread():
+        if self.is_inside_listener():
             raise InCallbackError(f"{call} waits for delivery callbacks and cannot be called inside of one: use send")
 
     @property
-    def thread_id(self) -> int | None:
-        return self._thread.ident
+    def listening_thread_id(self) -> int | None:
+        return None if self._listening is None else self._listening.ident
 
     def wait(self, latch: Latch, timeout: float) -> bool:
         """Wait until the latch opens; whether it did within ``timeout`` seconds."""
@@ -83,10 +89,17 @@ class Serving:
             self._waiting.pop(latch, None)
 
     def stop(self, timeout: float) -> None:
-        """End the thread; listeners that are due are still called, and waited for up to ``timeout`` seconds."""
+        """End the threads; listeners that are due are still called, and waited for up to ``timeout`` seconds."""
+        deadline = _REAL_TIME.monotonic() + timeout
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout)
+        self._ended = True
+        if self._table.due:
+            self._notify()
+        if self._listening is not None:
+            self._due.set()
+            self._listening.join(max(0.0, deadline - _REAL_TIME.monotonic()))
 
     def _run(self) -> None:
         while not self._stopping and self.is_this_thread():
@@ -96,16 +109,13 @@ class Serving:
                 LOG.exception("serving the Kafka client failed")
                 self.idle = True
                 self._wake.wait(_REAL_TIME, _IDLE_SECONDS)
-        self._call_listeners()
 
     def _turn(self) -> None:
         if not self._waiting:
             self._sleep()
         self._collect()
         if self._table.due:
-            self.idle = True  # for as long as they take: whoever sends meanwhile looks at the clock
-            self._call_listeners()
-            self.idle = False
+            self._notify()
 
     def _sleep(self) -> None:
         self.idle = True  # before the table is looked at: a thread that reserves later sees it and wakes this one
@@ -133,6 +143,18 @@ class Serving:
         self._table.tick()
         if waiting and not any(transport.queued() for transport in transports):
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room
+
+    def _notify(self) -> None:
+        if self._listening is None:
+            self._listening = threading.Thread(target=self._listen, name="kafka-producer-listeners", daemon=True)
+            self._listening.start()
+        self._due.set()
+
+    def _listen(self) -> None:
+        while not self._ended:
+            self._due.wait(_REAL_TIME, None)
+            self._call_listeners()
+        self._call_listeners()  # what came between its last look and the end
 
     def _call_listeners(self) -> None:
         due = self._table.due

@@ -428,6 +428,18 @@ class SendTest(ProducerCase):
             self.assertTrue(all_received.acquire(timeout=50))
         self.assertEqual({sent[0]: False, sent[1]: True}, {each.message_id: each.error is None for each in received})
 
+    # Rule 7
+    def test_a_listener_that_does_not_return_holds_up_no_other_call(self):
+        producer = self.warm_producer()
+        called, released = threading.Event(), threading.Event()
+        self.addCleanup(released.set)
+        producer.send("t", b"a", on_delivery=lambda delivery: (called.set(), released.wait(50)))
+        self.assertTrue(called.wait(50))
+        for records in ([b"b"], [Record(b"c")]):
+            self.assertTrue(self.at_once(lambda records=records: producer.publish("t", records, timeout=3600)).ok)
+        producer.send("t", b"d")
+        self.assertEqual(2, self.at_once(lambda: producer.flush(3600)).delivered_count)
+
     def test_a_message_takes_room_until_its_listener_returned(self):
         producer = self.warm_producer()
         called, released = threading.Event(), threading.Event()
@@ -539,6 +551,15 @@ class CloseTest(ProducerCase):
         report = producer.close(0)
         self.assertEqual(1, len(report.unknown))
         self.assertIsInstance(report.unknown[0].error, DeliveryAbandoned)
+
+    def test_it_calls_the_listeners_of_what_it_gives_up_before_it_returns(self):
+        self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
+        for _ in range(20):
+            producer, received = self.producer(), []
+            for _ in range(3):
+                producer.send("t", b"a", on_delivery=received.append)
+            self.assertTrue(producer.close(0).ok)
+            self.assertEqual(3, len(received))
 
     def test_what_never_reached_a_client_is_failed(self):
         self.broker.inject("metadata", Fail("REQUEST_TIMED_OUT"), count=None)
