@@ -19,7 +19,8 @@ make_environment() {
         "$python" -m venv .venv
     fi
     local versions extra missing=false
-    versions="$(cat upper-constraints.txt requirements.txt setup.cfg pyproject.toml | sha256sum)"
+    versions="$(cat upper-constraints.txt requirements.txt setup.cfg setup.py pyproject.toml \
+        monasca_common/kafka/transport/native/*.[ch] | sha256sum)"
     for extra in ${extras//,/ }; do
         grep -qsxF "$extra $versions" .venv/installed || missing=true
     done

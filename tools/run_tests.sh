@@ -32,8 +32,8 @@ Environment:
   PYTHON            the Python that creates .venv (default python3.11, else python3)
   XDG_CACHE_HOME    the cache (default ~/.cache); monasca-common/stestr holds the times that distribute the tests
 
-Needs Python 3.11 or newer, bash and git; the functional tests need Java 17 or newer, influxd, Chromium, and
-prometheus with promtool. As root on Debian, it installs the missing ones.
+Needs Python 3.11 or newer with its headers, a C compiler, bash and git; the functional tests need Java 17 or newer,
+influxd, Chromium, and prometheus with promtool. As root on Debian, it installs the missing ones.
 EOF
 }
 
@@ -62,6 +62,22 @@ limited() { timeout --foreground --kill-after=30 "$@"; }
 # shellcheck source=tools/environment.sh
 source tools/environment.sh
 
+# install_packages NAME...: those of Debian, as root.
+install_packages() {
+    if [[ $# -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
+        say "installing $*"
+        export DEBIAN_FRONTEND=noninteractive
+        { limited "$(remaining 300)" apt-get update -qq &&
+            limited "$(remaining 900)" apt-get install -y -qq --no-install-recommends "$@"; } >/dev/null ||
+            echo "not installed: $*" >&2
+    fi
+}
+
+# For the native Kafka client, without which a unit test fails.
+install_compiler() {
+    command -v "${CC:-cc}" >/dev/null || install_packages gcc libc6-dev python3-dev
+}
+
 # What is not installed, and cannot be, is a skip with its reason later.
 install_programs() {
     local packages=()
@@ -69,13 +85,7 @@ install_programs() {
     command -v influxd >/dev/null || packages+=(influxdb)
     command -v chromium >/dev/null || packages+=(chromium)
     command -v promtool >/dev/null || packages+=(prometheus)
-    if [[ ${#packages[@]} -gt 0 && "$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then
-        say "installing ${packages[*]}"
-        export DEBIAN_FRONTEND=noninteractive
-        { limited "$(remaining 300)" apt-get update -qq &&
-            limited "$(remaining 900)" apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >/dev/null ||
-            echo "not installed: ${packages[*]}" >&2
-    fi
+    install_packages "${packages[@]}"
 }
 
 # Half of the time that a JVM takes to start; without Java, or if it fails, they start as they are.
@@ -164,6 +174,7 @@ checks() {
 }
 
 suites=(unit)
+install_compiler
 make_environment api,persister,dashboard,postgresql,services,spark,quickstart,devbroker,test,tempest,lint,docs
 if [[ "$mode" == unit ]]; then
     run_suite unit 60

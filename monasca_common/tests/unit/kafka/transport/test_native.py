@@ -30,7 +30,8 @@ class NativeCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.errors = []
-        self.assertIsNone(native.reason())
+        if native.reason() is not None:
+            self.skipTest(native.reason())  # TestAvailability fails
 
     def open(self, servers=NO_BROKER, **options):
         from monasca_common.kafka.transport.native.producer import NativeProducer
