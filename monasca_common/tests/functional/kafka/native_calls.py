@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random calls of the native client, in random order and from several threads: no crash, no outcome lost or doubled,
+no growing memory.
+
+    python -m monasca_common.tests.functional.kafka.native_calls --minutes 10 [--seed N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+
+import psutil
+
+from monasca_common.kafka.transport.native._librdkafka import Client, Error
+
+THREADS = 3
+CLIENTS = 3
+MOST_GROWTH_BYTES = 64 * 1024 * 1024
+REFUSALS = (Error, BufferError, TypeError, ValueError, OverflowError, RuntimeError)
+ROUNDS = 5
+# In a process of its own, because the broker keeps what is written to it.
+BROKER = """
+import sys
+from monasca_common.kafka.transport.mock_broker import MockBroker
+broker = MockBroker()
+print(broker.bootstrap_servers, flush=True)
+sys.stdin.read()
+"""
+WRONG = (None, 1, "text", b"bytes", (), [], -1, 2**70, "\0", "t" * 600)
+
+
+class Tracked:
+    """A client with the sequences that it took, and those that it reported."""
+
+    def __init__(self, servers: str, random_numbers: random.Random) -> None:
+        options = {"enable.idempotence": "true", "linger.ms": "5", "log_level": "0"}
+        options["bootstrap.servers"] = servers if random_numbers.random() < 0.8 else "127.0.0.1:1"
+        options["queue.buffering.max.messages"] = random_numbers.choice(("100", "100000"))
+        self.client = Client(options)
+        self.taken = 0
+        self.reported: Counter[int] = Counter()
+        self._next = 0
+        self._lock = threading.Lock()
+
+    def reserve(self, count: int) -> int:
+        with self._lock:
+            first, self._next = self._next, self._next + count
+            return first
+
+    def took(self, count: int) -> None:
+        with self._lock:
+            self.taken += count
+
+    def collect(self, outcomes: tuple | None) -> None:
+        if outcomes is None:
+            return
+        (sequences, _, offsets, _), undelivered, _, _ = outcomes
+        delivered = memoryview(sequences).cast("q").tolist()
+        assert delivered == sorted(delivered), delivered
+        assert len(delivered) == len(memoryview(offsets).cast("q"))
+        with self._lock:
+            self.reported.update(delivered)
+            self.reported.update(sequence for sequence, *_ in undelivered)
+
+    def end(self) -> None:
+        """Give up the rest; every message that the client took has one outcome."""
+        deadline = time.monotonic() + 30
+        while self.client.queued() and time.monotonic() < deadline:
+            self.client.purge()
+            self.collect(self.client.flush(100))
+        self.client.close()
+        assert self.reported.total() == len(self.reported) == self.taken, (self.reported.total(), self.taken)
+
+
+def call(tracked: Tracked, numbers: random.Random) -> None:
+    client, kind = tracked.client, numbers.randrange(12)
+    topic, key = numbers.choice(("a", "b", "c")), numbers.choice((None, b"", b"key"))
+    value, prefix = numbers.randbytes(numbers.randrange(300)), numbers.choice((None, b"", b"0123456789ab"))
+    if kind < 3:
+        client.send(topic, value, key, tracked.reserve(1), prefix)
+        tracked.took(1)
+    elif kind < 5:
+        count = numbers.choice((0, 1, 10, 63, 64, 500))
+        tracked.took(client.produce(topic, [value] * count, key, tracked.reserve(count), prefix))
+    elif kind == 5:
+        headers = [(numbers.choice(("", "h")), numbers.choice((None, b"", value))) for _ in range(numbers.randrange(4))]
+        client.produce_record(topic, value, key, numbers.choice((-1, 0, 3, 77)), 0, headers, tracked.reserve(1))
+        tracked.took(1)
+    elif kind < 8:
+        serve = numbers.choice((client.poll, client.flush))
+        tracked.collect(serve(numbers.choice((0, 1, 5, 120))))
+    elif kind == 8:
+        numbers.choice((client.wake, client.queued, client.logs))()
+    elif kind == 9 and numbers.random() < 0.1:
+        numbers.choice((client.purge, lambda: client.count(60)))()
+    else:
+        wrong = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 5, 5, 7)))]
+        numbers.choice((client.produce, client.produce_record, client.poll, client.count, Client))(*wrong)
+
+
+def work(clients: list[Tracked], servers: str, numbers: random.Random, until: float, failures: list[str]) -> None:
+    try:
+        while time.monotonic() < until:
+            slot = numbers.randrange(CLIENTS)
+            try:
+                call(clients[slot], numbers)
+            except REFUSALS:
+                continue
+            if numbers.random() < 0.0005:
+                old, clients[slot] = clients[slot], Tracked(servers, numbers)
+                if numbers.random() < 0.5:
+                    old.client.close()  # other threads may be using it; otherwise, the last reference destroys it
+    except BaseException as error:
+        failures.append(repr(error))
+        raise
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    arguments = parser.parse_args()
+    sys.stdout.write(f"seed {arguments.seed}\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as broker:
+        try:
+            run(broker.stdout.readline().strip(), random.Random(arguments.seed), arguments.minutes * 60)
+        finally:
+            broker.stdin.close()
+
+
+def run(servers: str, numbers: random.Random, seconds: float) -> None:
+    clients = [Tracked(servers, numbers) for _ in range(CLIENTS)]
+    failures: list[str] = []
+    started = time.monotonic()
+    sizes = []
+    for number in range(1, ROUNDS + 1):
+        until = started + seconds * number / ROUNDS
+        threads = [
+            threading.Thread(target=work, args=(clients, servers, random.Random(numbers.random()), until, failures))
+            for _ in range(THREADS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for slot, tracked in enumerate(clients):
+            tracked.end()
+            clients[slot] = Tracked(servers, numbers)
+        sizes.append(psutil.Process().memory_info().rss)
+        sys.stdout.write(f"round {number}: {sizes[-1] // 1024**2} MiB\n")
+        sys.stdout.flush()
+    if failures or sizes[-1] - sizes[0] > MOST_GROWTH_BYTES:
+        sys.exit(f"failures: {failures}; resident bytes: {sizes}")
+
+
+if __name__ == "__main__":
+    main()

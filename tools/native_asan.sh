@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds the native Kafka client with AddressSanitizer in a copy of the package, and runs its unit tests and random
+# calls there.
+#
+# Usage: bash tools/native_asan.sh [MINUTES of random calls, default 2]
+
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+minutes="${1:-2}"
+copy="$(mktemp -d)"
+trap 'rm -rf "$copy"' EXIT
+cp -r monasca_common "$copy"
+native=monasca_common/kafka/transport/native
+headers="$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+gcc -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -Wall -Wextra \
+    -Wno-missing-field-initializers -Werror -shared -fPIC -DPy_LIMITED_API=0x030B0000 -I"$headers" \
+    "$native/_librdkafka.c" -o "$copy/$native/_librdkafka.abi3.so"
+
+cd "$copy"
+LD_PRELOAD="$(readlink -f "$(gcc -print-file-name=libasan.so)")"
+# Python does not free everything at its end, and a forked child must not free the client that it inherited: leaks show
+# in the memory of the random calls instead.
+export LD_PRELOAD PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0
+python -m unittest monasca_common.tests.unit.kafka.transport.test_native
+python -m monasca_common.tests.functional.kafka.native_calls --minutes "$minutes"
