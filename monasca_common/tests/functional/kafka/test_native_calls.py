@@ -17,6 +17,6 @@ class RandomCallsTest(base.BaseTestCase):
             capture_output=True,
             text=True,
             timeout=240,
-            env={**os.environ, "PYTHONMALLOC": "debug"},
+            env={**os.environ, "PYTHONMALLOC": "malloc_debug"},
         )
         self.assertEqual(0, run.returncode, run.stdout + run.stderr)
