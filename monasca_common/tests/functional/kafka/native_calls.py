@@ -124,21 +124,7 @@ def work(clients: list[Tracked], servers: str, numbers: random.Random, until: fl
 class Allocations(ctypes.Structure):
     """What glibc's mallinfo2 returns."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*"abcd", "mapped", *"ef", "allocated", *"gh"))
 
 
 def allocated_bytes() -> int:
@@ -147,7 +133,7 @@ def allocated_bytes() -> int:
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = Allocations
     allocations = library.mallinfo2()
-    return allocations.uordblks + allocations.hblkhd  # in heaps, and in mappings
+    return allocations.allocated + allocations.mapped  # in heaps, and in mappings
 
 
 def main() -> None:
