@@ -62,8 +62,8 @@ from monasca_common.kafka.processor import dead_letters
 from monasca_common.kafka.processor.dead_letter_notes import DeadLetterNotes
 from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay
 from monasca_common.kafka.processor.dead_letters import DeadLetters, Letter, SentMessages
+from monasca_common.kafka.processor.handler_call import Output
 from monasca_common.kafka.processor.hooks import Hook
-from monasca_common.kafka.processor.outputs import Output
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.restarts import failures_in_a_row, restart_delay_seconds, run_with_restarts
 from monasca_common.kafka.processor.retry import RetryPolicy

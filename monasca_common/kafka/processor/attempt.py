@@ -17,16 +17,13 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
 from monasca_common.kafka.processor.dead_letter_publisher import DeadLetterPublisher
-from monasca_common.kafka.processor.decoding import Undecodable
-from monasca_common.kafka.processor.handler_call import Caller
+from monasca_common.kafka.processor.handler_call import Caller, Undecodable
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import Abandoned, AcknowledgedPublisher
-from monasca_common.kafka.processor.queues import Lane, Lanes
+from monasca_common.kafka.processor.queues import Lane, Lanes, Rewinds, Task
 from monasca_common.kafka.processor.retry import RetryPolicy
-from monasca_common.kafka.processor.rewinds import Rewinds
 from monasca_common.kafka.processor.shutdown import Shutdown
-from monasca_common.kafka.processor.task import Task
 from monasca_common.kafka.processor.transactions import TransactionalPublisher
 
 LOG = logging.getLogger(__name__)

@@ -14,8 +14,7 @@ from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetterCount, DeadLetters, Failure, dead_letter
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.publishing import AcknowledgedPublisher
-from monasca_common.kafka.processor.queues import Lane
-from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.queues import Lane, Task
 from monasca_common.kafka.processor.transactions import TransactionalPublisher
 from monasca_common.kafka.settings import ConsumerSettings
 

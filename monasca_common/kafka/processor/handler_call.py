@@ -1,16 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of a user's handler: decoded on the way in, outputs identified on the way out, errors as values."""
+"""One call of a user's handler: values are decoded before it, outputs get ids after it, and errors are values.
+
+The ids of outputs depend on their input only, so that a repeat after a crash writes the same ids.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import hashlib
+import inspect
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
+from monasca_common.kafka.errors import MisuseError, SerializationError
 from monasca_common.kafka.message import Message, PartitionBatch, Record
-from monasca_common.kafka.processor.decoding import Undecodable, decode
-from monasca_common.kafka.processor.outputs import Output, collect, identify
 from monasca_common.kafka.serialization.base import Serializer
+
+
+class Output(NamedTuple):
+    """One record for ``topic``. A bare ``(topic, record)`` stands for an output without a source.
+
+    ``source``: the position in the batch of the message it was made from. With it (and always in a
+    handler of single messages) a repeat gets the same id however the messages are batched by then.
+    """
+
+    topic: str
+    record: Record | bytes
+    source: int | None = None
+
 
 Outputs = Iterable[Output | tuple[str, Record | bytes]] | None
 
@@ -74,3 +92,115 @@ class Caller:
         returned = self._handler(argument)
         # A generator's body is the handler's as well: what it raises must be caught where the handler's is.
         return list(returned) if isinstance(returned, Iterator) else returned
+
+
+class DecodedBatch(PartitionBatch[Any]):
+    """A `PartitionBatch` whose values, and those of its messages, are decoded. No value (``None``) stays ``None``."""
+
+    __slots__ = ()
+    values: list[Any]
+
+    def __init__(self, part: PartitionBatch, values: Sequence[Any]) -> None:
+        super().__init__(part.topic_partition, part.epoch, part._raw, part.start_offset, part.next_offset)
+        self.values = list(values)
+
+    def message(self, index: int) -> Message[Any]:
+        return replace(super().message(index), value=self.values[index])
+
+    def slice(self, start: int, stop: int) -> DecodedBatch:
+        return DecodedBatch(super().slice(start, stop), self.values[start:stop])
+
+    def select(self, indices: Sequence[int]) -> DecodedBatch:
+        return DecodedBatch(super().select(indices), [self.values[index] for index in indices])
+
+    def without(self, indices: Container[int]) -> DecodedBatch:
+        left = [value for index, value in enumerate(self.values) if index not in indices]
+        return DecodedBatch(super().without(indices), left)
+
+
+class Undecodable(Exception):
+    """Some values of a batch cannot be decoded: the error of each position."""
+
+    def __init__(self, errors: dict[int, SerializationError]) -> None:
+        super().__init__(f"{len(errors)} values cannot be decoded")
+        self.errors = errors
+
+
+def decode(part: PartitionBatch, serializer: Serializer | None) -> PartitionBatch[Any]:
+    """What the handler is given. Raises `Undecodable`; then nothing was handed to anybody."""
+    if serializer is None:
+        return part
+    values: list[Any] = []
+    errors: dict[int, SerializationError] = {}
+    for index, value in enumerate(part.values):
+        try:
+            values.append(None if value is None else serializer.loads(value))
+        except SerializationError as error:
+            errors[index] = error
+    if errors:
+        raise Undecodable(errors)
+    return DecodedBatch(part, values)
+
+
+def collect(returned: Any) -> list[Output]:
+    """The outputs in what a handler returned: nothing, or an iterable of `Output` or ``(topic, record)``."""
+    if returned is None:
+        return []
+    if inspect.iscoroutine(returned):
+        returned.close()  # or Python warns that it was never awaited
+    if isinstance(returned, str | bytes | Record) or not isinstance(returned, Iterable):
+        raise MisuseError(
+            f"a handler returned {type(returned).__name__}: return None, or an iterable of (topic, record)"
+        )
+    return [_output(item) for item in returned]
+
+
+def _output(item: Any) -> Output:
+    if not isinstance(item, tuple) or len(item) not in (2, 3):
+        raise MisuseError(f"a handler returned an output of type {type(item).__name__}: return (topic, record) tuples")
+    output = Output(*item)
+    if not isinstance(output.topic, str) or not isinstance(output.record, Record | bytes):
+        raise MisuseError(
+            f"a handler returned ({type(output.topic).__name__}, {type(output.record).__name__}): "
+            "return (str, Record or bytes) tuples"
+        )
+    return output
+
+
+def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[str, list[Record]]:
+    """The records by topic, each with a message id that depends on its input alone, unless it has one already.
+
+    With a source: ``group/topic/partition/offset/n``, the n-th output of that message. Without one, as many
+    outputs as messages are taken to belong to them one by one; a digest of the content in the id keeps a wrong
+    guess from giving two different records one id, which would lose one of them. Else the id has the batch's bounds.
+    """
+    name, number = part.topic_partition
+    origin = f"{group}/{name}/{number}"
+    offsets = part.offsets
+    one_to_one = len(outputs) == len(offsets)
+    made: Counter[str] = Counter()
+    records: dict[str, list[Record]] = {}
+    for position, (topic, item, source) in enumerate(outputs):
+        record = item if isinstance(item, Record) else Record(item)
+        if not record.message_id:
+            if source is not None:
+                anchor = f"{origin}/{_sourced(source, offsets)}"
+            elif one_to_one:
+                anchor = f"{origin}/{offsets[position]}/{_digest(topic, record)}"
+            else:
+                anchor = f"{origin}/{offsets[0]}-{offsets[-1]}"
+            record = replace(record, message_id=f"{anchor}/{made[anchor]}".encode())
+            made[anchor] += 1
+        records.setdefault(topic, []).append(record)
+    return records
+
+
+def _sourced(source: int, offsets: list[int]) -> int:
+    if not 0 <= source < len(offsets):
+        raise MisuseError(f"an output names source {source} of a batch of {len(offsets)}: positions start at 0")
+    return offsets[source]
+
+
+def _digest(topic: str, record: Record) -> str:
+    content = repr((topic, record.key, record.value, record.headers))
+    return hashlib.blake2b(content.encode(), digest_size=8).hexdigest()

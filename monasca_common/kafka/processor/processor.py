@@ -42,9 +42,8 @@ from monasca_common.kafka.processor.handler_call import Caller, Handler, Outputs
 from monasca_common.kafka.processor.hooks import Hook, Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import AcknowledgedPublisher
-from monasca_common.kafka.processor.queues import Lanes
+from monasca_common.kafka.processor.queues import Lanes, Rewinds
 from monasca_common.kafka.processor.retry import RetryPolicy
-from monasca_common.kafka.processor.rewinds import Rewinds
 from monasca_common.kafka.processor.shutdown import Shutdown, StopReport
 from monasca_common.kafka.processor.transactions import TransactionalPublisher
 from monasca_common.kafka.processor.workers import Workers

@@ -19,8 +19,7 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.processor.dead_letters import shrunk
-from monasca_common.kafka.processor.queues import Lane
-from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.queues import Lane, Task
 from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer

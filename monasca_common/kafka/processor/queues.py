@@ -1,24 +1,122 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lanes: what was polled and waits for a handler, in lines of which each is worked off strictly in order.
+"""Queues between the polling thread and the handlers: tasks, the lanes that keep their order, and rewinds.
 
-A lane is one partition, or with ``order="key"`` one key of it. At most one thread works on a lane; a lane that rests
-(after a failure) holds no thread.
+A `Task` is what a handler is called with. A lane is one partition, or with ``order="key"`` one key of it; its tasks are
+handled strictly in order. At most one thread works on a lane, and a lane that rests (after a failure) holds no thread.
+`Rewinds` empties lanes whose partition has to be read again from an earlier offset.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from monasca_common.kafka.clock import Clock, Signal
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
-from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+
+# What a message occupies beside its value: the client's own structures, and Python's object for it.
+_OVERHEAD_BYTES = 500
+# What a task occupies beside its messages. It counts where each key has a lane, and a task for one message.
+_TASK_BYTES = 1_500
+_REWIND_REST_SECONDS = 0.2  # before a rewind, so that one whose cause lasts does not spin
 
 #: A message's key; its offset where it has none, because there is no order to keep; ``None`` for a whole partition.
 Key: TypeAlias = bytes | int | None
+
+
+class Task:
+    """Messages that go to the handler together, and what has happened to them so far."""
+
+    __slots__ = (
+        "attempts",
+        "contiguous",
+        "counted",
+        "due",
+        "first_failed_ms",
+        "last_chance",
+        "part",
+        "rejected",
+        "size",
+        "tries",
+        "waits",
+    )
+
+    def __init__(self, part: PartitionBatch, parent: Task | None = None, *, contiguous: bool = True) -> None:
+        self.part = part
+        self.size = sum(map(len, filter(None, part.values))) + len(part) * _OVERHEAD_BYTES + _TASK_BYTES
+        self.contiguous: bool = contiguous  # no message was left out in between
+        self.attempts: int = 0  # failed calls of the handler that had these messages
+        self.first_failed_ms: int | None = None
+        self.counted: bool = False  # already among the messages of the dead letters' ratio
+        if parent is not None:
+            self.contiguous = contiguous and parent.contiguous
+            self.attempts, self.first_failed_ms = parent.attempts, parent.first_failed_ms
+            self.counted = parent.counted
+        self.tries = 0  # failed calls since these messages are together
+        self.waits = 0  # times that a dependency was unavailable
+        self.last_chance = False  # part of a larger batch that failed often enough: one call, then halves again
+        self.rejected: Exception | None = None  # not for the handler any more, but for the dead letters
+        self.due: float | None = None  # until when it may wait for more; None once it is on its way
+
+    def __str__(self) -> str:
+        topic, partition = self.part.topic_partition
+        return f"{topic}/{partition} offsets {self.part.offsets[0]} to {self.part.offsets[-1]}"
+
+    def failed(self, now_ms: int) -> None:
+        """The handler had these messages and raised."""
+        self.attempts += 1
+        self.tries += 1
+        if self.first_failed_ms is None:
+            self.first_failed_ms = now_ms
+
+    @classmethod
+    def joined(cls, tasks: Sequence[Task]) -> Task:
+        """Neighbours that no handler has seen yet, as one."""
+        return tasks[0] if len(tasks) == 1 else cls(PartitionBatch.joined([task.part for task in tasks]))
+
+    def select(self, indices: Sequence[int]) -> Task:
+        """A task of some of the messages, with the same past."""
+        return Task(self.part.select(indices), self, contiguous=False)
+
+    def without(self, indices: Container[int]) -> Task:
+        """A task of the same range, with the same past, without some of the messages."""
+        return Task(self.part.without(indices), self, contiguous=False)
+
+    def slice(self, start: int, stop: int) -> Task | None:
+        """A task of neighbours; the task itself if that is all of them, and ``None`` if there are none."""
+        if stop - start == len(self.part):
+            return self
+        return Task(self.part.slice(start, stop), self) if stop > start else None
+
+    def split(self, handled: int, failed: int) -> tuple[Task | None, Task | None, Task | None]:
+        """The first ``handled`` messages, the ``failed`` ones after them, and those that come after both."""
+        middle = handled + failed
+        return self.slice(0, handled), self.slice(handled, middle), self.slice(middle, len(self.part))
+
+    def halves(self) -> tuple[Task, Task]:
+        middle = len(self.part) // 2
+        first, second = Task(self.part.slice(0, middle), self), Task(self.part.slice(middle, len(self.part)), self)
+        first.last_chance, second.last_chance = len(first.part) > 1, len(second.part) > 1
+        return first, second
+
+    def reject(self, errors: Mapping[int, Exception]) -> tuple[Task, ...]:
+        """The parts of the task in order: each message with an error alone and rejected, and the messages in
+        between."""
+        tasks = []
+        following = 0
+        for index in sorted(errors):
+            tasks.append(self.slice(following, index))
+            doomed = Task(self.part.slice(index, index + 1), self)
+            doomed.rejected = errors[index]
+            tasks.append(doomed)
+            following = index + 1
+        tasks.append(self.slice(following, len(self.part)))
+        return tuple(task for task in tasks if task is not None)
 
 
 class Lane:
@@ -254,3 +352,42 @@ class Lanes:
         for index, (key, offset) in enumerate(zip(part.keys, part.offsets, strict=True)):
             pieces[offset if key is None else key].append(index)
         return ((key, part.select(indices)) for key, indices in pieces.items())
+
+
+class Rewinds:
+    """Handler threads `ask`; the polling thread, which alone may seek, takes them with `take`."""
+
+    def __init__(self, consumer: KafkaConsumer, lanes: Lanes, tracker: OffsetTracker) -> None:
+        self._consumer = consumer
+        self._lanes = lanes
+        self._tracker = tracker
+        self._lock = threading.Lock()
+        self._asked: dict[TopicPartition, int] = {}
+
+    def ask(self, lane: Lane, offset: int) -> None:
+        """Drop what is in memory of the lane's partition, and have it read again from ``offset``. Of a lane that was
+        dropped already nothing happens: what is in memory by now came after it, and nobody would read it again."""
+        with self._lock:
+            if not lane.dead:
+                self._asked[lane.partition] = offset
+                self._lanes.drop([lane.partition])
+
+    def take(self) -> set[TopicPartition]:
+        """Seek as asked. What a poll returned of these partitions before is void."""
+        with self._lock:
+            asked, self._asked = self._asked, {}
+        for partition, offset in asked.items():
+            self._lanes.drop([partition])
+            undone = None if self._lanes.ordered else self._tracker.first_undone(partition)
+            self._tracker.forget([partition])
+            # Other keys' messages were dropped as well, and may lie below what one handler asks for.
+            self._consumer.seek(partition, offset if undone is None else min(offset, undone))
+        if asked:
+            Signal().wait(self._consumer.clock, _REWIND_REST_SECONDS)
+        return set(asked)
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget partitions that were revoked or lost, because their next owner starts anew."""
+        with self._lock:
+            for partition in partitions:
+                self._asked.pop(partition, None)

@@ -16,8 +16,7 @@ from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import Abandoned, raise_if_pointless, shrink_to_fit
-from monasca_common.kafka.processor.queues import Lane, Lanes
-from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.queues import Lane, Lanes, Task
 from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer
 

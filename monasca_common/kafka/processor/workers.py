@@ -6,8 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from monasca_common.kafka.processor.queues import Lane, Lanes
-from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.queues import Lane, Lanes, Task
 
 
 class Workers:

@@ -5,7 +5,7 @@ from oslotest import base
 
 from monasca_common.kafka.errors import MisuseError
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
-from monasca_common.kafka.processor.outputs import Output, collect, identify
+from monasca_common.kafka.processor.handler_call import Output, collect, identify
 
 
 class Raw:

@@ -4,8 +4,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
-from monasca_common.kafka.processor.queues import Lanes
-from monasca_common.kafka.processor.task import Task
+from monasca_common.kafka.processor.queues import Lanes, Task
 from monasca_common.kafka.transport.memory import VirtualClock
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
