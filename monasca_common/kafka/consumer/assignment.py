@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The partitions of a consumer: the assignment epoch and position of each, and whether it delivers messages."""
+"""The partitions of a consumer: the assignment epoch and position of each, whether it delivers messages, and seeks."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 
+from monasca_common.kafka.consumer.commit import check_offsets
+from monasca_common.kafka.errors import MisuseError, TransportError
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.transport.base import ConsumerTransport
+
+ANSWER_SECONDS = 5.0
+
+_NOT_FETCHING = "_STATE"  # librdkafka's refusal to seek what it has not begun to fetch, or what ran out of range
 
 
 class Assignment:
@@ -69,3 +77,76 @@ class Assignment:
     def given_up(self) -> set[TopicPartition]:
         """Partitions taken since `stamp`, even if they were given again: rows of theirs may be of the old epoch."""
         return self._given_up
+
+
+class Positions:
+    """Moves the positions of owned partitions."""
+
+    def __init__(self, transport: ConsumerTransport, assignment: Assignment) -> None:
+        self._transport = transport
+        self._clock = transport.clock
+        self._assignment = assignment
+
+    def move(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read on from these offsets. Raises `MisuseError` for a partition that is not owned, and for no offset."""
+        check_offsets(positions)
+        strangers = [tp for tp in positions if self._assignment.epoch(tp) is None]
+        if strangers:
+            named = ", ".join(f"{tp.topic}/{tp.partition}" for tp in strangers)
+            raise MisuseError(f"{named} is not assigned to this consumer: seek within what assignment() names")
+        for partition, offset in positions.items():
+            if partition in self._assignment.out_of_range or not self._seek(partition, offset):
+                self._transport.assign_owned({partition: offset})
+            self._assignment.started({partition: offset})
+
+    def rewind(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read again what was fetched of these partitions and not handed out."""
+        known = self._assignment.positions
+        dead = self._assignment.out_of_range
+        self.move({tp: known[tp] for tp in partitions if tp in known and tp not in dead})
+
+    def at_times(self, times_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        for time_ms in times_ms.values():
+            if not isinstance(time_ms, int) or not 0 <= time_ms < 2**63:  # -1 means the end to the client
+                raise MisuseError(f"{time_ms!r} is not a time: milliseconds since the epoch, a whole number from 0 on")
+        return self._transport.offsets_for_times(times_ms, ANSWER_SECONDS) if times_ms else {}
+
+    def at_beginning(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._transport.first_offsets(partitions, ANSWER_SECONDS)
+
+    def at_end(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._transport.end_offsets(partitions, ANSWER_SECONDS)
+
+    def at_committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The committed offsets, or else those at which the assignment began: a listener's start is not committed."""
+        committed = self._transport.committed(list(partitions), ANSWER_SECONDS)
+        known = {tp: self._assignment.starts.get(tp) if offset is None else offset for tp, offset in committed.items()}
+        return {tp: offset for tp, offset in known.items() if offset is not None}
+
+    def lag(self, timeout: float) -> dict[TopicPartition, int]:
+        """The messages behind each position, from the last fetch, or else by a request within ``timeout`` seconds."""
+        deadline = self._clock.monotonic() + timeout
+        lags = {}
+        for partition, position in self._assignment.positions.copy().items():
+            end = self._end(partition, deadline)
+            if end is not None:
+                lags[partition] = max(0, end - max(position, self._assignment.ends.get(partition, 0)))
+        return lags
+
+    def _end(self, partition: TopicPartition, deadline: float) -> int | None:
+        with contextlib.suppress(TransportError):
+            return self._transport.watermarks(partition, 0)[1]
+        left = deadline - self._clock.monotonic()
+        if left > 0:
+            with contextlib.suppress(TransportError):
+                return self._transport.watermarks(partition, left)[1]
+        return None
+
+    def _seek(self, partition: TopicPartition, offset: int) -> bool:
+        try:
+            self._transport.seek(partition, offset)
+        except TransportError as error:
+            if error.name != _NOT_FETCHING:
+                raise
+            return False
+        return True

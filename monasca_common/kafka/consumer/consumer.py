@@ -12,13 +12,10 @@ from types import TracebackType
 from typing import Any
 
 from monasca_common.kafka.clock import Clock, Signal
-from monasca_common.kafka.consumer.assignment import Assignment
+from monasca_common.kafka.consumer.assignment import Assignment, Positions
 from monasca_common.kafka.consumer.commit import CommitResult, Committer, check_offsets
-from monasca_common.kafka.consumer.grouping import Grouping
-from monasca_common.kafka.consumer.log_ends import LogEnds
-from monasca_common.kafka.consumer.poll_errors import PollErrors
+from monasca_common.kafka.consumer.poll_results import Grouping, LogEnds, PollErrors
 from monasca_common.kafka.consumer.rebalance import RebalanceListener, Rebalancer
-from monasca_common.kafka.consumer.seeking import Positions
 from monasca_common.kafka.consumer.start_offsets import NO_EPOCH, StartPositions
 from monasca_common.kafka.errors import (
     ClosedError,

@@ -7,7 +7,7 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common.kafka.consumer import KafkaConsumer
-from monasca_common.kafka.consumer.poll_errors import REPEAT_SECONDS
+from monasca_common.kafka.consumer.poll_results import REPEAT_SECONDS
 from monasca_common.kafka.consumer.rebalance import RETRY_SECONDS, GivenStarts, RebalanceListener
 from monasca_common.kafka.consumer.start_offsets import FIRST_OWNER_SECONDS
 from monasca_common.kafka.errors import (

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
 
-from monasca_common.kafka.consumer.grouping import Grouping
+from monasca_common.kafka.consumer.poll_results import Grouping
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.memory.record import MemoryMessage
 
