@@ -59,9 +59,9 @@ from monasca_common.kafka.plugins import (
     open_producer,
 )
 from monasca_common.kafka.processor import dead_letters
-from monasca_common.kafka.processor.dead_letter_notes import DeadLetterNotes
+from monasca_common.kafka.processor.dead_letter_notes import DeadLetterNotes, Letter, SentMessages
 from monasca_common.kafka.processor.dead_letter_replay import DeadLetterReplay
-from monasca_common.kafka.processor.dead_letters import DeadLetters, Letter, SentMessages
+from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.handler_call import Output
 from monasca_common.kafka.processor.hooks import Hook
 from monasca_common.kafka.processor.processor import Processor

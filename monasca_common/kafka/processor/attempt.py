@@ -16,15 +16,14 @@ from monasca_common.kafka.errors import HandlerError, MisuseError, Poison, ReadF
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
-from monasca_common.kafka.processor.dead_letter_publisher import DeadLetterPublisher
+from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher
 from monasca_common.kafka.processor.handler_call import Caller, Undecodable
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
-from monasca_common.kafka.processor.publishing import Abandoned, AcknowledgedPublisher
+from monasca_common.kafka.processor.publishing import Abandoned, OutputPublisher
 from monasca_common.kafka.processor.queues import Lane, Lanes, Rewinds, Task
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import Shutdown
-from monasca_common.kafka.processor.transactions import TransactionalPublisher
 
 LOG = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class Attempts:
         tracker: OffsetTracker,
         rewinds: Rewinds,
         hooks: Hooks,
-        publisher: AcknowledgedPublisher | TransactionalPublisher | None,
+        publisher: OutputPublisher | None,
         dead_letters: DeadLetterPublisher | None,
         shutdown: Shutdown,
         accounted: Accounted | None,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which dead letters wait, by the notes of a group: records that name letters which it has dealt with behind its
+"""Dead letters as they are read, and a group's notes: records that name the dead letters it has dealt with after its
 offset."""
 
 from __future__ import annotations
@@ -7,14 +7,136 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
-from monasca_common.kafka.message import Message, Record, TopicPartition
-from monasca_common.kafka.processor.dead_letters import NOTE_KEY, is_note
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
+from monasca_common.kafka.processor.dead_letters import (
+    ATTEMPTS,
+    ERROR_CLASS,
+    ERROR_TEXT,
+    FIRST_FAILURE,
+    FIRST_ORIGIN,
+    GROUP,
+    HEADER_PREFIX,
+    NOTE_KEY,
+    ORIGIN_MESSAGE_ID,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TOPIC,
+    REPLAYS,
+    VALUE_CUT_FROM,
+    is_note,
+)
 
 LOG = logging.getLogger(__name__)
 
 AT_ONCE = 500  # letters that one note names, at most
+
+
+MAX_REPLAYS = 3
+
+_REMEMBERED_IDS = 1_000_000
+_DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter as it was read. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty
+    where its writer did not say. ``replays``: how often the message was sent back before. ``first_origin``,
+    ``first_failure_ms``: of the message before it was ever sent back. ``stays``: why it cannot be sent back; empty if
+    it can. ``refusal``: why its topic did not take it, so that it waits for another run."""
+
+    message: Message
+    origin_topic: str
+    origin: str
+    group: str
+    error: str
+    attempts: int
+    replays: int
+    stays: str
+    first_failure_ms: int | None = None
+    refusal: str = ""
+    first_origin: str = ""
+
+    @classmethod
+    def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> Letter:
+        headers = dict(message.headers)
+
+        def text(name: str) -> str:
+            return (headers.get(name) or b"").decode(errors="replace")
+
+        def number(name: str) -> int:
+            digits = text(name)
+            return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
+
+        place = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET)
+        topic, replays = text(ORIGIN_TOPIC), number(REPLAYS)
+        stays = ""
+        if not topic:
+            stays = "it does not say which topic it came from"
+        elif VALUE_CUT_FROM in headers:
+            stays = "its value was cut"
+        elif replays >= max_replays:
+            stays = f"it was sent back {replays} times already: repair its reader first"
+        origin = "/".join(filter(None, map(text, place)))
+        return cls(
+            message,
+            origin_topic=topic,
+            origin=origin,
+            group=text(GROUP),
+            error=": ".join(filter(None, (text(ERROR_CLASS), text(ERROR_TEXT)))),
+            attempts=number(ATTEMPTS),
+            replays=replays,
+            stays=stays,
+            first_failure_ms=number(FIRST_FAILURE) or None,
+            first_origin=text(FIRST_ORIGIN) or origin,
+        )
+
+    @property
+    def place(self) -> str:
+        """Where the letter is, as ``topic/partition/offset``."""
+        return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
+
+    def original(self) -> Record:
+        """The message as it was, under the id that it had: readers know it by that. Headers count its replays, and
+        say where it was first and when it failed first, which its next letter keeps."""
+        headers: list[tuple[str, bytes | None]] = [
+            each
+            for each in self.message.headers
+            if each[0] != MESSAGE_ID_HEADER and not each[0].startswith(HEADER_PREFIX)
+        ]
+        headers.append((REPLAYS, b"%d" % (self.replays + 1)))
+        if self.first_origin:
+            headers.append((FIRST_ORIGIN, self.first_origin.encode()))
+        if self.first_failure_ms is not None:
+            headers.append((FIRST_FAILURE, b"%d" % self.first_failure_ms))
+        return Record(self.message.value, key=self.message.key, headers=tuple(headers), message_id=self.message_id)
+
+    @property
+    def message_id(self) -> bytes:
+        """The id of the message that died, by which its readers know it."""
+        return dict(self.message.headers).get(ORIGIN_MESSAGE_ID) or self.message.message_id
+
+    @property
+    def goes(self) -> bool:
+        """Whether it is sent back."""
+        return not self.stays and not self.refusal
+
+
+class SentMessages:
+    """The messages that were sent back, by the topic that they came from and their ids: the last million of them."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[str, bytes], None] = {}
+
+    def add(self, letter: Letter) -> None:
+        self._ids[letter.origin_topic, letter.message_id] = None
+        if len(self._ids) > _REMEMBERED_IDS:
+            del self._ids[next(iter(self._ids))]
+
+    def has(self, letter: Letter) -> bool:
+        return (letter.origin_topic, letter.message_id) in self._ids
 
 
 class _Mark(IntEnum):

@@ -35,8 +35,8 @@ from monasca_common.kafka.message import (
     TopicPartition,
     is_topic_name,
 )
-from monasca_common.kafka.processor.dead_letter_notes import AT_ONCE, DeadLetterNotes
-from monasca_common.kafka.processor.dead_letters import MAX_REPLAYS, Letter, SentMessages, is_note
+from monasca_common.kafka.processor.dead_letter_notes import AT_ONCE, MAX_REPLAYS, DeadLetterNotes, Letter, SentMessages
+from monasca_common.kafka.processor.dead_letters import is_note
 from monasca_common.kafka.producer.producer import KafkaProducer
 
 LOG = logging.getLogger(__name__)

@@ -1,15 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: the topic of messages that cannot be handled, their headers, and their limits."""
+"""Dead letters: publishing the messages that cannot be handled, within limits, with their origin in headers.
+
+`DeadLetterPublisher` checks the limits, sends dead letters, cuts those that are too large, and waits for the
+acknowledgements.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from monasca_common.kafka.errors import ConfigurationError, DeadLetterLimit, MessageTooLarge, UndeliveredError
+from monasca_common.kafka.clock import Clock
+from monasca_common.kafka.errors import (
+    ConfigurationError,
+    DeadLetterLimit,
+    MessageTooLarge,
+    MessagingError,
+    Poison,
+    UndeliveredError,
+)
+from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Headers, Message, Record, TopicPartition
+from monasca_common.kafka.processor.hooks import Hooks
+from monasca_common.kafka.processor.publishing import OutputPublisher
+from monasca_common.kafka.processor.queues import Lane, Task
+from monasca_common.kafka.settings import ConsumerSettings
+
+LOG = logging.getLogger(__name__)
 
 ORIGIN_TOPIC = "dead-letter-origin-topic"
 ORIGIN_PARTITION = "dead-letter-origin-partition"
@@ -28,12 +50,12 @@ FIRST_ORIGIN = "dead-letter-first-origin"  # of a message that was sent back: to
 
 NOTE_KEY = b"dead-letter-note/"  # of a record that names letters which were dealt with; the group's name follows
 
-MAX_REPLAYS = 3
-
-_HEADERS = "dead-letter-"
+HEADER_PREFIX = "dead-letter-"
 _MAX_ERROR_TEXT = 1000
-_REMEMBERED_IDS = 1_000_000
-_DIGITS = 19  # of a number with 64 bits; Python reads no number with thousands of them
+# The two lengths of a header as varints, with room for how differently clients count a record's size.
+_HEADER_OVERHEAD = 32
+_MAX_REASON = 200
+_WORD = re.compile(r"\w{3,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,101 +94,79 @@ class Failure:
     first_failed_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter as it was read. ``origin``: ``topic/partition/offset`` of its message, or only the topic, or empty
-    where its writer did not say. ``replays``: how often the message was sent back before. ``first_origin``,
-    ``first_failure_ms``: of the message before it was ever sent back. ``stays``: why it cannot be sent back; empty if
-    it can. ``refusal``: why its topic did not take it, so that it waits for another run."""
+class DeadLetterPublisher:
+    """Publishes the dead letters of one processor. Its handler threads use it."""
 
-    message: Message
-    origin_topic: str
-    origin: str
-    group: str
-    error: str
-    attempts: int
-    replays: int
-    stays: str
-    first_failure_ms: int | None = None
-    refusal: str = ""
-    first_origin: str = ""
+    def __init__(
+        self,
+        policy: DeadLetters,
+        settings: ConsumerSettings,
+        clock: Clock,
+        hooks: Hooks,
+        publisher: OutputPublisher,
+        log_limit: LogLimit,
+    ) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._clock = clock
+        self._hooks = hooks
+        self._publisher = publisher
+        self._log_limit = log_limit
+        self._count = DeadLetterCount(policy)
 
-    @classmethod
-    def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> Letter:
-        headers = dict(message.headers)
+    def topics(self) -> list[str]:
+        """The dead-letter topics of the consumer's topics; each must exist."""
+        return sorted({self._topic(origin) for origin in self._settings.topics})
 
-        def text(name: str) -> str:
-            return (headers.get(name) or b"").decode(errors="replace")
+    def passed(self, task: Task) -> None:
+        """Note that the task was handled."""
+        if not task.counted:
+            self._count.passed(task.part.topic_partition, len(task.part))
 
-        def number(name: str) -> int:
-            digits = text(name)
-            return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else 0
+    def admit(self, task: Task, errors: Mapping[int, Exception]) -> tuple[list[int], DeadLetterLimit | None]:
+        """The positions in the task that may be sent, and the limit that was crossed after them, if one was."""
+        return self._count.admit_some(task.part.topic_partition, errors, len(task.part))
 
-        place = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET)
-        topic, replays = text(ORIGIN_TOPIC), number(REPLAYS)
-        stays = ""
-        if not topic:
-            stays = "it does not say which topic it came from"
-        elif VALUE_CUT_FROM in headers:
-            stays = "its value was cut"
-        elif replays >= max_replays:
-            stays = f"it was sent back {replays} times already: repair its reader first"
-        origin = "/".join(filter(None, map(text, place)))
-        return cls(
-            message,
-            origin_topic=topic,
-            origin=origin,
-            group=text(GROUP),
-            error=": ".join(filter(None, (text(ERROR_CLASS), text(ERROR_TEXT)))),
-            attempts=number(ATTEMPTS),
-            replays=replays,
-            stays=stays,
-            first_failure_ms=number(FIRST_FAILURE) or None,
-            first_origin=text(FIRST_ORIGIN) or origin,
-        )
+    def send(self, lane: Lane, task: Task, errors: Sequence[Exception]) -> None:
+        """Send a dead letter for each message of the task. Returns once all are acknowledged; raises `Abandoned`."""
+        messages = list(task.part)
+        first_failed_ms = self._clock.time_ms() if task.first_failed_ms is None else task.first_failed_ms
+        letters = []
+        for message, error in zip(messages, errors, strict=True):
+            self._hooks.call("before_dead_letter", message, error)
+            failure = Failure(error, task.attempts, first_failed_ms)
+            letters.append(dead_letter(message, failure, self._settings.group_id))
+        topic = self._topic(task.part.topic_partition.topic)
+        with self._publisher.session(lane, task) as send:
+            for portion in self._publisher.portions(letters):
+                shrink_to_fit(portion, partial(send, topic))
+        for message, error in zip(messages, errors, strict=True):
+            self._log(message, error)
+            self._hooks.call("after_dead_letter", message, error)
 
-    @property
-    def place(self) -> str:
-        """Where the letter is, as ``topic/partition/offset``."""
-        return f"{self.message.topic}/{self.message.partition}/{self.message.offset}"
+    def _log(self, message: Message, error: Exception) -> None:
+        more = self._log_limit.admit("dead letter", message.topic, type(error).__name__)
+        if more is not None:
+            place = (message.topic, message.partition, message.offset)
+            LOG.warning("dead letter of %s/%d offset %d: %s%s", *place, reason_without_payload(message, error), more)
 
-    def original(self) -> Record:
-        """The message as it was, under the id that it had: readers know it by that. Headers count its replays, and
-        say where it was first and when it failed first, which its next letter keeps."""
-        headers: list[tuple[str, bytes | None]] = [
-            each for each in self.message.headers if each[0] != MESSAGE_ID_HEADER and not each[0].startswith(_HEADERS)
-        ]
-        headers.append((REPLAYS, b"%d" % (self.replays + 1)))
-        if self.first_origin:
-            headers.append((FIRST_ORIGIN, self.first_origin.encode()))
-        if self.first_failure_ms is not None:
-            headers.append((FIRST_FAILURE, b"%d" % self.first_failure_ms))
-        return Record(self.message.value, key=self.message.key, headers=tuple(headers), message_id=self.message_id)
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """Forget partitions that another member owns now."""
+        self._count.forget(partitions)
 
-    @property
-    def message_id(self) -> bytes:
-        """The id of the message that died, by which its readers know it."""
-        return dict(self.message.headers).get(ORIGIN_MESSAGE_ID) or self.message.message_id
-
-    @property
-    def goes(self) -> bool:
-        """Whether it is sent back."""
-        return not self.stays and not self.refusal
+    def _topic(self, origin: str) -> str:
+        return self._policy.topic_for(origin, self._settings.dead_letter_topic)
 
 
-class SentMessages:
-    """The messages that were sent back, by the topic that they came from and their ids: the last million of them."""
-
-    def __init__(self) -> None:
-        self._ids: dict[tuple[str, bytes], None] = {}
-
-    def add(self, letter: Letter) -> None:
-        self._ids[letter.origin_topic, letter.message_id] = None
-        if len(self._ids) > _REMEMBERED_IDS:
-            del self._ids[next(iter(self._ids))]
-
-    def has(self, letter: Letter) -> bool:
-        return (letter.origin_topic, letter.message_id) in self._ids
+def reason_without_payload(message: Message, error: Exception) -> str:
+    """One line on why a message is a dead letter, for a log. The text of an error that a handler did not write for
+    people stays out, and so does each word that the message has as well."""
+    name = type(error).__name__
+    if not isinstance(error, Poison | MessagingError):
+        return name
+    payload = b" ".join(filter(None, (message.key, message.value, *(value for _, value in message.headers))))
+    text = " ".join(str(error).split())[:_MAX_REASON]
+    return f"{name}: {_WORD.sub(lambda word: '…' if word[0].encode() in payload else word[0], text)}"
 
 
 def dead_letter(message: Message, failure: Failure, group: str) -> Record:
@@ -204,10 +204,6 @@ def is_note(message: Message) -> bool:
     return all(name != ORIGIN_TOPIC for name, _ in message.headers)
 
 
-# A header's two lengths as varints, with room for how differently clients count a record's size.
-_HEADER_OVERHEAD = 32
-
-
 def can_shrink(letter: Record) -> bool:
     """Whether there is anything left to leave out."""
     return all(name != KEY_AND_HEADERS_DROPPED for name, _ in letter.headers)
@@ -224,7 +220,7 @@ def shrink(letter: Record, size: int, limit: int) -> Record:
     excess = size - limit + sum(len(name) + len(text or b"") + _HEADER_OVERHEAD for name, text in note)
     if excess <= len(value):
         return replace(letter, value=value[: len(value) - excess], headers=letter.headers + note)
-    provenance = tuple(header for header in letter.headers if header[0].startswith("dead-letter-"))
+    provenance = tuple(header for header in letter.headers if header[0].startswith(HEADER_PREFIX))
     return replace(letter, value=b"", key=None, headers=(*provenance, *note, (KEY_AND_HEADERS_DROPPED, b"1")))
 
 
@@ -322,3 +318,13 @@ class DeadLetterCount:
         with self._lock:
             for partition in partitions:
                 self._in_a_row.pop(partition, None)
+
+
+def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
+    """``send`` dead letters; those that are too large with their origin are cut until they are not."""
+    while letters:
+        try:
+            send(letters)
+            return
+        except UndeliveredError as refused:
+            letters = shrunk(letters, refused)

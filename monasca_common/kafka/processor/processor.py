@@ -36,16 +36,14 @@ from monasca_common.kafka.processor.arguments import check_arguments, check_hand
 from monasca_common.kafka.processor.attempt import Accounted, Attempts
 from monasca_common.kafka.processor.backpressure import Backpressure
 from monasca_common.kafka.processor.chained_listener import ChainedRebalanceListener
-from monasca_common.kafka.processor.dead_letter_publisher import DeadLetterPublisher
-from monasca_common.kafka.processor.dead_letters import DeadLetters
+from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher, DeadLetters
 from monasca_common.kafka.processor.handler_call import Caller, Handler, Outputs
 from monasca_common.kafka.processor.hooks import Hook, Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
-from monasca_common.kafka.processor.publishing import AcknowledgedPublisher
+from monasca_common.kafka.processor.publishing import AcknowledgedPublisher, OutputPublisher, TransactionalPublisher
 from monasca_common.kafka.processor.queues import Lanes, Rewinds
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import Shutdown, StopReport
-from monasca_common.kafka.processor.transactions import TransactionalPublisher
 from monasca_common.kafka.processor.workers import Workers
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.serialization.base import S, Serializer
@@ -175,7 +173,7 @@ class Processor:
         self._tracker = OffsetTracker(self._settings.max_uncommitted_messages)
         self._rewinds = Rewinds(consumer, self._lanes, self._tracker)
         self._shutdown = Shutdown(self._clock, self._settings)
-        publisher: AcknowledgedPublisher | TransactionalPublisher | None = None
+        publisher: OutputPublisher | None = None
         self._transactions: TransactionalPublisher | None = None
         self._dead_letters: DeadLetterPublisher | None = None
         if producer is not None and transactional:

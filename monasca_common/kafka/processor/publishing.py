@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sending what must be acknowledged before anything is committed, however long that takes."""
+"""Publishes what must be acknowledged before its input is committed: outputs and dead letters.
+
+`AcknowledgedPublisher` retries until they are acknowledged. `TransactionalPublisher` commits them and the offsets of
+their input in one transaction; after an abort everything in memory is read again.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from monasca_common.kafka.clock import Clock, Signal
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -14,12 +23,16 @@ from monasca_common.kafka.errors import (
     FatalError,
     FencedError,
     MessagingError,
+    RetriableError,
+    TransactionError,
     UndeliveredError,
 )
+from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.log_limit import LogLimit
-from monasca_common.kafka.message import Record
-from monasca_common.kafka.processor.dead_letters import shrunk
-from monasca_common.kafka.processor.queues import Lane, Task
+from monasca_common.kafka.message import Batch, OffsetAndEpoch, Record
+from monasca_common.kafka.processor.hooks import Hooks
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.kafka.processor.queues import Lane, Lanes, Task
 from monasca_common.kafka.producer.outcome import Delivery
 from monasca_common.kafka.producer.outgoing import portions
 from monasca_common.kafka.producer.producer import KafkaProducer
@@ -27,36 +40,57 @@ from monasca_common.kafka.producer.report import DeliveryReport
 
 LOG = logging.getLogger(__name__)
 
-# One wait for acknowledgements; in between it is looked whether the partition is still ours.
-_SLICE_SECONDS = 1.0
-_REST_SECONDS = 0.1
+_SLICE_SECONDS = 1.0  # of one wait for acknowledgements, after which the partition may have been revoked
+_RETRY_REST_SECONDS = 0.1
+_ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which aborts after it
+_ABORT_REST_SECONDS = 0.2  # after an abort, so that one whose cause lasts does not spin
+_INIT_SECONDS = 2.0  # the time-out of one attempt, because a stop waits for it
+
+Send = Callable[[str, Sequence[Record]], None]
 
 
 class Abandoned(Exception):
-    """The partition was given up while its outputs were on their way."""
+    """The partition was revoked while its outputs were in flight."""
 
 
-class AcknowledgedPublisher:
-    """Delivers records until they are acknowledged, always under the same ids. Used by the handler threads.
+class OutputPublisher(ABC):
+    """Sends the outputs and the dead letters of tasks. The handler threads use it."""
 
-    Raises `UndeliveredError` for records that are refused for what they are (too large, invalid), `Abandoned` once
-    the lane is dead, and whatever makes further attempts pointless: a missing permission, a fenced or closed producer.
-    """
+    def __init__(self, producer: KafkaProducer) -> None:
+        self._producer = producer
+
+    def deliver(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> None:
+        """Send outputs, by topic, and return once all are acknowledged. Raises what a `session` raises."""
+        with self.session(lane, task) as send:
+            for topic, records in outputs.items():
+                for portion in self.portions(records):
+                    send(topic, portion)
+
+    def portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+        """Records in parts that the producer takes at once."""
+        return portions(records, self._producer.settings)
+
+    @abstractmethod
+    def session(self, lane: Lane, task: Task) -> AbstractContextManager[Send]:
+        """Everything that is sent for one task. ``send(topic, portion)`` returns once the portion is acknowledged.
+
+        Raises `UndeliveredError` for records that are refused for what they are (too large, invalid), `Abandoned` if
+        the task has to be read again, and whatever makes further attempts pointless: a missing permission, a fenced or
+        closed producer.
+        """
+
+
+class AcknowledgedPublisher(OutputPublisher):
+    """Delivers records until they are acknowledged, always under the same ids; `Abandoned` once the lane is dead."""
 
     def __init__(self, producer: KafkaProducer, clock: Clock, log_limit: LogLimit) -> None:
-        self._producer = producer
+        super().__init__(producer)
         self._clock = clock
         self._log_limit = log_limit
 
-    def deliver(self, lane: Lane, _task: Task, outputs: Mapping[str, Sequence[Record]]) -> None:
-        for topic, records in outputs.items():
-            for portion in portions(records, self._producer.settings):
-                self._deliver(lane, topic, portion)
-
-    def bury(self, lane: Lane, _task: Task, topic: str, letters: Sequence[Record]) -> None:
-        """`deliver` for dead letters: one that is too large with its origin is cut until it fits."""
-        for portion in portions(letters, self._producer.settings):
-            shrink_to_fit(portion, lambda left: self._deliver(lane, topic, left))
+    @contextmanager
+    def session(self, lane: Lane, task: Task) -> Iterator[Send]:
+        yield partial(self._deliver, lane)
 
     def _deliver(self, lane: Lane, topic: str, records: Sequence[Record]) -> None:
         report = self._producer.publish(topic, records, timeout=_SLICE_SECONDS)
@@ -70,8 +104,94 @@ class AcknowledgedPublisher:
             if more is not None:
                 LOG.warning("%d records for %s have no acknowledgement yet: %s%s", len(undelivered), topic, error, more)
             if report.failed:
-                Signal().wait(self._clock, _REST_SECONDS)
+                Signal().wait(self._clock, _RETRY_REST_SECONDS)
             report = self._producer.retry(report, timeout=_SLICE_SECONDS)
+
+
+class TransactionalPublisher(OutputPublisher):
+    """Sends what belongs to a task and commits its offsets in one transaction, one task at a time.
+
+    After an abort everything in memory is void, because it is read again: handler threads get `Abandoned`
+    until the polling thread has called `rewind`.
+    """
+
+    def __init__(
+        self, producer: KafkaProducer, consumer: KafkaConsumer, lanes: Lanes, tracker: OffsetTracker, hooks: Hooks
+    ) -> None:
+        super().__init__(producer)
+        self._consumer = consumer
+        self._lanes = lanes
+        self._tracker = tracker
+        self._hooks = hooks
+        self._one_at_a_time = threading.Lock()
+        self._aborted = threading.Event()
+
+    @property
+    def aborted(self) -> bool:
+        """What was polled until now must not be handed out: the consumer was sent back."""
+        return self._aborted.is_set()
+
+    def open(self, stopping: Callable[[], bool]) -> None:
+        """Before anything is read: end what the process before this one left open, or its commit could come late.
+
+        Raises `FatalError` when the client does not come back from it, and what makes further attempts pointless.
+        """
+        while not stopping():
+            try:
+                self._producer.init_transactions(_INIT_SECONDS)
+                return
+            except RetriableError as error:
+                LOG.warning("transactions cannot begin yet: %s", error)
+                Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
+
+    @contextmanager
+    def session(self, lane: Lane, task: Task) -> Iterator[Send]:
+        part = task.part
+        with self._one_at_a_time:
+            if lane.dead or self.aborted:
+                raise Abandoned
+            try:
+                with self._producer.transaction() as transaction:
+                    yield self._publish
+                    self._hooks.call("before_commit", {part.topic_partition: part.next_offset})
+                    fail_point("processor.in_transaction")
+                    transaction.commit_offsets(self._consumer, Batch((part,)), seek_back=False)
+            except (TransactionError, RetriableError, UndeliveredError) as error:
+                self._aborted.set()
+                self._lanes.drop(self._lanes.partitions())
+                self._hooks.call("after_commit", {part.topic_partition: error})
+                LOG.warning("a transaction was aborted, its inputs are read again: %s", error)
+                if isinstance(error, UndeliveredError):
+                    raise
+                raise Abandoned from error
+            self._tracker.done_range(part.topic_partition, part.epoch, part.start_offset, part.next_offset)
+            self._tracker.committed({part.topic_partition: OffsetAndEpoch(part.epoch, part.next_offset)})
+            self._hooks.call("after_commit", {part.topic_partition: None})
+
+    def _publish(self, topic: str, records: Sequence[Record]) -> None:
+        report = self._producer.publish(topic, records, timeout=_ACKNOWLEDGE_SECONDS)
+        if not report.ok:
+            raise_if_pointless(report)
+            raise TransactionError(f"records for {topic} were not acknowledged in time: {report!r}")
+
+    def rewind(self) -> None:
+        """Forget everything in memory, and read on from the committed offsets. The polling thread calls it. While these
+        are unknown, or a handler thread is in a transaction, `aborted` stays true, and it must be called again."""
+        Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
+        partitions = self._lanes.partitions() | self._consumer.assignment()
+        # Without a wait: the holder may be in a call that hangs, and the polling thread must go on polling.
+        if not self._one_at_a_time.acquire(blocking=False):
+            return
+        try:
+            self._lanes.drop(partitions)
+            self._tracker.forget(partitions)
+            self._consumer.seek_to_committed()
+        except RetriableError as unanswered:
+            LOG.warning("it is not known yet where to read again after an abort: %s", unanswered)
+        else:
+            self._aborted.clear()
+        finally:
+            self._one_at_a_time.release()
 
 
 def raise_if_pointless(report: DeliveryReport) -> None:
@@ -86,13 +206,3 @@ def raise_if_pointless(report: DeliveryReport) -> None:
 
 def _cause(delivery: Delivery) -> MessagingError | None:
     return delivery.error.cause if isinstance(delivery.error, DeliveryRefused) else None
-
-
-def shrink_to_fit(letters: Sequence[Record], send: Callable[[Sequence[Record]], None]) -> None:
-    """``send`` dead letters; those that are too large with their origin are cut until they are not."""
-    while letters:
-        try:
-            send(letters)
-            return
-        except UndeliveredError as refused:
-            letters = shrunk(letters, refused)

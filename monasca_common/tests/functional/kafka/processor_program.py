@@ -19,9 +19,9 @@ from monasca_common.kafka.processor import Processor, dead_letter_publisher, han
 from monasca_common.kafka.processor.attempt import Attempts
 from monasca_common.kafka.processor.dead_letters import DeadLetters, dead_letter
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
+from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.processor.queues import Task
 from monasca_common.kafka.processor.retry import RetryPolicy
-from monasca_common.kafka.processor.transactions import TransactionalPublisher
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
 

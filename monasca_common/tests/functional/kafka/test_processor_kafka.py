@@ -17,7 +17,7 @@ from monasca_common.kafka.errors import HandlerError, MessageTooLarge, Poison, R
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record
 from monasca_common.kafka.processor import Processor
 from monasca_common.kafka.processor.dead_letters import DeadLetters
-from monasca_common.kafka.processor.transactions import TransactionalPublisher
+from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.attachments import attach_file

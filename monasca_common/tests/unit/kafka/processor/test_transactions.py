@@ -7,9 +7,8 @@ from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import PartitionBatch, Record, TopicPartition
 from monasca_common.kafka.processor.hooks import Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
-from monasca_common.kafka.processor.publishing import Abandoned
+from monasca_common.kafka.processor.publishing import Abandoned, TransactionalPublisher
 from monasca_common.kafka.processor.queues import Lanes
-from monasca_common.kafka.processor.transactions import TransactionalPublisher
 from monasca_common.kafka.transport.memory import VirtualClock
 
 AWAY = RetriableError("no answer", name="_TIMED_OUT")
