@@ -73,7 +73,7 @@ class KafkaConsumer(RefusesOldArguments):
         partitions: Iterable[TopicPartition] | None = None,
     ) -> None:
         self.settings = settings
-        self._guard = ForkGuard("KafkaConsumer")
+        self._guard = ForkGuard("KafkaConsumer", in_child=self._enter_child)
         self._transport = transport = BoundedConsumer(transport)
         self._clock = transport.clock
         self._chosen = None if partitions is None else [TopicPartition(*tp) for tp in partitions]
@@ -84,16 +84,17 @@ class KafkaConsumer(RefusesOldArguments):
         self._positions = Positions(transport, self._assignment)
         self._committer = Committer(transport.thread, transport, self._refusal)
         self._starts = StartPositions(transport, self._committer, settings.start, in_group=self._chosen is None)
+        self._errors = PollErrors(transport, self._assignment)
+        transport.on_error = self._errors.report_client_error
         self._rebalancer = Rebalancer(
             transport,
             self._assignment,
             self._starts,
             self._committer,
+            self._errors.report,
             stop_seconds=min(settings.stop_timeout_seconds, settings.max_poll_interval_seconds * _REVOKE_SHARE),
         )
         self._rebalancer.listener = listener or RebalanceListener()
-        self._errors = PollErrors(transport, self._assignment)
-        transport.on_error = self._errors.heard
         self._group = Grouping(transport.message_type, topics)
         self._watch = TopicWatch(transport, topics, settings.topic_check_seconds)
         self._opening = threading.RLock()
@@ -146,10 +147,10 @@ class KafkaConsumer(RefusesOldArguments):
         self._assignment.stamp()
         # If an exception (Ctrl-C) gets out from here on, it takes messages with it: the next poll makes up for it.
         self._interrupted = True
-        self._rebalancer.retry_starts()
+        if self._assignment.waiting:
+            self._rebalancer.retry_starts()
         raws, rows, ends = self._fetch(max_messages, max(0.0, timeout))  # to the client, -1 is without limit
         parts = self._owned_parts(rows) if rows else ()
-        self._errors.add(self._rebalancer.take_errors())
         self._positions.rewind(self._ends.reach(ends))
         batch = Batch(parts, self._errors.pending)
         positions = self._assignment.positions
@@ -395,13 +396,16 @@ class KafkaConsumer(RefusesOldArguments):
                 )
 
     def _ready(self) -> None:
+        if self._closed or not self._opened:
+            self._open()
+
+    def _enter_child(self) -> None:
+        self._opened = False  # so that every call checks the fork guard
+
+    def _open(self) -> None:
         self._guard.check()
         if self._closed:
             raise ClosedError("this KafkaConsumer is closed: open another")
-        if not self._opened:
-            self._open()
-
-    def _open(self) -> None:
         with self._opening:
             if self._opened:
                 return

@@ -70,18 +70,18 @@ class PollErrors:
         self._transport = transport
         self._clock = transport.clock
         self._assignment = assignment
-        self._told: dict[tuple[object, ...], float] = {}
+        self._reported_at: dict[tuple[object, ...], float] = {}
         self.pending: tuple[Exception, ...] = ()  # for the next batch
         self.ends: dict[TopicPartition, int] = {}  # where logs ended in what was sorted last
         self.last_client_error: TransportError | None = None
         self.fatal: TransportError | None = None  # the client has failed and delivers nothing any more
 
-    def heard(self, error: TransportError) -> None:
+    def report_client_error(self, error: TransportError) -> None:
         """Note a client-wide error. A passing one shows in `health`; one that needs an operator is in the next
         batch."""
         self.last_client_error = error
         if not isinstance(error, RetriableError):
-            self._tell(error, error.name)
+            self._report_once(error, error.name)
 
     def sort(self, raws: Iterable[Any]) -> list[Any]:
         """The messages among ``raws``, in order; the errors are kept in `pending`, the ends of logs in `ends`."""
@@ -95,9 +95,9 @@ class PollErrors:
                 self._sort_error(raw, self._transport.fault(error))
         return messages
 
-    def add(self, errors: Iterable[MessagingError]) -> None:
-        for error in errors:
-            self._tell(error, str(error))
+    def report(self, error: MessagingError) -> None:
+        """Add an error of the rebalance to the next batch."""
+        self._report_once(error, str(error))
 
     def _sort_error(self, raw: Any, error: TransportError) -> None:
         topic, number = raw.topic(), raw.partition()
@@ -107,7 +107,7 @@ class PollErrors:
         if error.name != _OUT_OF_RANGE:
             if error.fatal or isinstance(error, FatalError):
                 self.fatal = error
-            self._tell(error, error.name, topic, number)
+            self._report_once(error, error.name, topic, number)
             return
         partition, offset = TopicPartition(topic, number), raw.offset()
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
@@ -119,11 +119,11 @@ class PollErrors:
         self._assignment.out_of_range.add(partition)
         self.pending += (OffsetOutOfRange(partition, offset, str(error)),)
 
-    def _tell(self, error: Exception, *key: object) -> None:
+    def _report_once(self, error: Exception, *key: object) -> None:
         now = self._clock.monotonic()
-        self._told = {known: at for known, at in self._told.items() if now < at + REPEAT_SECONDS}
-        if key not in self._told:
-            self._told[key] = now
+        self._reported_at = {known: at for known, at in self._reported_at.items() if now < at + REPEAT_SECONDS}
+        if key not in self._reported_at:
+            self._reported_at[key] = now
             self.pending += (error,)
 
 

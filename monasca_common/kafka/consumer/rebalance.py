@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from monasca_common.kafka.consumer.assignment import Assignment
@@ -60,7 +60,8 @@ class GivenStarts(RebalanceListener):
 class Rebalancer:
     """`RebalanceCallbacks` that keep the assignment, ask the listener, and never let a rebalance break.
 
-    ``stop_seconds``: the budget of one revoke, listener and commits together.
+    ``report``: adds an error to the next batch. ``stop_seconds``: the budget of one revoke, listener and commits
+    together.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Rebalancer:
         assignment: Assignment,
         starts: StartPositions,
         committer: Committer,
+        report: Callable[[MessagingError], None],
         *,
         stop_seconds: float,
     ) -> None:
@@ -77,9 +79,9 @@ class Rebalancer:
         self._assignment = assignment
         self._starts = starts
         self._committer = committer
+        self._report = report
         self._stop_seconds = stop_seconds
         self._retry_at = 0.0
-        self._errors: list[MessagingError] = []
         self.listener = RebalanceListener()
         self.callback: str | None = None  # the listener's method that is running
         self.deadline: float | None = None  # of the revoke that is running
@@ -136,8 +138,8 @@ class Rebalancer:
         self._retry_at = 0.0
 
     def retry_starts(self) -> None:
-        """Ask again for the starts that are still unknown, if it is time."""
-        if not self._assignment.waiting or self._clock.monotonic() < self._retry_at:
+        """Ask again for the starts that are still unknown, `RETRY_SECONDS` after the last attempt."""
+        if self._clock.monotonic() < self._retry_at:
             return
         positions = self._find_starts(sorted(self._assignment.waiting))
         if not positions:
@@ -145,11 +147,6 @@ class Rebalancer:
         self._transport.assign_owned(positions)
         self._assignment.started(positions)
         self.apply_pauses(list(positions))
-
-    def take_errors(self) -> list[MessagingError]:
-        """The errors since the last call."""
-        errors, self._errors = self._errors, []
-        return errors
 
     def apply_pauses(self, partitions: Sequence[TopicPartition]) -> None:
         """Set the current pauses in the client, because it keeps a pause beyond an assignment."""
@@ -172,7 +169,7 @@ class Rebalancer:
             waiting = len(partitions) - len(positions)
             for error in errors:
                 LOG.warning("%d partitions wait, because their start is not known: %s", waiting, error)
-            self._errors += errors
+                self._report(error)
         self._retry_at = self._clock.monotonic() + RETRY_SECONDS
         return positions
 
@@ -186,12 +183,12 @@ class Rebalancer:
         except MessagingError as error:
             # An error of our own kind is intended: the next poll reports it, at most once a second.
             self.listener_failures += 1
-            self._errors.append(error)
+            self._report(error)
             return _RAISED
         except Exception as error:
             self.listener_failures += 1
             LOG.exception("the rebalance listener raised in %s; the rebalance goes on", what)
-            self._errors.append(MessagingError(f"the rebalance listener raised {type(error).__name__} in {what}"))
+            self._report(MessagingError(f"the rebalance listener raised {type(error).__name__} in {what}"))
             return _RAISED
         finally:
             self.callback = None

@@ -217,12 +217,12 @@ class Attempts:
     def _complete(self, lane: Lane, task: Task, outputs: Mapping[str, Sequence[Record]]) -> _Next:
         """Have the outputs acknowledged, and only then count their input as done."""
         try:
-            if self._publisher is not None:
+            if outputs or self._transactional:
+                if self._publisher is None:
+                    raise MisuseError("a handler returned outputs, but the processor has no producer: give it one")
                 self._publisher.deliver(lane, task, outputs)
                 if outputs:
                     fail_point("processor.after_outputs")
-            elif outputs:
-                raise MisuseError("a handler returned outputs, but the processor has no producer: give it one")
         except UndeliveredError as refused:
             return self._refused(lane, task, refused)
         if self._dead_letters is not None:

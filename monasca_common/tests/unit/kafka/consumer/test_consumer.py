@@ -262,7 +262,7 @@ class TestRebalancesWithinAPoll(ConsumerCase):
             raise KeyboardInterrupt
 
         def fail_and_interrupt_later(callbacks):
-            consumer._errors.heard(AuthenticationError("bad password", name="_AUTHENTICATION"))
+            consumer._errors.report_client_error(AuthenticationError("bad password", name="_AUTHENTICATION"))
             self.clock.monotonic = interrupt
             return []
 
