@@ -34,14 +34,13 @@ from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import Message, OffsetAndEpoch, PartitionBatch, TopicPartition
 from monasca_common.kafka.processor.arguments import check_arguments, check_handler
 from monasca_common.kafka.processor.attempt import Accounted, Attempts
-from monasca_common.kafka.processor.backpressure import Backpressure
 from monasca_common.kafka.processor.chained_listener import ChainedRebalanceListener
 from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher, DeadLetters
 from monasca_common.kafka.processor.handler_call import Caller, Handler, Outputs
 from monasca_common.kafka.processor.hooks import Hook, Hooks
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.processor.publishing import AcknowledgedPublisher, OutputPublisher, TransactionalPublisher
-from monasca_common.kafka.processor.queues import Lanes, Rewinds
+from monasca_common.kafka.processor.queues import Backpressure, Lanes, Rewinds
 from monasca_common.kafka.processor.retry import RetryPolicy
 from monasca_common.kafka.processor.shutdown import Shutdown, StopReport
 from monasca_common.kafka.processor.workers import Workers

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues between the polling thread and the handlers: tasks, the lanes that keep their order, and rewinds.
+"""Queues between the polling thread and the handlers: tasks, lanes that keep their order, back-pressure and rewinds.
 
 A `Task` is what a handler is called with. A lane is one partition, or with ``order="key"`` one key of it; its tasks are
 handled strictly in order. At most one thread works on a lane, and a lane that rests (after a failure) holds no thread.
-`Rewinds` empties lanes whose partition has to be read again from an earlier offset.
+`Backpressure` pauses partitions: a bounded buffer comes first and pausing last, because a pause discards what
+the client has prefetched. `Rewinds` empties lanes whose partition has to be read again from an earlier offset.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,6 +25,8 @@ _OVERHEAD_BYTES = 500
 # What a task occupies beside its messages. It counts where each key has a lane, and a task for one message.
 _TASK_BYTES = 1_500
 _REWIND_REST_SECONDS = 0.2  # before a rewind, so that one whose cause lasts does not spin
+
+_RESUME_BELOW = 0.5  # of a partition's share; so that it does not flap
 
 #: A message's key; its offset where it has none, because there is no order to keep; ``None`` for a whole partition.
 Key: TypeAlias = bytes | int | None
@@ -352,6 +355,70 @@ class Lanes:
         for index, (key, offset) in enumerate(zip(part.keys, part.offsets, strict=True)):
             pieces[offset if key is None else key].append(index)
         return ((key, part.select(indices)) for key, indices in pieces.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``stalled``: there is no room; reading on is pointless until something is handled, and before anything is
+    paused there should be time for that."""
+
+    pause: frozenset[TopicPartition]
+    resume: frozenset[TopicPartition]
+    stalled: bool
+
+
+class Backpressure:
+    """Half of ``max_messages`` and ``max_bytes`` goes to whichever partition comes first, half is shared equally.
+
+    Once the first half is taken, a partition that is over its share is paused until it is below half of it, so that
+    one whose handler is stuck does not take the room of the others. It keeps the set of paused partitions; it decides,
+    and calls no consumer.
+    """
+
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._half = Load(max_messages // 2, max_bytes // 2)
+        self.paused: frozenset[TopicPartition] = frozenset()
+
+    def decide(
+        self,
+        assigned: Set[TopicPartition],
+        loads: Mapping[TopicPartition, Load],
+        blocked: Collection[TopicPartition] = (),
+    ) -> Decision:
+        """What to pause and resume now. ``loads``: of the partitions that occupy anything. ``blocked``: partitions over
+        another limit, whatever their load."""
+        total = Load(sum(load.messages for load in loads.values()), sum(load.bytes for load in loads.values()))
+        stalled = bool(assigned) and self._over(total, 1.0)
+        # Only these can be concerned, of perhaps ten thousand that are assigned.
+        concerned = self.paused.union(blocked, loads if stalled else ())
+        wanted = frozenset(
+            partition
+            for partition in concerned
+            if partition in assigned
+            and (
+                partition in blocked
+                or (
+                    partition in self.paused and self._over(loads.get(partition, Load()), _RESUME_BELOW / len(assigned))
+                )
+                or (stalled and self._over(loads.get(partition, Load()), 1.0 / len(assigned)))
+            )
+        )
+        return Decision(
+            pause=wanted - self.paused,
+            resume=frozenset(partition for partition in self.paused - wanted if partition in assigned),
+            stalled=stalled,
+        )
+
+    def applied(self, decision: Decision) -> None:
+        """Note that the consumer has applied the decision."""
+        self.paused = (self.paused | decision.pause) - decision.resume
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget partitions that were revoked or lost; if they come back, they are not paused."""
+        self.paused -= frozenset(partitions)
+
+    def _over(self, load: Load, share: float) -> bool:
+        return load.messages >= max(1.0, self._half.messages * share) or load.bytes >= self._half.bytes * share
 
 
 class Rewinds:

@@ -15,7 +15,7 @@ from unittest import mock
 
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
-from monasca_common.kafka.processor import Processor, dead_letter_publisher, handler_call
+from monasca_common.kafka.processor import Processor, dead_letters, handler_call
 from monasca_common.kafka.processor.attempt import Attempts
 from monasca_common.kafka.processor.dead_letters import DeadLetters, dead_letter
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
@@ -70,9 +70,7 @@ def gives_outputs_new_ids():
 
 
 def gives_dead_letters_new_ids():
-    patch(
-        dead_letter_publisher, "dead_letter", lambda *facts: replace(dead_letter(*facts), message_id=uuid.uuid4().bytes)
-    )
+    patch(dead_letters, "dead_letter", lambda *facts: replace(dead_letter(*facts), message_id=uuid.uuid4().bytes))
 
 
 def commits_everything_on_revoke():

@@ -4,8 +4,7 @@ import threading
 from oslotest import base
 
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.processor.backpressure import Backpressure, Decision
-from monasca_common.kafka.processor.queues import Load
+from monasca_common.kafka.processor.queues import Backpressure, Decision, Load
 from monasca_common.tests.unit.kafka.processor.processor_case import IN, ProcessorCase
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
