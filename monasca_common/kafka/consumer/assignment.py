@@ -19,21 +19,21 @@ _NOT_FETCHING = "_STATE"  # librdkafka's refusal to seek what it has not begun t
 class Assignment:
     """State without I/O. Only the polling thread changes it; any thread may call `epoch`.
 
-    A partition that was given has no position until `started`; until then it delivers nothing.
+    A partition that was added has no position until `started`; until then it delivers nothing.
     """
 
     def __init__(self) -> None:
         self._epochs: dict[TopicPartition, int] = {}
         self._last_epoch = 0
-        self._given_up: set[TopicPartition] = set()
+        self._removed: set[TopicPartition] = set()
         self.starts: dict[TopicPartition, int] = {}  # where each assignment began
         self.positions: dict[TopicPartition, int] = {}  # next to hand out
         self.waiting: set[TopicPartition] = set()  # no position is known yet
         self.out_of_range: set[TopicPartition] = set()
-        self.held: set[TopicPartition] = set()  # paused by the caller
+        self.paused: set[TopicPartition] = set()  # paused by the caller
         self.ends: dict[TopicPartition, int] = {}  # where the log ended when everything before was handed out
 
-    def give(self, partitions: Iterable[TopicPartition]) -> None:
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions, each with a new epoch."""
         self._last_epoch += 1
         for partition in partitions:
@@ -49,16 +49,16 @@ class Assignment:
         self.waiting.difference_update(positions)
         self.out_of_range.difference_update(positions)
 
-    def take(self, partitions: Iterable[TopicPartition]) -> None:
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Remove partitions, which ends their epochs and the caller's pause."""
         for partition in partitions:
             self._epochs.pop(partition, None)
             self.starts.pop(partition, None)
             self.positions.pop(partition, None)
             self.ends.pop(partition, None)
-            for state in (self.waiting, self.out_of_range, self.held):
+            for state in (self.waiting, self.out_of_range, self.paused):
                 state.discard(partition)
-            self._given_up.add(partition)
+            self._removed.add(partition)
 
     def epoch(self, partition: tuple[str, int]) -> int | None:
         """The epoch of a partition, ``None`` if it is not owned."""
@@ -68,15 +68,15 @@ class Assignment:
     def owned(self) -> set[TopicPartition]:
         return set(self._epochs)
 
-    def stamp(self) -> None:
-        """Begin a poll: from here on, `given_up` has what was revoked during it."""
-        if self._given_up:
-            self._given_up = set()
+    def begin_poll(self) -> None:
+        """Begin a poll: from here on, `removed` has what was revoked during it."""
+        if self._removed:
+            self._removed = set()
 
     @property
-    def given_up(self) -> set[TopicPartition]:
-        """Partitions taken since `stamp`, even if they were given again: rows of theirs may be of the old epoch."""
-        return self._given_up
+    def removed(self) -> set[TopicPartition]:
+        """Partitions removed since `begin_poll`, even if they were added again: their rows may be of the old epoch."""
+        return self._removed
 
 
 class Positions:

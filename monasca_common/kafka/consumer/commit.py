@@ -66,7 +66,7 @@ class Committer:
             call = self._thread.submit("commit", lambda: self._send(progress), COMMIT_SECONDS)
             if self._thread.wait(call, timeout):
                 return call.result()
-        except MessagingError as error:  # the client is poisoned, or was closed meanwhile
+        except MessagingError as error:  # the client is poisoned, or was closed in the meantime
             return {tp: CommitResult(at.next_offset, error) for tp, at in progress.items()}
         sent = "was not sent yet" if call.drop() else "has no answer yet"
         unknown = CommitUnknown(

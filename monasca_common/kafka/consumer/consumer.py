@@ -144,7 +144,7 @@ class KafkaConsumer(RefusesOldArguments):
         if self._interrupted:
             self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)
-        self._assignment.stamp()
+        self._assignment.begin_poll()
         # If an exception (Ctrl-C) gets out from here on, it takes messages with it: the next poll makes up for it.
         self._interrupted = True
         if self._assignment.waiting:
@@ -195,7 +195,7 @@ class KafkaConsumer(RefusesOldArguments):
             epoch = assignment.epoch(partition)
             if epoch is None or partition in assignment.waiting:
                 continue
-            if partition in assignment.given_up:
+            if partition in assignment.removed:
                 # Taken and given again within this very poll: its rows may be of either epoch.
                 self._positions.rewind([partition])
                 continue
@@ -340,18 +340,18 @@ class KafkaConsumer(RefusesOldArguments):
         """Read again from what the group committed, or else from where this assignment began, as after an aborted
         transaction. Returns the offsets."""
         committed = self._positions.at_committed(self._mine(partitions))
-        # A transaction aborts on a thread of its own: meanwhile the one that polls may have given up some of these.
+        # Some of these may have been revoked while the offsets were requested.
         return self._move({tp: offset for tp, offset in committed.items() if tp in self._assignment.owned})
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`, or until they are revoked; those not owned are ignored."""
         mine = self._mine(partitions)
-        self._assignment.held.update(mine)
+        self._assignment.paused.update(mine)
         self._rebalancer.apply_pauses(mine)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         mine = self._mine(partitions)
-        self._assignment.held.difference_update(mine)
+        self._assignment.paused.difference_update(mine)
         self._rebalancer.apply_pauses(mine)
 
     def _mine(self, partitions: Iterable[TopicPartition] | None) -> list[TopicPartition]:

@@ -142,7 +142,7 @@ class LogEnds:
         owned = {partition: end for partition, end in ends.items() if assignment.epoch(partition) is not None}
         again = []
         for partition, end in owned.items():
-            if partition in assignment.given_up:
+            if partition in assignment.removed:
                 again.append(partition)
             elif partition not in assignment.waiting:
                 assignment.ends[partition] = end

@@ -89,7 +89,7 @@ class Rebalancer:
 
     def on_assign(self, partitions: Sequence[TopicPartition]) -> None:
         assignment = self._assignment
-        assignment.give(partitions)
+        assignment.add(partitions)
         positions = self._find_starts(partitions)
         # A partition without a position is owned like the rest, as the protocol requires; it stays paused.
         self._transport.assign_owned({tp: positions.get(tp, BEGINNING) for tp in partitions})
@@ -101,7 +101,7 @@ class Rebalancer:
 
     def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
         owned = self._assignment.owned.intersection(partitions)
-        self._assignment.take(partitions)
+        self._assignment.remove(partitions)
         if owned:
             self._ask("lost", sorted(owned))
 
@@ -119,11 +119,11 @@ class Rebalancer:
                 )
         finally:
             self.deadline = None
-            self._assignment.take(partitions)
+            self._assignment.remove(partitions)
 
     def adopt(self, partitions: Sequence[TopicPartition]) -> None:
         """Read exactly these, without a group's assignment."""
-        self._assignment.give(partitions)
+        self._assignment.add(partitions)
         positions = self._find_starts(partitions)
         self._transport.assign({tp: positions.get(tp, BEGINNING) for tp in partitions})
         self._assignment.started(positions)
@@ -134,7 +134,7 @@ class Rebalancer:
         assigned, owned = self._transport.assignment(), self._assignment.owned
         if owned - assigned:
             self.on_lost(sorted(owned - assigned))
-        self._assignment.give(assigned - owned)
+        self._assignment.add(assigned - owned)
         self._retry_at = 0.0
 
     def retry_starts(self) -> None:
@@ -150,7 +150,7 @@ class Rebalancer:
 
     def apply_pauses(self, partitions: Sequence[TopicPartition]) -> None:
         """Set the current pauses in the client, because it keeps a pause beyond an assignment."""
-        still = self._assignment.held | self._assignment.waiting
+        still = self._assignment.paused | self._assignment.waiting
         self._transport.pause([tp for tp in partitions if tp in still])
         self._transport.resume([tp for tp in partitions if tp not in still])
 

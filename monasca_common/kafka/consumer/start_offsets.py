@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where a group starts: at its committed offsets, else by the option ``start``, which is committed at once.
+"""Finds where a group starts: at its committed offsets, else by the option ``start``, which is committed immediately.
 
 If ``latest`` were not committed as soon as it is resolved, a crash before the first commit would start at a
 later end, and skip what came between.

@@ -13,8 +13,8 @@ from monasca_common.kafka.producer.producer import KafkaProducer
 
 def check_handler(handler: Handler) -> None:
     """Raise `WrongType` for an asyncio handler, because calling it does not run it."""
-    made = type(handler).__call__ if not inspect.isroutine(handler) and callable(handler) else handler
-    for function in (handler, made):
+    called = type(handler).__call__ if not inspect.isroutine(handler) and callable(handler) else handler
+    for function in (handler, called):
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise WrongType(
                 "Processor: the handler is an async def, and handlers run on threads, so that its body would never "

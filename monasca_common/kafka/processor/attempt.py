@@ -31,11 +31,11 @@ LOG = logging.getLogger(__name__)
 # no message in between is left to handle. Raises `RetryLater` while it cannot, `ReadFrom` where offsets are missing.
 Accounted = Callable[[TopicPartition, int, int], None]
 
-_LOOK_SECONDS = 0.1  # how soon a stop or a revoke ends a wait for the position's store
+_CHECK_SECONDS = 0.1  # how soon a stop or a revoke ends a wait for the position's store
 
 
 class _Next(NamedTuple):
-    """What remains of a task, in order, and how long its lane rests before it goes on."""
+    """What remains of a task, in order, and how long its lane rests before the next."""
 
     tasks: tuple[Task, ...] = ()
     rest_seconds: float = 0.0
@@ -135,7 +135,7 @@ class Attempts:
         return self._retry.delay(task.waits, random.random())
 
     def _reject(self, lane: Lane, task: Task, errors: Mapping[int, Exception]) -> _Next:
-        """Dead letters for the messages with errors, acknowledged before they count as done; the rest goes on."""
+        """Dead letters for the messages with errors, acknowledged before they count as done; the others remain."""
         if self._dead_letters is None:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self._transactional and len(errors) < len(task.part):
@@ -194,14 +194,14 @@ class Attempts:
         fail_point("processor.after_accounting")
 
     def _rest(self, lane: Lane, seconds: float) -> bool:
-        """Whether it may be tried again after these seconds; not if a stop or a revoke came meanwhile."""
+        """Rest for these seconds. Return whether to try again: not after a stop or a revoke."""
         until = self._clock.monotonic() + seconds
         pause = Signal()
         while not (lane.closing or lane.dead or self._shutdown.requested):
             left = until - self._clock.monotonic()
             if left <= 0:
                 return True
-            pause.wait(self._clock, min(left, _LOOK_SECONDS))
+            pause.wait(self._clock, min(left, _CHECK_SECONDS))
         return False
 
     def _reach_end(self, lane: Lane, task: Task) -> _Next:

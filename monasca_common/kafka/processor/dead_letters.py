@@ -63,7 +63,7 @@ class DeadLetters:
     """Send what cannot be handled to ``topic``, within limits.
 
     ``topic``: ``None`` for the consumer's ``dead_letter_topic``, or without one the origin's name with ``.dlq``.
-    ``max_consecutive``: so many in a row, per partition, are taken; the next ends the loop.
+    ``max_consecutive``: how many in a row are taken, per partition; the next one ends the loop.
     ``max_ratio``: at most ``max_ratio * window`` among the last ``window`` messages of all partitions.
     """
 
@@ -210,7 +210,7 @@ def can_shrink(letter: Record) -> bool:
 
 
 def shrink(letter: Record, size: int, limit: int) -> Record:
-    """A dead letter of ``size`` bytes made to fit ``limit``: its value is cut, its origin kept.
+    """Cut the value of a dead letter of ``size`` bytes to fit ``limit``; its origin is kept.
 
     Where that cannot be enough, the value, the key and the message's own headers go; the origin stays.
     """

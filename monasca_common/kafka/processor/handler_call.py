@@ -21,7 +21,7 @@ from monasca_common.kafka.serialization.base import Serializer
 class Output(NamedTuple):
     """One record for ``topic``. A bare ``(topic, record)`` stands for an output without a source.
 
-    ``source``: the position in the batch of the message it was made from. With it (and always in a
+    ``source``: the position in the batch of the message that it derives from. With it (and always in a
     handler of single messages) a repeat gets the same id however the messages are batched by then.
     """
 
@@ -178,7 +178,7 @@ def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[st
     origin = f"{group}/{name}/{number}"
     offsets = part.offsets
     one_to_one = len(outputs) == len(offsets)
-    made: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
     records: dict[str, list[Record]] = {}
     for position, (topic, item, source) in enumerate(outputs):
         record = item if isinstance(item, Record) else Record(item)
@@ -189,8 +189,8 @@ def identify(outputs: list[Output], part: PartitionBatch, group: str) -> dict[st
                 anchor = f"{origin}/{offsets[position]}/{_digest(topic, record)}"
             else:
                 anchor = f"{origin}/{offsets[0]}-{offsets[-1]}"
-            record = replace(record, message_id=f"{anchor}/{made[anchor]}".encode())
-            made[anchor] += 1
+            record = replace(record, message_id=f"{anchor}/{numbers[anchor]}".encode())
+            numbers[anchor] += 1
         records.setdefault(topic, []).append(record)
     return records
 

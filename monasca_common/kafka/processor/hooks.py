@@ -43,7 +43,7 @@ class Hook:
         aborted. A process that ends without knowing calls it not at all."""
 
     def after_revoke(self, partitions: Sequence[TopicPartition]) -> None:
-        """The partitions were given up, their finished work committed."""
+        """The partitions were revoked; their finished work is committed."""
 
     def after_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """The partitions were lost; nothing of them was committed any more."""

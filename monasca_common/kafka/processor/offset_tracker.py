@@ -38,7 +38,7 @@ class OffsetTracker:
     def reached(self, part: PartitionBatch) -> None:
         """The log ends with the range of ``part``, which has no message: done when `done_range` says so.
 
-        An end is told again, or the next one, while what lies below is not done: that stays known.
+        The same or a later end may be reported again while the messages before it are not done; those stay tracked.
         """
         with self._lock:
             start = part.start_offset
@@ -48,8 +48,8 @@ class OffsetTracker:
             if start < part.next_offset:
                 self._receive(part, [start, part.next_offset - 1], 0)
 
-    def stands_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
-        """Nothing was received of it and all below is done, which nobody may have committed yet."""
+    def start_at(self, partition: TopicPartition, at: OffsetAndEpoch) -> None:
+        """Start a partition of which nothing was received: all before ``at`` is done, and perhaps not committed."""
         with self._lock:
             if partition not in self._partitions:
                 known = self._partitions[partition] = _Partition(partition, at.epoch, at.next_offset)

@@ -12,10 +12,11 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, TypedDict, Unpack, overload
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -34,7 +35,6 @@ from monasca_common.kafka.log_limit import LogLimit
 from monasca_common.kafka.message import Message, OffsetAndEpoch, PartitionBatch, TopicPartition
 from monasca_common.kafka.processor.arguments import check_arguments, check_handler
 from monasca_common.kafka.processor.attempt import Accounted, Attempts
-from monasca_common.kafka.processor.chained_listener import ChainedRebalanceListener
 from monasca_common.kafka.processor.dead_letters import DeadLetterPublisher, DeadLetters
 from monasca_common.kafka.processor.handler_call import Caller, Handler, Outputs
 from monasca_common.kafka.processor.hooks import Hook, Hooks
@@ -90,7 +90,7 @@ class Processor:
 
     ``producer`` sends outputs and dead letters. ``transactional``: outputs and offsets become visible in one
     transaction; an output refused for what it is (too large) then ends `run` with `HandlerError`.
-    ``serializer`` decodes values; one that cannot be decoded is a dead letter at once. The consumer's settings
+    ``serializer`` decodes values; one that cannot be decoded is a dead letter immediately. The consumer's settings
     bound the buffer, the span of uncommitted work and the time to stop. Consumer and producer stay their opener's.
 
     ``accounted(partition, start, end)`` is for a handler that keeps positions elsewhere (a database, with its rows):
@@ -205,7 +205,7 @@ class Processor:
         self._backpressure = Backpressure(most, self._settings.buffer_bytes)
         self._next_commit = 0.0
         self._patience_seconds = min(_COMMIT_PATIENCE_SECONDS, self._settings.max_poll_interval_seconds * _COMMIT_SHARE)
-        self._listener = ChainedRebalanceListener(consumer, self)
+        self._listener = _ChainedListener(consumer, self)
         self.ignored_errors: Counter[str] = Counter()  # passing errors of polls and commits, by class
 
     def run(self) -> StopReport:
@@ -251,7 +251,7 @@ class Processor:
         fail_point("processor.after_poll")
         self._hooks.call("after_poll", batch)
         for error in batch.errors:
-            self._look_at(error)
+            self._check_poll_error(error)
         if self._transactions is not None and self._transactions.aborted:
             self._transactions.rewind()
         else:
@@ -262,14 +262,14 @@ class Processor:
                     self._lanes.add(part)
             for partition, end in self._consumer.take_ends().items():
                 if partition not in void:
-                    self._reached(partition, end)
+                    self._reach_end(partition, end)
         self._lanes.wake()
         if self._clock.monotonic() >= self._next_commit or self._tracker.full():
             self._commit(self._patience_seconds)
             self._next_commit = self._clock.monotonic() + _COMMIT_SECONDS
-        self._hold_back()
+        self._apply_backpressure()
 
-    def _reached(self, partition: TopicPartition, end: OffsetAndEpoch) -> None:
+    def _reach_end(self, partition: TopicPartition, end: OffsetAndEpoch) -> None:
         """Everything in a partition's log was polled: what lies between the last message and ``end`` (control records,
         aborted and compacted messages) is done once all before it is, so that no retention overtakes the position."""
         start = self._consumer.position(partition)
@@ -279,7 +279,7 @@ class Processor:
             if partition in self._listener.chosen:
                 # It began at a database's position, and nothing came: Kafka's commit may be behind since a crash.
                 self._listener.chosen.discard(partition)
-                self._tracker.stands_at(partition, end)
+                self._tracker.start_at(partition, end)
             return
         part = PartitionBatch(partition, end.epoch, (), start, end.next_offset)
         self._tracker.reached(part)
@@ -304,7 +304,7 @@ class Processor:
                     self._consumer.partition_count(topic)
                     return
                 except RetriableError as error:
-                    self._pass_over(f"it is not known yet whether dead-letter topic {topic} exists", error)
+                    self._log_ignored(f"it is not known yet whether dead-letter topic {topic} exists", error)
                     self._lanes.progress.wait(self._clock, _ASK_AGAIN_SECONDS)
         except TransportError as error:
             raise ConfigurationError(
@@ -316,18 +316,18 @@ class Processor:
         due = self._lanes.next_wake()
         return longest if due is None else min(longest, max(0.0, due - self._clock.monotonic()))
 
-    def _look_at(self, error: Exception) -> None:
+    def _check_poll_error(self, error: Exception) -> None:
         if isinstance(error, _FINAL_ERRORS):
             raise error
-        self._pass_over("a passing error while reading", error)
+        self._log_ignored("a passing error while reading", error)
 
-    def _pass_over(self, what: str, error: Exception) -> None:
+    def _log_ignored(self, what: str, error: Exception) -> None:
         self.ignored_errors[type(error).__name__] += 1
         more = self._log_limit.admit(what, type(error).__name__, getattr(error, "name", None))
         if more is not None:
             LOG.warning("%s: %s%s", what, error, more)
 
-    def _hold_back(self) -> None:
+    def _apply_backpressure(self) -> None:
         """Pause the partitions that have enough in memory, resume those that have little."""
         patience = self._clock.monotonic() + _STALL_SECONDS
         while True:
@@ -355,14 +355,14 @@ class Processor:
         stored = {partition: progress[partition] for partition, result in results.items() if result.committed}
         self._tracker.committed(stored)
         for error in {id(result.error): result.error for result in results.values() if result.error}.values():
-            self._look_at_commit(error)
+            self._check_commit_error(error)
         self._hooks.call("after_commit", {partition: result.error for partition, result in results.items()})
 
-    def _look_at_commit(self, error: MessagingError) -> None:
+    def _check_commit_error(self, error: MessagingError) -> None:
         if isinstance(error, _FINAL_ERRORS):
             self._fail(error)
         elif not isinstance(error, StaleCommit):
-            self._pass_over("a commit has to be repeated", error)
+            self._log_ignored("a commit has to be repeated", error)
 
     # Partitions that go, and the end
 
@@ -376,15 +376,15 @@ class Processor:
                 LOG.warning("handlers still have messages of %d revoked partitions; those come again", len(partitions))
             self._commit(max(0.0, deadline - self._clock.monotonic()), partitions)
         finally:
-            self._let_go(partitions)
+            self._forget(partitions)
         self._hooks.call("after_revoke", partitions)
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Drop everything of these: somebody else may have them already."""
-        self._let_go(partitions)
+        """Drop all work on these partitions, because other members may own them already."""
+        self._forget(partitions)
         self._hooks.call("after_lost", partitions)
 
-    def _let_go(self, partitions: Sequence[TopicPartition]) -> None:
+    def _forget(self, partitions: Sequence[TopicPartition]) -> None:
         self._lanes.drop(partitions)
         self._tracker.forget(partitions)
         self._rewinds.forget(partitions)
@@ -407,7 +407,7 @@ class Processor:
             return self._report()
         finally:
             self._consumer.limit_calls(None)
-            self._let_go(sorted(partitions))
+            self._forget(sorted(partitions))
             self._lanes.shut()
             self._listener.release()
 
@@ -418,3 +418,39 @@ class Processor:
             left=self._tracker.unfinished(),
             in_flight=self._lanes.in_flight(self._lanes.partitions()),
         )
+
+
+class _ChainedListener(RebalanceListener):
+    """Notifies the processor of rebalances before the consumer's own listener, from `attach` to `release`."""
+
+    def __init__(self, consumer: KafkaConsumer, processor: Processor) -> None:
+        self._consumer = consumer
+        self._processor = processor
+        self._inner = consumer.listener
+        self.chosen: set[TopicPartition] = set()  # the consumer's own listener returned their start
+
+    def attach(self) -> None:
+        self._inner = self._consumer.listener
+        self._consumer.listener = self
+
+    def release(self) -> None:
+        self._consumer.listener = self._inner
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
+        starts = self._inner.assigned(partitions)
+        self.chosen.update(starts or ())
+        return starts
+
+    def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
+        self.chosen.difference_update(partitions)
+        try:
+            self._processor.revoked(partitions, deadline)
+        finally:
+            self._inner.revoked(partitions, deadline)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self.chosen.difference_update(partitions)
+        try:
+            self._processor.lost(partitions)
+        finally:
+            self._inner.lost(partitions)

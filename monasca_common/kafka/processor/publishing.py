@@ -43,7 +43,7 @@ LOG = logging.getLogger(__name__)
 _SLICE_SECONDS = 1.0  # of one wait for acknowledgements, after which the partition may have been revoked
 _RETRY_REST_SECONDS = 0.1
 _ACKNOWLEDGE_SECONDS = 30.0  # in a transaction, which aborts after it
-_ABORT_REST_SECONDS = 0.2  # after an abort, so that one whose cause lasts does not spin
+_ABORT_REST_SECONDS = 0.2  # after an abort, so that a persistent cause does not make the loop spin
 _INIT_SECONDS = 2.0  # the time-out of one attempt, because a stop waits for it
 
 Send = Callable[[str, Sequence[Record]], None]
@@ -67,7 +67,7 @@ class OutputPublisher(ABC):
                     send(topic, portion)
 
     def portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-        """Records in parts that the producer takes at once."""
+        """Split records into parts that fit into the producer's budget."""
         return portions(records, self._producer.settings)
 
     @abstractmethod
@@ -179,7 +179,7 @@ class TransactionalPublisher(OutputPublisher):
         are unknown, or a handler thread is in a transaction, `aborted` stays true, and it must be called again."""
         Signal().wait(self._consumer.clock, _ABORT_REST_SECONDS)
         partitions = self._lanes.partitions() | self._consumer.assignment()
-        # Without a wait: the holder may be in a call that hangs, and the polling thread must go on polling.
+        # Without a wait: the holder may be in a call that hangs, and the polling thread must continue to poll.
         if not self._one_at_a_time.acquire(blocking=False):
             return
         try:

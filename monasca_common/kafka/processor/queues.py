@@ -24,7 +24,7 @@ from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 _OVERHEAD_BYTES = 500
 # What a task occupies beside its messages. It counts where each key has a lane, and a task for one message.
 _TASK_BYTES = 1_500
-_REWIND_REST_SECONDS = 0.2  # before a rewind, so that one whose cause lasts does not spin
+_REWIND_REST_SECONDS = 0.2  # before a rewind, so that a persistent cause does not make the loop spin
 
 _RESUME_BELOW = 0.5  # of a partition's share; so that it does not flap
 
@@ -155,7 +155,7 @@ class Load:
 class Lanes:
     """All lanes of a processor. Thread-safe: the polling thread fills them, handler threads empty them.
 
-    ``by_key``: each key of a partition has a lane of its own, for as long as something of it waits.
+    ``by_key``: each key of a partition has its own lane while it has messages.
     ``batch_size``: what piles up in a lane goes to the handler together, up to so many messages, and waits for so many
     for ``fill_seconds`` at most.
     """
@@ -245,7 +245,7 @@ class Lanes:
             return {partition: Load(count, self._bytes[partition]) for partition, count in self._messages.items()}
 
     def halt(self) -> None:
-        """Hand out nothing more, ever; what is being handled goes on."""
+        """Hand out nothing more. Tasks that are being handled continue."""
         with self._changed:
             self._halted = True
             self._unready(lambda lane: True)
@@ -256,7 +256,7 @@ class Lanes:
             return {lane.partition for lane in self._lanes.values()}
 
     def close(self, partitions: Collection[TopicPartition]) -> None:
-        """Hand out nothing more of these; what is being handled goes on."""
+        """Hand out nothing more of these partitions. Tasks that are being handled continue."""
         with self._changed:
             for lane in self._of(partitions):
                 lane.closing = True
@@ -299,7 +299,7 @@ class Lanes:
             self._changed.notify_all()
 
     def _gather(self, lane: Lane) -> Task:
-        """The first task, together with what came behind it meanwhile: a handler pays for a call, not for a poll."""
+        """Join the first task with those that arrived after it, because a handler pays for a call, not for a poll."""
         tasks = [lane.tasks.popleft()]
         if tasks[0].due is not None:
             room = self._batch_size - len(tasks[0].part)
@@ -432,8 +432,8 @@ class Rewinds:
         self._asked: dict[TopicPartition, int] = {}
 
     def ask(self, lane: Lane, offset: int) -> None:
-        """Drop what is in memory of the lane's partition, and have it read again from ``offset``. Of a lane that was
-        dropped already nothing happens: what is in memory by now came after it, and nobody would read it again."""
+        """Drop what is in memory of the lane's partition, and have it read again from ``offset``. Ignored for a lane
+        that was dropped already: what is in memory by now came after it, and would not be read again."""
         with self._lock:
             if not lane.dead:
                 self._asked[lane.partition] = offset

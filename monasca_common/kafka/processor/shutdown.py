@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a processor ends: who asked for it, until when, why, and what it leaves behind."""
+"""How a processor ends: the request, its deadline, the reason, and the report of uncommitted work."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Shutdown:
         self.request(None)
 
     def conclude(self, wind_down: Callable[[], StopReport]) -> StopReport:
-        """Wind down, let those go who wait for it, and return the report or raise what ended the run."""
+        """Wind down, wake the threads in `wait`, and return the report or raise what ended the run."""
         try:
             self.report = report = wind_down()
         except Exception:
@@ -90,6 +90,6 @@ class Shutdown:
         return report
 
     def wait(self) -> None:
-        """Until the run is over; at once where it was never begun, and on the very thread that runs."""
+        """Wait until the run is over. Returns immediately before a run, and on the thread that runs."""
         if threading.current_thread() is not self._runner:
             self._over.wait()
