@@ -352,15 +352,23 @@ class KafkaProducer(RefusesOldArguments):
                     span = self._table.reserve_bulk(topic, plain.values, key, limit.id_prefix, plain.size)
             if span is None:
                 return self._publish([self._attempt(topic, value, key) for value in plain.values], deadline)
-            accepted = limit.produce(topic, plain.values, key, span.first, limit.id_prefix)
-            if accepted < len(plain.values):
-                self._client.limits.produce_rest(limit, span, accepted)
+            self._produce(limit, span)
             self._serving.wait(span.latch, deadline - self._clock.monotonic())
             return DeliveryReport({} if span.is_delivered else self._table.undelivered_of(span), span=span)
         except BaseException:
             if span is not None:
                 self._table.abandon_bulk(span, DeliveryAbandoned(_INTERRUPTED))
             raise
+
+    def _produce(self, limit: TopicLimit, span: Span) -> None:
+        try:
+            accepted = limit.produce(span.topic, span.values, span.key, span.first, limit.id_prefix)
+        except Exception:
+            if span.over:
+                return  # the client was closed meanwhile, and the bulk was given up before that
+            raise
+        if accepted < len(span.values):
+            self._client.limits.produce_rest(limit, span, accepted)
 
     def _publish(self, attempts: Sequence[Attempt], deadline: float) -> DeliveryReport:
         try:
