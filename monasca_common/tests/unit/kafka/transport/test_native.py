@@ -269,14 +269,19 @@ import os, sys
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.kafka.transport.native.producer import NativeProducer
 producer = NativeProducer(
-    ProducerSettings(ConnectionSettings("127.0.0.1:1")), batch_bytes=1000, on_error=lambda error: None
+    ProducerSettings(ConnectionSettings("127.0.0.1:1"), options={"debug": "generic"}),
+    batch_bytes=1000,
+    on_error=lambda error: None,
 )
 producer.send("t", b"v", None, 0, b"prefix")
 child = os.fork()
 if not child:
+    client = producer._client
+    client.logs()
     producer.close(1.0)
-    del producer
-    sys.exit(7)
+    written = client.logs() or ((), 0)
+    del producer, client
+    sys.exit(8 if any("DESTROY" in text for _, text, _ in written[0]) else 7)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 producer.purge()
 producer.flush(10)
