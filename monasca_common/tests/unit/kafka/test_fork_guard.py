@@ -9,6 +9,7 @@ from oslotest import base
 
 from monasca_common.kafka.errors import ForkedError
 from monasca_common.kafka.fork_guard import ForkGuard
+from monasca_common.kafka.testing import MemoryKafka
 
 
 class Handle:
@@ -51,6 +52,22 @@ class TestForkGuard(base.BaseTestCase):
             return 3
 
         self.assertEqual(0, exit_code_of_child(in_child))
+
+    def test_a_consumer_that_has_polled_is_refused_in_a_child(self):
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic("metrics", 1)
+        consumer = kafka.consumer("metrics")
+        consumer.poll(timeout=0)
+
+        def in_child():
+            try:
+                consumer.poll(timeout=0)
+            except ForkedError:
+                return 0
+            return 3
+
+        self.assertEqual(0, exit_code_of_child(in_child))
+        consumer.poll(timeout=0)
 
     def test_a_pinned_handle_is_not_destroyed_in_a_child(self):
         guard = ForkGuard("KafkaConsumer")
