@@ -116,7 +116,7 @@ class Attempts:
                 task.failed(self._clock.time_ms())
                 return self._reject(lane, task, {index: error.at(index) for index in indices})
         if isinstance(error, ReadFrom):
-            self._rewinds.ask(lane, error.offset)
+            self._rewinds.request(lane, error.offset)
             raise Abandoned
         task.failed(self._clock.time_ms())
         if not task.last_chance and not self._retry.exhausted(task.tries):
@@ -142,11 +142,11 @@ class Attempts:
             return _Next(task.reject(errors))  # offsets in a transaction must not skip: each piece has its own
         admitted, limit = self._dead_letters.admit(task, errors)
         if admitted:
-            doomed = task.select(admitted)
-            self._dead_letters.send(lane, doomed, [errors[index] for index in admitted])
+            rejected = task.select(admitted)
+            self._dead_letters.send(lane, rejected, [errors[index] for index in admitted])
             fail_point("processor.after_dead_letter")
             self._account(lane, task.part.start_offset, _prefix_end(task.part, admitted))
-            self._done(doomed)
+            self._done(rejected)
         if limit is not None:
             raise limit
         if len(errors) == len(task.part):
@@ -184,7 +184,7 @@ class Attempts:
                     lane, self._retry.delay(waits, random.random()) if seconds is None else seconds
                 )
             except ReadFrom as missing:
-                self._rewinds.ask(lane, missing.offset)
+                self._rewinds.request(lane, missing.offset)
                 raise Abandoned from missing
             except Exception as error:
                 topic, partition = lane.partition

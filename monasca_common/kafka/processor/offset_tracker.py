@@ -15,7 +15,7 @@ class OffsetTracker:
     """Follows messages from their poll to their commit. Thread-safe.
 
     ``max_span``: how many messages of one partition may be received and not yet committed before `full` names it.
-    A later epoch of a partition replaces all that is known of the earlier one; news of an earlier one is ignored.
+    A later epoch of a partition replaces the state of the earlier one; calls for an earlier one are ignored.
     """
 
     def __init__(self, max_span: int) -> None:
@@ -42,9 +42,9 @@ class OffsetTracker:
         """
         with self._lock:
             start = part.start_offset
-            known = self._partitions.get(part.topic_partition)
-            if known is not None and known.epoch == part.epoch:
-                start = max(start, known.end)
+            state = self._partitions.get(part.topic_partition)
+            if state is not None and state.epoch == part.epoch:
+                start = max(start, state.end)
             if start < part.next_offset:
                 self._receive(part, [start, part.next_offset - 1], 0)
 
@@ -52,9 +52,9 @@ class OffsetTracker:
         """Start a partition of which nothing was received: all before ``at`` is done, and perhaps not committed."""
         with self._lock:
             if partition not in self._partitions:
-                known = self._partitions[partition] = _Partition(partition, at.epoch, at.next_offset)
-                known.committed = -1
-                self._sort(known)
+                state = self._partitions[partition] = _Partition(partition, at.epoch, at.next_offset)
+                state.committed = -1
+                self._sort(state)
 
     def done(self, partition: TopicPartition, epoch: int, offset: int) -> None:
         """This message is handled, or dead-lettered and acknowledged."""
@@ -63,31 +63,31 @@ class OffsetTracker:
     def done_range(self, partition: TopicPartition, epoch: int, first: int, next_offset: int) -> None:
         """Every message received from ``first`` up to, not including, ``next_offset`` is done."""
         with self._lock:
-            known = self._partitions.get(partition)
-            if known is not None and known.epoch == epoch:
-                known.finish(first, next_offset)
-                self._sort(known)
+            state = self._partitions.get(partition)
+            if state is not None and state.epoch == epoch:
+                state.finish(first, next_offset)
+                self._sort(state)
 
     def committable(self) -> dict[TopicPartition, OffsetAndEpoch]:
         """How far each partition is done, where that is further than `committed` reported."""
         with self._lock:
-            return {known.partition: OffsetAndEpoch(known.epoch, known.done) for known in self._advanced}
+            return {state.partition: OffsetAndEpoch(state.epoch, state.done) for state in self._advanced}
 
     def first_undone(self, partition: TopicPartition) -> int | None:
         """Everything received below this offset is done; ``None`` where nothing was received."""
         with self._lock:
-            known = self._partitions.get(partition)
-            return None if known is None else known.done
+            state = self._partitions.get(partition)
+            return None if state is None else state.done
 
     def committed(self, progress: Mapping[TopicPartition, OffsetAndEpoch]) -> None:
         """The broker confirmed these."""
         with self._lock:
             for partition, (epoch, next_offset) in progress.items():
                 self._confirmed[partition] = next_offset
-                known = self._partitions.get(partition)
-                if known is not None and known.epoch == epoch:
-                    known.commit(next_offset)
-                    self._sort(known)
+                state = self._partitions.get(partition)
+                if state is not None and state.epoch == epoch:
+                    state.commit(next_offset)
+                    self._sort(state)
 
     def confirmed(self) -> dict[TopicPartition, int]:
         """The last offset (next to read) that the broker confirmed for each partition, forgotten ones included."""
@@ -97,50 +97,50 @@ class OffsetTracker:
     def span(self, partition: TopicPartition) -> int:
         """How many messages of a partition were received and are not committed."""
         with self._lock:
-            known = self._partitions.get(partition)
-            return 0 if known is None else known.span
+            state = self._partitions.get(partition)
+            return 0 if state is None else state.span
 
     def unfinished(self) -> dict[TopicPartition, int]:
         """How many messages of each partition were received and are not done."""
         with self._lock:
-            counts = {partition: known.unfinished for partition, known in self._partitions.items()}
+            counts = {partition: state.unfinished for partition, state in self._partitions.items()}
         return {partition: count for partition, count in counts.items() if count}
 
     def full(self) -> set[TopicPartition]:
         """The partitions of which no more should be read until something is committed."""
         with self._lock:
-            return {known.partition for known in self._full}
+            return {state.partition for state in self._full}
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop what is known of these: they were revoked or lost, or their work was abandoned."""
+        """Drop the state of these: they were revoked or lost, or their work was abandoned."""
         with self._lock:
             for partition in partitions:
                 self._drop(self._partitions.pop(partition, None))
 
     def _receive(self, part: PartitionBatch, offsets: list[int], messages: int) -> None:
-        known = self._partitions.get(part.topic_partition)
-        if known is not None and part.epoch < known.epoch:
+        state = self._partitions.get(part.topic_partition)
+        if state is not None and part.epoch < state.epoch:
             return
-        if known is None or part.epoch > known.epoch or offsets[0] < known.end:
-            self._drop(known)
-            known = self._partitions[part.topic_partition] = _Partition(part.topic_partition, part.epoch, offsets[0])
-        known.receive(offsets, messages)
-        self._sort(known)
+        if state is None or part.epoch > state.epoch or offsets[0] < state.end:
+            self._drop(state)
+            state = self._partitions[part.topic_partition] = _Partition(part.topic_partition, part.epoch, offsets[0])
+        state.receive(offsets, messages)
+        self._sort(state)
 
-    def _drop(self, known: _Partition | None) -> None:
-        if known is not None:
-            self._advanced.discard(known)
-            self._full.discard(known)
+    def _drop(self, state: _Partition | None) -> None:
+        if state is not None:
+            self._advanced.discard(state)
+            self._full.discard(state)
 
-    def _sort(self, known: _Partition) -> None:
+    def _sort(self, state: _Partition) -> None:
         for holds, among in (
-            (known.done > known.committed, self._advanced),
-            (known.span >= self._max_span, self._full),
+            (state.done > state.committed, self._advanced),
+            (state.span >= self._max_span, self._full),
         ):
             if holds:
-                among.add(known)
+                among.add(state)
             else:
-                among.discard(known)
+                among.discard(state)
 
 
 class _Partition:

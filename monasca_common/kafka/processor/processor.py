@@ -255,7 +255,7 @@ class Processor:
         if self._transactions is not None and self._transactions.aborted:
             self._transactions.rewind()
         else:
-            void = self._rewinds.take()
+            void = self._rewinds.apply()
             for part in batch.partitions:
                 if part.topic_partition not in void:
                     self._tracker.received(part)

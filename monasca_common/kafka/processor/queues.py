@@ -114,9 +114,9 @@ class Task:
         following = 0
         for index in sorted(errors):
             tasks.append(self.slice(following, index))
-            doomed = Task(self.part.slice(index, index + 1), self)
-            doomed.rejected = errors[index]
-            tasks.append(doomed)
+            rejected_task = Task(self.part.slice(index, index + 1), self)
+            rejected_task.rejected = errors[index]
+            tasks.append(rejected_task)
             following = index + 1
         tasks.append(self.slice(following, len(self.part)))
         return tuple(task for task in tasks if task is not None)
@@ -422,39 +422,39 @@ class Backpressure:
 
 
 class Rewinds:
-    """Handler threads `ask`; the polling thread, which alone may seek, takes them with `take`."""
+    """Handler threads `request` a rewind. The polling thread, the only one that may seek, calls `apply`."""
 
     def __init__(self, consumer: KafkaConsumer, lanes: Lanes, tracker: OffsetTracker) -> None:
         self._consumer = consumer
         self._lanes = lanes
         self._tracker = tracker
         self._lock = threading.Lock()
-        self._asked: dict[TopicPartition, int] = {}
+        self._requested: dict[TopicPartition, int] = {}
 
-    def ask(self, lane: Lane, offset: int) -> None:
+    def request(self, lane: Lane, offset: int) -> None:
         """Drop what is in memory of the lane's partition, and have it read again from ``offset``. Ignored for a lane
         that was dropped already: what is in memory by now came after it, and would not be read again."""
         with self._lock:
             if not lane.dead:
-                self._asked[lane.partition] = offset
+                self._requested[lane.partition] = offset
                 self._lanes.drop([lane.partition])
 
-    def take(self) -> set[TopicPartition]:
-        """Seek as asked. What a poll returned of these partitions before is void."""
+    def apply(self) -> set[TopicPartition]:
+        """Seek as requested. Returns the partitions; what a poll returned of them before is void."""
         with self._lock:
-            asked, self._asked = self._asked, {}
-        for partition, offset in asked.items():
+            requested, self._requested = self._requested, {}
+        for partition, offset in requested.items():
             self._lanes.drop([partition])
             undone = None if self._lanes.ordered else self._tracker.first_undone(partition)
             self._tracker.forget([partition])
             # Other keys' messages were dropped as well, and may lie below what one handler asks for.
             self._consumer.seek(partition, offset if undone is None else min(offset, undone))
-        if asked:
+        if requested:
             Signal().wait(self._consumer.clock, _REWIND_REST_SECONDS)
-        return set(asked)
+        return set(requested)
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions that were revoked or lost, because their next owner starts anew."""
+        """Forget partitions that were revoked or lost: their next owner starts at the committed offsets."""
         with self._lock:
             for partition in partitions:
-                self._asked.pop(partition, None)
+                self._requested.pop(partition, None)
