@@ -47,7 +47,7 @@ from monasca_common.kafka.producer.outgoing import (
 )
 from monasca_common.kafka.producer.report import DeliveryReport, checked_report
 from monasca_common.kafka.producer.serving import Serving
-from monasca_common.kafka.producer.table import Attempt, Span, Table, next_attempt
+from monasca_common.kafka.producer.table import DeliveryAttempt, SequenceRange, Table, next_attempt
 from monasca_common.kafka.producer.topic_limits import OpenTransport, TopicLimit, TopicLimits
 from monasca_common.kafka.producer.transaction import Transaction
 from monasca_common.kafka.settings import ProducerSettings
@@ -121,7 +121,7 @@ class KafkaProducer(RefusesOldArguments):
         self._table.tick()
         earlier = checked_report(report)
         deadline = self._deadline(timeout)
-        fresh: list[Attempt] = []
+        fresh: list[DeliveryAttempt] = []
         try:
             with _RETRYING:
                 for old in earlier.latest().values():
@@ -336,10 +336,10 @@ class KafkaProducer(RefusesOldArguments):
 
     # Reserved and handed over
 
-    def _attempt(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers = ()) -> Attempt:
+    def _attempt(self, topic: str, record: bytes | Record, key: bytes | None, headers: Headers = ()) -> DeliveryAttempt:
         full, own_id, size = checked(topic, record, key, headers, verbatim=self.settings.verbatim)
         wants_id = not (self.settings.verbatim or topic in self.settings.topics_without_message_id)
-        return Attempt(topic, full, own_id, size, own=own_id is not None, wants_id=wants_id)
+        return DeliveryAttempt(topic, full, own_id, size, own=own_id is not None, wants_id=wants_id)
 
     def _publish_bytes(
         self, topic: str, plain: PlainBulk, key: bytes | None, limit: TopicLimit, deadline: float
@@ -360,7 +360,7 @@ class KafkaProducer(RefusesOldArguments):
                 self._table.abandon_bulk(span, DeliveryAbandoned(_INTERRUPTED))
             raise
 
-    def _produce(self, limit: TopicLimit, span: Span) -> None:
+    def _produce(self, limit: TopicLimit, span: SequenceRange) -> None:
         try:
             accepted = limit.produce(span.topic, span.values, span.key, span.first, limit.id_prefix)
         except Exception:
@@ -370,7 +370,7 @@ class KafkaProducer(RefusesOldArguments):
         if accepted < len(span.values):
             self._client.limits.produce_rest(limit, span, accepted)
 
-    def _publish(self, attempts: Sequence[Attempt], deadline: float) -> DeliveryReport:
+    def _publish(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> DeliveryReport:
         try:
             reserved = self._hand_over(attempts, deadline)
             self._wait_for(reserved, deadline)
@@ -379,7 +379,7 @@ class KafkaProducer(RefusesOldArguments):
             self._table.abandon_attempts(attempts, DeliveryAbandoned(_INTERRUPTED))
             raise
 
-    def _hand_over(self, attempts: Sequence[Attempt], deadline: float) -> Sequence[Attempt]:
+    def _hand_over(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> Sequence[DeliveryAttempt]:
         """Hand messages over as soon as there is room for all; the attempts that are in flight, as `Table.reserve`."""
         reserved = self._reserve(attempts, deadline)
         if reserved is None:
@@ -388,7 +388,7 @@ class KafkaProducer(RefusesOldArguments):
         self._client.limits.launch([attempt for attempt in attempts if attempt.table is not None])
         return reserved
 
-    def _reserve(self, attempts: Sequence[Attempt], deadline: float) -> list[Attempt] | None:
+    def _reserve(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> list[DeliveryAttempt] | None:
         table = self._table
         messages, size = len(attempts), sum([attempt.size for attempt in attempts])
         while (reserved := table.reserve(attempts)) is None:
@@ -402,13 +402,13 @@ class KafkaProducer(RefusesOldArguments):
                 table.stop_asking(room)
         return reserved
 
-    def _portions(self, attempts: Sequence[Attempt]) -> Iterator[Sequence[Attempt]]:
+    def _portions(self, attempts: Sequence[DeliveryAttempt]) -> Iterator[Sequence[DeliveryAttempt]]:
         """All of them if the budget has room for so much, else in parts."""
         table = self._table
         if table.can_fit(len(attempts), sum([attempt.size for attempt in attempts])):
             yield attempts
             return
-        portion: list[Attempt] = []
+        portion: list[DeliveryAttempt] = []
         size = 0
         for attempt in attempts:
             if portion and not table.can_fit(len(portion) + 1, size + attempt.size):
@@ -460,7 +460,7 @@ class KafkaProducer(RefusesOldArguments):
 
     # Settled
 
-    def _wait_for(self, what: Collection[Span | Attempt], deadline: float) -> None:
+    def _wait_for(self, what: Collection[SequenceRange | DeliveryAttempt], deadline: float) -> None:
         """Wait until all of these are settled, or the deadline."""
         latch = self._table.latch_on(what)
         try:
@@ -469,9 +469,9 @@ class KafkaProducer(RefusesOldArguments):
             if not latch.open:
                 self._table.take_off(latch, what)
 
-    def _flushed(self, sends: Iterable[Span]) -> DeliveryReport:
+    def _flushed(self, sends: Iterable[SequenceRange]) -> DeliveryReport:
         table = self._table
-        delivered, undelivered, in_flight = 0, list[Attempt](), list[Attempt]()
+        delivered, undelivered, in_flight = 0, list[DeliveryAttempt](), list[DeliveryAttempt]()
         try:
             with table.lock:
                 delivered, undelivered, in_flight = table.take_report(sends)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from monasca_common.kafka.errors import UndeliveredError, UndeliveredReport, WrongType
 from monasca_common.kafka.producer.outcome import Delivery, Outcome
-from monasca_common.kafka.producer.table import Attempt, Span
+from monasca_common.kafka.producer.table import DeliveryAttempt, SequenceRange
 
 
 class DeliveryReport:
@@ -18,7 +18,9 @@ class DeliveryReport:
     ids; it does not outlive its process.
     """
 
-    def __init__(self, attempts: Mapping[int, Attempt], *, span: Span | None = None, delivered_before: int = 0) -> None:
+    def __init__(
+        self, attempts: Mapping[int, DeliveryAttempt], *, span: SequenceRange | None = None, delivered_before: int = 0
+    ) -> None:
         """``attempts``: messages by their place in the bulk. ``span``: that of a bulk of bytes, which knows the other
         messages of the bulk, all delivered. ``delivered_before``: sends of which only the number is kept."""
         self._attempts = attempts
@@ -68,11 +70,11 @@ class DeliveryReport:
         producer is not finished by a fatal error. Another producer may retry it, and the same one once reopened."""
         return any(self._attempts[index].can_be_retried for index in self._undelivered)
 
-    def latest(self) -> dict[int, Attempt]:
+    def latest(self) -> dict[int, DeliveryAttempt]:
         """The last attempt at each message that is known by itself; for `KafkaProducer.retry`."""
         return {index: attempt.latest for index, attempt in self._attempts.items()}
 
-    def with_attempts(self, latest: Mapping[int, Attempt]) -> DeliveryReport:
+    def with_attempts(self, latest: Mapping[int, DeliveryAttempt]) -> DeliveryReport:
         """The same messages after these attempts."""
         return DeliveryReport(latest, span=self._span, delivered_before=self._delivered_before)
 

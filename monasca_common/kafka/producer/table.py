@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The in-flight table: which messages have no outcome yet, how much of the budget they take, and who waits for them.
 
-A message is its **sequence**, a number of its producer. A `Span` is a range of sequences of one topic: the bulk that a
-caller waits for, or the sends between two turns of the serving thread. Outcomes arrive in batches, sorted by sequence,
-and are counted off the spans. A message gets an object of its own, an `Attempt`, only where somebody asks about it
-alone: it has a listener or the caller's own id, it was not delivered, or a report names it.
+A message is its **sequence**, a number of its producer. A `SequenceRange` has consecutive sequences of one topic: the
+bulk that a caller waits for, or the sends between two turns of the serving thread. Outcomes arrive in batches, sorted
+by sequence, and are counted off the ranges. A message gets an object of its own, a `DeliveryAttempt`, only where somebody
+asks about it alone: it has a listener or the caller's own id, it was not delivered, or a report names it.
 
 The life of a message: **reserved** (it has a sequence and takes room in the budget), **handed over** (to the client),
 **settled** (delivered, failed or unknown). `Table.settle` settles what the client reports, `Table.settle_locally` what
@@ -38,7 +38,7 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import Delivery, DeliveryListener, Outcome, classify, is_purged
 from monasca_common.kafka.producer.outgoing import PLAIN_OVERHEAD_BYTES
-from monasca_common.kafka.transport.base import Outcomes, Undelivered, message_id
+from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 
 # librdkafka reports identical connection errors of a broker once in 30 s: one that it kept silent about came
 # within that time after one that it reported.
@@ -73,7 +73,7 @@ class Latch(Signal):
         return self._left <= 0
 
 
-class Attempt:
+class DeliveryAttempt:
     """One message of which somebody knows alone: an attempt to deliver it."""
 
     __slots__ = (
@@ -116,19 +116,19 @@ class Attempt:
         self.wants_id = wants_id  # whether it gets one with its sequence, unless it has one
         self.doubtful = doubtful  # whether an attempt before this one may have been written
         self.table: Table | None = None  # once it is reserved or refused
-        self.span: Span | None = None
+        self.span: SequenceRange | None = None
         self.sequence = -1
         self.outcome: Outcome | None = None
         self.error: DeliveryError | None = None
         self.partition: int | None = None
         self.offset: int | None = None
-        self.successor: Attempt | None = None  # the same message, sent again
+        self.successor: DeliveryAttempt | None = None  # the same message, sent again
         self.latches: list[Latch] = []
         self.listeners: list[DeliveryListener] = []
         self.for_flush = False  # whether the next flush reports it
 
     @property
-    def latest(self) -> Attempt:
+    def latest(self) -> DeliveryAttempt:
         """The last attempt at the same message."""
         attempt = self
         while attempt.successor is not None:
@@ -163,13 +163,13 @@ def _still_in_flight() -> DeliveryError:
     return DeliveryTimeout("no answer within the time given; the message is still on its way")
 
 
-def next_attempt(old: Attempt) -> Attempt:
+def next_attempt(old: DeliveryAttempt) -> DeliveryAttempt:
     """The same message under the same id, for another attempt."""
     doubtful = old.doubtful or old.outcome is _UNKNOWN
-    return Attempt(old.topic, old.record, old.message_id, old.size, own=old.own, doubtful=doubtful)
+    return DeliveryAttempt(old.topic, old.record, old.message_id, old.size, own=old.own, doubtful=doubtful)
 
 
-class Span:
+class SequenceRange:
     """Consecutive sequences of one topic."""
 
     __slots__ = (
@@ -204,7 +204,7 @@ class Span:
         self.is_bulk = False
         self.values: list[bytes] = []  # of a bulk of bytes
         self.key: bytes | None = None
-        self.attempts: dict[int, Attempt] = {}  # by sequence
+        self.attempts: dict[int, DeliveryAttempt] = {}  # by sequence
         self.columns: list[tuple[Sequence[int], Sequence[int], Sequence[int]]] = []  # of delivered messages
         self.latch = Latch(1)  # of the caller that waits for a bulk of bytes
         self.latches: list[Latch] = []
@@ -230,13 +230,13 @@ class Span:
         settled.update(sequence for sequence, attempt in self.attempts.items() if attempt.outcome is not None)
         return [sequence for sequence in range(self.first, self.next) if sequence not in settled]
 
-    def attempt(self, sequence: int) -> Attempt:
-        """The message of this sequence as an `Attempt`."""
+    def attempt(self, sequence: int) -> DeliveryAttempt:
+        """The message of this sequence as a `DeliveryAttempt`."""
         attempt = self.attempts.get(sequence)
         if attempt is None:
             record = Record(self.values[sequence - self.first], self.key) if self.values else None
             given_id = None if self.id_prefix is None else message_id(self.id_prefix, sequence)
-            attempt = Attempt(self.topic, record, given_id, 0 if record is None else plain_size(record))
+            attempt = DeliveryAttempt(self.topic, record, given_id, 0 if record is None else plain_size(record))
             attempt.sequence, attempt.span = sequence, self
             attempt.for_flush = not self.is_bulk
             self.attempts[sequence] = attempt
@@ -258,13 +258,13 @@ def plain_size(record: Record) -> int:
     return len(record.value or b"") + len(record.key or b"") + PLAIN_OVERHEAD_BYTES
 
 
-NO_SPAN = Span("", 0, 0, None, 0.0)
+NO_RANGE = SequenceRange("", 0, 0, None, 0.0)
 
 
 class Destination(Protocol):
     """Where sends to one topic go: `TopicLimit` has it."""
 
-    span: Span
+    span: SequenceRange
     id_prefix: bytes | None
 
 
@@ -284,16 +284,16 @@ class Table:
         self.now = self.clock.monotonic()
         self.last_error: TransportError | None = None
         self.finished: TransportError | None = None  # the client's fatal error
-        self.due: deque[tuple[DeliveryListener, Attempt]] = deque()  # listeners to call, in order
+        self.due: deque[tuple[DeliveryListener, DeliveryAttempt]] = deque()  # listeners to call, in order
         self._next = 0
-        self._spans: list[Span] = []  # in order of their sequences
+        self._spans: list[SequenceRange] = []  # in order of their sequences
         self._firsts: list[int] = []
         self._finished_spans = 0  # of those, behind one that is not
         self._sending: dict[str, Destination] = {}  # topics whose span is open
-        self._own_ids: dict[tuple[str, bytes], Attempt] = {}  # in flight
+        self._own_ids: dict[tuple[str, bytes], DeliveryAttempt] = {}  # in flight
         self._asking: list[tuple[int, int, Latch]] = []  # callers who wait for room
         self._delivered = 0  # sends that no flush has reported yet
-        self._undelivered: list[Attempt] = []  # the same; they keep their room
+        self._undelivered: list[DeliveryAttempt] = []  # the same; they keep their room
         self._refusals: dict[str, TransportError] = {}  # topics that this principal may not write to
         self._trouble_at = float("-inf")
 
@@ -303,7 +303,7 @@ class Table:
 
     # Reserved
 
-    def reserve(self, attempts: Sequence[Attempt]) -> list[Attempt] | None:
+    def reserve(self, attempts: Sequence[DeliveryAttempt]) -> list[DeliveryAttempt] | None:
         """Reserve messages of any topics; `None`: there is no room.
 
         Returns for each the attempt that is in flight: another one where the caller's own id is in flight already.
@@ -335,7 +335,7 @@ class Table:
         with self.lock:
             self._asking = [each for each in self._asking if each[2] is not latch]
 
-    def why_no_room(self, attempts: Sequence[Attempt]) -> DeliveryError:
+    def why_no_room(self, attempts: Sequence[DeliveryAttempt]) -> DeliveryError:
         if self.shut_down:
             return DeliveryAbandoned("the producer was closed before there was room; it was not sent")
         if len(attempts) == 1 and attempts[0].size > self.max_bytes:
@@ -351,7 +351,7 @@ class Table:
         """Whether so much can ever have room."""
         return messages <= self.max_messages and size <= self.max_bytes and not self.shut_down
 
-    def refuse(self, attempts: Sequence[Attempt]) -> None:
+    def refuse(self, attempts: Sequence[DeliveryAttempt]) -> None:
         """Settle messages that were never reserved, because there was no room for them."""
         error = self.why_no_room(attempts)
         with self.lock:
@@ -380,7 +380,7 @@ class Table:
             self._close_sends()
             self._offer_room()
 
-    def settle_locally(self, attempts: Iterable[Attempt], outcome: Outcome, error: DeliveryError) -> None:
+    def settle_locally(self, attempts: Iterable[DeliveryAttempt], outcome: Outcome, error: DeliveryError) -> None:
         """Settle messages that the client does not have."""
         with self.lock:
             for attempt in attempts:
@@ -390,14 +390,14 @@ class Table:
                     self._finish_if_settled(span)
             self._offer_room()
 
-    def attempt(self, span: Span, sequence: int) -> Attempt:
-        """The message of this sequence as an `Attempt`."""
+    def attempt(self, span: SequenceRange, sequence: int) -> DeliveryAttempt:
+        """The message of this sequence as a `DeliveryAttempt`."""
         with self.lock:
             attempt = span.attempt(sequence)
             attempt.table = self
             return attempt
 
-    def abandon(self, spans: Iterable[Span], error: DeliveryError) -> None:
+    def abandon(self, spans: Iterable[SequenceRange], error: DeliveryError) -> None:
         """Give up all that is in flight in these: the outcome is unknown."""
         with self.lock:
             for span in spans:
@@ -412,14 +412,14 @@ class Table:
                 self._finish_if_settled(span)
             self._offer_room()
 
-    def abandon_bulk(self, span: Span, error: DeliveryError) -> None:
+    def abandon_bulk(self, span: SequenceRange, error: DeliveryError) -> None:
         """As `abandon_attempts`, for a plain bulk."""
         with self.lock:
             self._delivered += sum([len(sequences) for sequences, _, _ in span.columns])
             self.abandon((span,), error)
             self.abandon_attempts(span.attempts.values(), error)
 
-    def abandon_attempts(self, attempts: Iterable[Attempt], error: DeliveryError) -> None:
+    def abandon_attempts(self, attempts: Iterable[DeliveryAttempt], error: DeliveryError) -> None:
         """The call that waited for these was interrupted: what is in flight is unknown, and the next flush reports the
         messages."""
         with self.lock:
@@ -453,7 +453,7 @@ class Table:
                 latch.count_down()
             self._asking = []
 
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[SequenceRange]:
         """The spans of which something is in flight."""
         with self.lock:
             self._close_sends()
@@ -463,12 +463,12 @@ class Table:
 
     # Waited for, and reported
 
-    def sends(self) -> list[Span]:
+    def sends(self) -> list[SequenceRange]:
         """The spans of sends that are in flight."""
         with self.lock:
             return [span for span in self.spans() if self._has_sends(span)]
 
-    def latch_on(self, what: Iterable[Span | Attempt]) -> Latch:
+    def latch_on(self, what: Iterable[SequenceRange | DeliveryAttempt]) -> Latch:
         """A latch that opens when all of these are settled."""
         latch = Latch(1)  # counted down at the end, so that it cannot open while it is being hung
         for each in what:
@@ -480,21 +480,21 @@ class Table:
         latch.count_down()
         return latch
 
-    def take_off(self, latch: Latch, what: Iterable[Span | Attempt]) -> None:
+    def take_off(self, latch: Latch, what: Iterable[SequenceRange | DeliveryAttempt]) -> None:
         """Remove a latch that no thread waits on any more."""
         for each in what:
             with (each.table or self).lock:
                 if latch in each.latches:
                     each.latches.remove(latch)
 
-    def reported(self, in_flight: Iterable[Attempt]) -> None:
+    def reported(self, in_flight: Iterable[DeliveryAttempt]) -> None:
         """A flush has reported these, so that no other one does, and has made room."""
         with self.lock:
             for attempt in in_flight:
                 attempt.for_flush = False
             self._offer_room()
 
-    def restore_report(self, delivered: int, attempts: Iterable[Attempt]) -> None:
+    def restore_report(self, delivered: int, attempts: Iterable[DeliveryAttempt]) -> None:
         """Give back what an interrupted flush took, for the next one to report."""
         with self.lock:
             self._delivered += delivered
@@ -507,15 +507,15 @@ class Table:
                     self.bytes += attempt.size
                     self._undelivered.append(attempt)
 
-    def undelivered_of(self, span: Span) -> dict[int, Attempt]:
-        """The messages of a plain bulk that have an `Attempt`, by their place in it: all that are not delivered."""
+    def undelivered_of(self, span: SequenceRange) -> dict[int, DeliveryAttempt]:
+        """The messages of a plain bulk that have a `DeliveryAttempt`, by their place in it: all that are not delivered."""
         with self.lock:
             if not span.over:
                 for sequence in span.unsettled():
                     self.attempt(span, sequence)
             return {sequence - span.first: attempt for sequence, attempt in span.attempts.items()}
 
-    def listener_returned(self, attempt: Attempt) -> None:
+    def listener_returned(self, attempt: DeliveryAttempt) -> None:
         """A listener of the message was called; the last one frees its room."""
         with self.lock:
             attempt.listeners.pop()
@@ -571,7 +571,7 @@ class Table:
 
     def reserve_bulk(
         self, topic: str, values: list[bytes], key: bytes | None, id_prefix: bytes | None, size: int
-    ) -> Span | None:
+    ) -> SequenceRange | None:
         """A span of plain messages that one caller waits for; `None`: there is no room."""
         count = len(values)
         if not self._fits(count, size):
@@ -586,7 +586,9 @@ class Table:
         self._enter(span, count, size)
         return span
 
-    def take_report(self, waited_for: Iterable[Span]) -> tuple[int, list[Attempt], list[Attempt]]:
+    def take_report(
+        self, waited_for: Iterable[SequenceRange]
+    ) -> tuple[int, list[DeliveryAttempt], list[DeliveryAttempt]]:
         """What a flush reports: how many sends were delivered, those that were not, and those that are still in flight
         of the spans that it waited for."""
         in_flight = []
@@ -605,10 +607,10 @@ class Table:
         within = self.messages + messages <= self.max_messages and self.bytes + size <= self.max_bytes
         return within and not self.shut_down
 
-    def _new_span(self, topic: str, length: int, id_prefix: bytes | None) -> Span:
-        return Span(topic, self._next, self._next + length, id_prefix, self.clock.monotonic())
+    def _new_span(self, topic: str, length: int, id_prefix: bytes | None) -> SequenceRange:
+        return SequenceRange(topic, self._next, self._next + length, id_prefix, self.clock.monotonic())
 
-    def _enter(self, span: Span, messages: int, size: int) -> None:
+    def _enter(self, span: SequenceRange, messages: int, size: int) -> None:
         """Add a new span whose messages take this much room. It has no call: no signal handler interrupts it."""
         span.over = False
         self._next = span.end
@@ -637,13 +639,13 @@ class Table:
             span = to.span
             if span.next > span.first or also_unused:
                 del self._sending[topic]
-                to.span = NO_SPAN
+                to.span = NO_RANGE
                 span.end = span.next
                 self._finish_if_settled(span)
 
-    def _attached(self, attempts: Iterable[Attempt]) -> dict[Attempt, Attempt]:
+    def _attached(self, attempts: Iterable[DeliveryAttempt]) -> dict[DeliveryAttempt, DeliveryAttempt]:
         attached = {}
-        ids: dict[tuple[str, bytes], Attempt] = {}
+        ids: dict[tuple[str, bytes], DeliveryAttempt] = {}
         for attempt in attempts:
             first = attempt
             if attempt.own and attempt.message_id is not None:
@@ -652,7 +654,7 @@ class Table:
             attached[attempt] = first
         return attached
 
-    def _reserve_span(self, attempts: Sequence[Attempt]) -> None:
+    def _reserve_span(self, attempts: Sequence[DeliveryAttempt]) -> None:
         count, size = len(attempts), sum([attempt.size for attempt in attempts])
         span = self._new_span(attempts[0].topic, count, None)
         span.is_bulk = True
@@ -666,11 +668,11 @@ class Table:
                 self._own_ids[attempt.topic, attempt.message_id] = attempt
         self._enter(span, count, size)
 
-    def _give_id(self, attempt: Attempt, sequence: int) -> None:
+    def _give_id(self, attempt: DeliveryAttempt, sequence: int) -> None:
         if attempt.message_id is None and attempt.wants_id:
             attempt.message_id = message_id(self.id_prefix, sequence)
 
-    def _find(self, sequence: int) -> tuple[Span | None, int]:
+    def _find(self, sequence: int) -> tuple[SequenceRange | None, int]:
         """The span of a sequence, and where it ends; without one, where the next begins."""
         place = bisect_right(self._firsts, sequence) - 1
         if place >= 0 and sequence < self._spans[place].end:
@@ -679,7 +681,7 @@ class Table:
         following = place + 1
         return None, self._firsts[following] if following < len(self._firsts) else self._next
 
-    def _settle_delivered(self, span: Span, outcomes: Outcomes, start: int, end: int) -> None:
+    def _settle_delivered(self, span: SequenceRange, outcomes: Outcomes, start: int, end: int) -> None:
         """Settle consecutive messages of one span."""
         sequences = outcomes.sequences[start:end]
         if self._refusals:
@@ -699,7 +701,7 @@ class Table:
             span.columns.append((sequences, outcomes.partitions[start:end], outcomes.offsets[start:end]))
         self._finish_if_settled(span)
 
-    def _settle_one_by_one(self, span: Span, outcomes: Outcomes, start: int, end: int) -> None:
+    def _settle_one_by_one(self, span: SequenceRange, outcomes: Outcomes, start: int, end: int) -> None:
         columns = outcomes.sequences, outcomes.partitions, outcomes.offsets, outcomes.bytes
         before = outcomes.bytes[start - 1] if start else 0
         for place in range(start, end):
@@ -722,7 +724,7 @@ class Table:
             before = total
         self._finish_if_settled(span)
 
-    def _settle_undelivered(self, message: Undelivered) -> None:
+    def _settle_undelivered(self, message: UndeliveredMessage) -> None:
         span, _ = self._find(message.sequence)
         if span is None or message.sequence >= span.next:
             return  # it was given up before
@@ -744,7 +746,9 @@ class Table:
             self._settle(span, attempt, *classify(cause, trouble=trouble, own_time=own_time))
         self._finish_if_settled(span)
 
-    def _settle(self, span: Span, attempt: Attempt, outcome: Outcome, error: DeliveryError | None) -> None:
+    def _settle(
+        self, span: SequenceRange, attempt: DeliveryAttempt, outcome: Outcome, error: DeliveryError | None
+    ) -> None:
         """Settle one message: the place where it gets its outcome, and where whoever waits for it is notified."""
         if outcome is _FAILED and attempt.doubtful:
             outcome = _UNKNOWN
@@ -770,7 +774,7 @@ class Table:
             latch.count_down()
         attempt.latches = []
 
-    def _finish_if_settled(self, span: Span) -> None:
+    def _finish_if_settled(self, span: SequenceRange) -> None:
         if span.over or span.in_flight or span.next < span.end:
             return
         span.over = True
@@ -785,7 +789,7 @@ class Table:
             self._firsts = [each.first for each in self._spans]
             self._finished_spans = 0
 
-    def _has_sends(self, span: Span) -> bool:
+    def _has_sends(self, span: SequenceRange) -> bool:
         return not span.is_bulk or any(attempt.for_flush for attempt in span.attempts.values())
 
     def _offer_room(self) -> None:
@@ -808,8 +812,8 @@ def _bytes_are_lost(error: DeliveryError) -> DeliveryError:
     return lost
 
 
-def by_topic(attempts: Iterable[Attempt]) -> Mapping[str, list[Attempt]]:
-    grouped: dict[str, list[Attempt]] = {}
+def by_topic(attempts: Iterable[DeliveryAttempt]) -> Mapping[str, list[DeliveryAttempt]]:
+    grouped: dict[str, list[DeliveryAttempt]] = {}
     for attempt in attempts:
         grouped.setdefault(attempt.topic, []).append(attempt)
     return grouped

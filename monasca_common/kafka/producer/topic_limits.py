@@ -29,7 +29,7 @@ from monasca_common.kafka.errors import (
 )
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, TOPIC_NAME_RULE, is_topic_name
 from monasca_common.kafka.producer.outcome import Outcome
-from monasca_common.kafka.producer.table import NO_SPAN, Attempt, Span, Table, by_topic
+from monasca_common.kafka.producer.table import NO_RANGE, DeliveryAttempt, SequenceRange, Table, by_topic
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import ANY_PARTITION, ProducerTransport
 from monasca_common.kafka.transport.topic_watch import TopicWatch
@@ -57,7 +57,7 @@ class TopicLimit:
     id_prefix: bytes | None  # None: its messages have no ids
     known_at: float
     refusal: DeliveryRefused | None = None  # of every message; then ``max_bytes`` is 0
-    span: Span = NO_SPAN  # of the next sends
+    span: SequenceRange = NO_RANGE  # of the next sends
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class TopicLimits:
         # again by its owner, because a signal handler that closes may interrupt it.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._waiting: dict[str, list[Attempt]] = {}
+        self._waiting: dict[str, list[DeliveryAttempt]] = {}
         self._questions: dict[str, _Question] = {}
         self._askers = 0  # threads
         self._resting = False  # one of them waits until the next question is due
@@ -107,12 +107,12 @@ class TopicLimits:
         transports, self._transports = self._transports, ()
         return transports
 
-    def launch(self, attempts: Iterable[Attempt]) -> None:
+    def launch(self, attempts: Iterable[DeliveryAttempt]) -> None:
         """Hand reserved messages to their clients, now or as soon as the limit of their topic is known."""
         for topic, of_topic in by_topic(attempts).items():
             self._launch(topic, of_topic)
 
-    def _launch(self, topic: str, attempts: list[Attempt]) -> None:
+    def _launch(self, topic: str, attempts: list[DeliveryAttempt]) -> None:
         limit = self.ready.get(topic)
         if limit is None:
             if not is_topic_name(topic):
@@ -131,7 +131,7 @@ class TopicLimits:
             return
         self._produce(limit, attempts)
 
-    def _wait_for_limit(self, topic: str, attempts: list[Attempt]) -> None:
+    def _wait_for_limit(self, topic: str, attempts: list[DeliveryAttempt]) -> None:
         if topic in self._waiting:
             self._waiting[topic] += attempts
             return
@@ -278,7 +278,7 @@ class TopicLimits:
             self._transports = tuple(self._by_batch_bytes.values())
         return TopicLimit(transport, transport.send, transport.produce, max_bytes, id_prefix, now)
 
-    def _produce(self, limit: TopicLimit, attempts: Iterable[Attempt]) -> None:
+    def _produce(self, limit: TopicLimit, attempts: Iterable[DeliveryAttempt]) -> None:
         for attempt in attempts:
             record, message_id = attempt.record, attempt.message_id
             if attempt.outcome is not None or record is None:
@@ -296,7 +296,7 @@ class TopicLimits:
             except Exception as error:
                 self._refuse((attempt,), limit.transport.fault(error))
 
-    def produce_rest(self, limit: TopicLimit, span: Span, accepted: int) -> None:
+    def produce_rest(self, limit: TopicLimit, span: SequenceRange, accepted: int) -> None:
         """Hand the rest of a bulk of bytes to its client, which did not take the message after ``accepted``."""
         values = span.values
         while accepted < len(values):
@@ -304,7 +304,7 @@ class TopicLimits:
             accepted += 1
             accepted += limit.produce(span.topic, values[accepted:], span.key, span.first + accepted, limit.id_prefix)
 
-    def _refuse_size(self, limit: TopicLimit, attempt: Attempt) -> None:
+    def _refuse_size(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
         error = limit.refusal or MessageTooLarge(attempt.topic, attempt.size, limit.max_bytes)
         self._table.settle_locally((attempt,), Outcome.FAILED, error)
         if limit.transport.clock.monotonic() - limit.known_at > _ASK_AGAIN_SECONDS:
@@ -328,9 +328,9 @@ class TopicLimits:
             self._changed.notify_all()
         self._abandon(waiting)
 
-    def _abandon(self, attempts: Iterable[Attempt]) -> None:
+    def _abandon(self, attempts: Iterable[DeliveryAttempt]) -> None:
         error = DeliveryAbandoned("closed before the topic's brokers could be reached; it was not sent")
         self._table.settle_locally(attempts, Outcome.FAILED, error)
 
-    def _refuse(self, attempts: Iterable[Attempt], cause: TransportError, *, permanent: bool = False) -> None:
+    def _refuse(self, attempts: Iterable[DeliveryAttempt], cause: TransportError, *, permanent: bool = False) -> None:
         self._table.settle_locally(attempts, Outcome.FAILED, DeliveryRefused(cause, permanent=permanent))

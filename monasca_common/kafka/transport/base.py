@@ -51,7 +51,7 @@ class RawMessage(Protocol):
 
 
 @dataclass(slots=True)
-class Undelivered:
+class UndeliveredMessage:
     """A message that the client gave back."""
 
     sequence: int
@@ -89,7 +89,7 @@ class Outcomes:
     partitions: Sequence[int] = ()
     offsets: Sequence[int] = ()
     bytes: Sequence[int] = ()
-    undelivered: Sequence[Undelivered] = ()
+    undelivered: Sequence[UndeliveredMessage] = ()
     counts: DeliveryCounts = field(default_factory=dict)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import TransportError
-from monasca_common.kafka.transport.base import DeliveryCount, DeliveryCounts, Outcomes, RawMessage, Undelivered
+from monasca_common.kafka.transport.base import DeliveryCount, DeliveryCounts, Outcomes, RawMessage, UndeliveredMessage
 
 _by_sequence = itemgetter(0)
 
@@ -23,13 +23,15 @@ class ReportColumns:
         self._clock = clock
         self._translate = translate
         self._delivered: list[tuple[int, int, int, int]] = []
-        self._undelivered: list[Undelivered] = []
+        self._undelivered: list[UndeliveredMessage] = []
         self._counts: DeliveryCounts = {}
 
     def report(self, sequence: int, error: Any, message: RawMessage) -> None:
         """Note the report of one message; ``sequence`` comes first, so that a callback can be bound to it."""
         if error is not None:
-            self._undelivered.append(Undelivered(sequence, self._translate(error), message.value(), message.key()))
+            self._undelivered.append(
+                UndeliveredMessage(sequence, self._translate(error), message.value(), message.key())
+            )
             return
         offset = message.offset()
         size = len(message) + len(message.key() or b"")

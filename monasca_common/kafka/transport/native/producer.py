@@ -14,7 +14,13 @@ from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.errors import ConfigurationError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ProducerSettings
-from monasca_common.kafka.transport.base import DeliveryCount, DeliveryCounts, Outcomes, ProducerTransport, Undelivered
+from monasca_common.kafka.transport.base import (
+    DeliveryCount,
+    DeliveryCounts,
+    Outcomes,
+    ProducerTransport,
+    UndeliveredMessage,
+)
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_options import producer_options
@@ -97,7 +103,7 @@ class NativeProducer(ProducerTransport):
             memoryview(offsets).cast("q"),
             memoryview(sizes).cast("q"),
             [
-                Undelivered(sequence, translate(KafkaError(code, text)), value, key)
+                UndeliveredMessage(sequence, translate(KafkaError(code, text)), value, key)
                 for sequence, code, text, value, key in undelivered
             ],
             _added_up(counts),

@@ -10,7 +10,7 @@ from monasca_common.kafka.producer import producer as producer_module
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.outgoing import new_id_prefix
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.producer.table import Attempt, next_attempt
+from monasca_common.kafka.producer.table import DeliveryAttempt, next_attempt
 from monasca_common.kafka.transport import confluent_producer, librdkafka_options, native
 
 _UNLIMITED_BYTES = 1_000_000_000
@@ -54,7 +54,7 @@ def produces_again_while_queued():
         produced_again = attempt.outcome is None and not attempt.span.values
         return attempt.outcome is not Outcome.DELIVERED and not produced_again
 
-    return mock.patch.object(Attempt, "is_worth_sending", property(worth_sending))
+    return mock.patch.object(DeliveryAttempt, "is_worth_sending", property(worth_sending))
 
 
 def publishes_again():

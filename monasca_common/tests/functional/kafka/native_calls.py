@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 from monasca_common.kafka.transport.native._librdkafka import Client, Error
 
@@ -32,7 +33,7 @@ broker = MockBroker()
 print(broker.bootstrap_servers, flush=True)
 sys.stdin.read()
 """
-WRONG = (None, 1, "text", b"bytes", (), [], -1, 2**70, "\0", "t" * 600)
+WRONG: tuple[Any, ...] = (None, 1, "text", b"bytes", (), [], -1, 2**70, "\0", "t" * 600)
 
 
 class Tracked:
@@ -57,7 +58,7 @@ class Tracked:
         with self._lock:
             self.taken += count
 
-    def collect(self, outcomes: tuple | None) -> None:
+    def collect(self, outcomes: tuple[Any, ...] | None) -> None:
         if outcomes is None:
             return
         (sequences, _, offsets, _), undelivered, _, _ = outcomes
@@ -100,8 +101,9 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
     elif kind == 9 and numbers.random() < 0.1:
         numbers.choice((client.purge, lambda: client.count(60)))()
     else:
-        wrong = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 5, 5, 7)))]
-        numbers.choice((client.produce, client.produce_record, client.poll, client.count, Client))(*wrong)
+        wrong: list[Any] = [numbers.choice(WRONG) for _ in range(numbers.choice((0, 5, 5, 7)))]
+        refusing: list[Any] = [client.produce, client.produce_record, client.poll, client.count, Client]
+        numbers.choice(refusing)(*wrong)
 
 
 def work(clients: list[Tracked], servers: str, numbers: random.Random, until: float, failures: list[str]) -> None:
@@ -133,7 +135,7 @@ def allocated_bytes() -> int:
     library = ctypes.CDLL(None)
     library.mallinfo2.restype = Allocations
     allocations = library.mallinfo2()
-    return allocations.allocated + allocations.mapped  # in heaps, and in mappings
+    return int(allocations.allocated + allocations.mapped)  # in heaps, and in mappings
 
 
 def main() -> None:
@@ -145,6 +147,8 @@ def main() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as broker:
+        assert broker.stdin is not None
+        assert broker.stdout is not None
         try:
             run(broker.stdout.readline().strip(), random.Random(arguments.seed), arguments.minutes * 60)
         finally:

@@ -5,7 +5,7 @@ from oslotest import base
 
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
-from monasca_common.kafka.message import PartitionBatch, TopicPartition
+from monasca_common.kafka.message import MADE_ID_BYTES, PartitionBatch, TopicPartition
 from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.handler import RowsHandler, message_ids
@@ -159,7 +159,7 @@ class HandlerTest(base.BaseTestCase):
         self.assertEqual([b"metrics/3/0", b"metrics/3/1"], self.storage.message_ids)
 
     def test_an_id_of_the_callers_own_alone_is_the_key_of_a_row_without_a_time_of_its_own(self):
-        own, made = [("message-id", b"x" * 32)], [("message-id", b"x" * 16)]
+        own, made = [("message-id", b"x" * 32)], [("message-id", b"x" * MADE_ID_BYTES)]
         raws = [
             Raw(0, envelopes.log(0), own),
             Raw(1, envelopes.log(1, own_time=True), own),
@@ -170,7 +170,7 @@ class HandlerTest(base.BaseTestCase):
         self.assertEqual([True, False, False, False], self.storage.by_id)
 
     def test_where_no_row_is_keyed_by_its_id_alone_storage_is_not_told_of_any(self):
-        raws = [Raw(0, envelopes.log(0), [("message-id", b"x" * 16)]), Raw(1, envelopes.log(1))]
+        raws = [Raw(0, envelopes.log(0), [("message-id", b"x" * MADE_ID_BYTES)]), Raw(1, envelopes.log(1))]
         self.handler_of(Kind.LOGS, log.decode_all)(PartitionBatch(TP, 1, raws))
         self.assertEqual([], self.storage.by_id)
 

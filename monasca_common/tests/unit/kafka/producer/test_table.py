@@ -13,8 +13,8 @@ from monasca_common.kafka.errors import DeliveryAbandoned, DeliveryTimeout, Larg
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.outcome import Outcome
 from monasca_common.kafka.producer.report import DeliveryReport
-from monasca_common.kafka.producer.table import NO_SPAN, Attempt, Latch, Table, next_attempt, plain_size
-from monasca_common.kafka.transport.base import Outcomes, Undelivered, message_id
+from monasca_common.kafka.producer.table import NO_RANGE, DeliveryAttempt, Latch, Table, next_attempt, plain_size
+from monasca_common.kafka.transport.base import Outcomes, UndeliveredMessage, message_id
 from monasca_common.kafka.transport.memory import VirtualClock
 
 REJECTED = TransportError("no", code=19, name="NOT_ENOUGH_REPLICAS")
@@ -41,13 +41,13 @@ class TableCase(base.BaseTestCase):
             return self.table.reserve_bulk(topic, list(values), None, PREFIX, size)
 
     def send(self, value=b"x", topic="t"):
-        to = self.topics.setdefault(topic, SimpleNamespace(span=NO_SPAN, id_prefix=PREFIX))
+        to = self.topics.setdefault(topic, SimpleNamespace(span=NO_RANGE, id_prefix=PREFIX))
         with self.table.lock:
             return self.table.reserve_send(to, topic, plain_size(Record(value)))
 
     def attempts(self, *values, topic="t", **options):
         return [
-            Attempt(
+            DeliveryAttempt(
                 topic, Record(value), options.get("message_id"), plain_size(Record(value)), own="message_id" in options
             )
             for value in values
@@ -66,7 +66,7 @@ class TableCase(base.BaseTestCase):
             [0] * len(ordered),
             [1000 + sequence for sequence, _ in ordered],
             list(accumulate(len(value) for _, value in ordered)),
-            [Undelivered(sequence, error, value, None) for sequence, value in refused],
+            [UndeliveredMessage(sequence, error, value, None) for sequence, value in refused],
         )
 
     def settle(self, *delivered, refused=(), error=REJECTED):
