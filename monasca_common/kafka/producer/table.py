@@ -3,8 +3,8 @@
 
 A message is its **sequence**, a number of its producer. A `SequenceRange` has consecutive sequences of one topic: the
 bulk that a caller waits for, or the sends between two turns of the serving thread. Outcomes arrive in batches, sorted
-by sequence, and are counted off the ranges. A message gets an object of its own, a `DeliveryAttempt`, only where somebody
-asks about it alone: it has a listener or the caller's own id, it was not delivered, or a report names it.
+by sequence, and are counted off the ranges. A message gets an object of its own, a `DeliveryAttempt`, only where
+somebody asks about it alone: it has a listener or the caller's own id, it was not delivered, or a report names it.
 
 The life of a message: **reserved** (it has a sequence and takes room in the budget), **handed over** (to the client),
 **settled** (delivered, failed or unknown). `Table.settle` settles what the client reports, `Table.settle_locally` what
@@ -508,7 +508,7 @@ class Table:
                     self._undelivered.append(attempt)
 
     def undelivered_of(self, span: SequenceRange) -> dict[int, DeliveryAttempt]:
-        """The messages of a plain bulk that have a `DeliveryAttempt`, by their place in it: all that are not delivered."""
+        """The messages of a plain bulk that have an attempt of their own, by their place: all not delivered."""
         with self.lock:
             if not span.over:
                 for sequence in span.unsettled():
