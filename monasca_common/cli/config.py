@@ -21,6 +21,7 @@ from monasca_common.cli.command import MonascaCommand
 from monasca_common.kafka.config import KAFKA_GROUP, group_of, producer_settings
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.extras import DISTRIBUTION, missing_distributions, remedy
+from monasca_common.kafka.plugins import producing_driver
 from monasca_common.monitoring.settings import lag_settings, start_check_settings
 from monasca_common.notification.settings import (
     apprise_settings,
@@ -57,10 +58,12 @@ _FOREIGN = frozenset({"DEFAULT", "cors", "keystone_authtoken", "oslo_middleware"
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """``faults``: with which the service does not start. ``notes``: what it warns of, and does without."""
+    """``faults``: with which the service does not start. ``notes``: what it warns of, and does without. ``driver``:
+    what it produces with, once its options for Kafka are complete."""
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
+    driver: str = ""
 
 
 class ConfigCheck(MonascaCommand):
@@ -84,6 +87,7 @@ class ConfigCheck(MonascaCommand):
         else:
             for service, each in found.items():
                 self.print(f"{service}: {'would not start' if each.faults else 'fine'}")
+                self.print(f"  produces with driver {each.driver}")
                 for text in (*each.faults, *(f"note: {note}" for note in each.notes)):
                     self.print(f"  {text}")
         return 1 if any(each.faults for each in found.values()) else 0
@@ -95,7 +99,12 @@ def look_over(service: str, files: Sequence[str]) -> Findings:
     extra = _EXTRAS[service]
     missing = [f"{name} is not installed: install {DISTRIBUTION}[{extra}]" for name in missing_distributions(extra)]
     faults, notes = dict.fromkeys(missing), dict[str, None]()
-    checks: Sequence[Check] = (producer_settings, _storage, *_CHECKS[service], _groups)
+    drivers: list[str] = []
+
+    def check_producer(conf: cfg.ConfigOpts) -> None:
+        drivers.append(producing_driver(producer_settings(conf)))
+
+    checks: Sequence[Check] = (check_producer, _storage, *_CHECKS[service], _groups)
     for check in checks:
         for completed in (False, True):
             try:
@@ -109,7 +118,7 @@ def look_over(service: str, files: Sequence[str]) -> Findings:
             except (MessagingError, StorageError) as error:
                 faults[str(error)] = None
             notes |= dict.fromkeys(said)
-    return Findings(tuple(faults), tuple(notes))
+    return Findings(tuple(faults), tuple(notes), drivers[-1] if drivers else "unknown")
 
 
 def _complete(conf: cfg.ConfigOpts) -> None:

@@ -109,13 +109,19 @@ def load_serializer(name: str) -> Serializer:
 
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
     """The native client where it can serve these settings, confluent-kafka elsewhere."""
+    driver = producing_driver(settings)
+    LOG.info("driver=kafka produces with driver %s", driver)
+    return native_producer(settings) if driver == "native" else confluent_producer(settings)
+
+
+def producing_driver(settings: ProducerSettings) -> str:
+    """The driver that these settings produce with, and if ``kafka`` does not stand for ``native``, why."""
+    if settings.connection.driver != "kafka":
+        return settings.connection.driver
     from monasca_common.kafka.transport.native import native_can
 
     unable = native_can(settings)
-    if unable is None:
-        return native_producer(settings)
-    LOG.info("driver=kafka uses confluent-kafka instead of the native client, because %s", unable)
-    return confluent_producer(settings)
+    return "native" if unable is None else f"confluent instead of native, because {unable}"
 
 
 def native_producer(settings: ProducerSettings) -> KafkaProducer:

@@ -16,7 +16,7 @@ class ProducerHealth:
     ``recreated_topics``: how often a topic that it writes to was found deleted and recreated.
     ``oldest_call_seconds``: how long a call of the client has not returned, 0 if there is none; ``poisoned``: one
     did not come back at its deadline. ``finished``: the client had a fatal error, or is poisoned; nothing is sent any
-    more until `KafkaProducer.reopen`.
+    more until `KafkaProducer.reopen`. ``driver``: ``native``, ``confluent`` or ``memory``.
     """
 
     outstanding_messages: int
@@ -28,3 +28,4 @@ class ProducerHealth:
     oldest_call_seconds: float = 0.0
     poisoned: bool = False
     finished: bool = False
+    driver: str = ""

@@ -306,6 +306,7 @@ class KafkaProducer(RefusesOldArguments):
             oldest_call_seconds=self._client.oldest_call_seconds(),
             poisoned=self._client.poisoned,
             finished=table.finished is not None,
+            driver=self._client.limits.main.driver,
         )
 
     def __enter__(self) -> KafkaProducer:

@@ -101,6 +101,7 @@ class ProducerTransport(ABC):
     queued. One thread at a time calls `poll` and `flush`.
     """
 
+    driver: str  # the name that selects it
     clock: Clock
     abort_is_due = False  # the abort of its last transaction has no answer yet
 

@@ -25,6 +25,7 @@ class BoundedProducer(ProducerTransport):
     client's own. A poisoned one has nothing in flight, refuses messages and raises its `FatalError`."""
 
     def __init__(self, client: ProducerTransport, on_error: Callable[[TransportError], None]) -> None:
+        self.driver = client.driver
         self.clock = client.clock
         self._client: ProducerTransport | None = client
         self._on_error = on_error

@@ -27,6 +27,8 @@ LOG = logging.getLogger(__name__)
 
 
 class ConfluentProducer(ProducerTransport):
+    driver = "confluent"
+
     def __init__(
         self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:

@@ -45,6 +45,8 @@ class MemoryProducer(ProducerTransport):
     librdkafka draws lots: tests like it repeatable.
     """
 
+    driver = "memory"
+
     def __init__(self, settings: ProducerSettings, *, batch_bytes: int, on_error: OnError) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)
         self.clock = self._broker.clock

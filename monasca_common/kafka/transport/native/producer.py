@@ -37,6 +37,8 @@ _LONGEST_WAIT_SECONDS = 1_000_000.0
 
 
 class NativeProducer(ProducerTransport):
+    driver = "native"
+
     def __init__(
         self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]
     ) -> None:

@@ -6,6 +6,8 @@ import json
 import sys
 from unittest import mock
 
+from monasca_common.kafka.plugins import producing_driver
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _GOOD = """\
@@ -37,7 +39,10 @@ class ConfigCheckTest(CommandCase):
     def test_each_service_of_a_good_file_is_fine(self):
         status, out, err = self.run_command(text=_GOOD + _KEYS)
         self.assertEqual((0, ""), (status, err))
-        self.assertEqual(["api: fine", "persister: fine", "pipeline: fine", "lag: fine"], out.splitlines())
+        services, drivers = out.splitlines()[::2], set(out.splitlines()[1::2])
+        self.assertEqual(["api: fine", "persister: fine", "pipeline: fine", "lag: fine"], services)
+        driver = producing_driver(ProducerSettings(ConnectionSettings("nowhere:9092")))
+        self.assertEqual({f"  produces with driver {driver}"}, drivers)
 
     def test_an_empty_file_lacks_several_things_and_all_are_said(self):
         status, out, _ = self.run_command(text="[api]\nport = 8070\n")

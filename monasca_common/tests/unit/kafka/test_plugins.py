@@ -125,7 +125,7 @@ class PluginsTest(ConfigurationTestCase):
         self.useFixture(fixtures.MockPatchObject(native, "reason", return_value="there is no compiler"))
         with self.assertLogs("monasca_common.kafka.plugins", "INFO") as logs:
             self.assertEqual("ConfluentProducer", opened("kafka"))
-        self.assertIn("because there is no compiler", logs.output[0])
+        self.assertIn("confluent instead of native, because there is no compiler", logs.output[0])
         self.assertRaises(ConfigurationError, opened, "native")
 
 
