@@ -42,8 +42,9 @@ def native_extensions() -> list[setuptools.Extension]:
 
 
 set_version_without_git()
+extensions = native_extensions()
 setuptools.setup(
     pbr=True,
-    ext_modules=native_extensions(),
-    options={"bdist_wheel": {"py_limited_api": "cp311"}},
+    ext_modules=extensions,
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if extensions else {},
 )

@@ -21,11 +21,13 @@ make_environment() {
     local versions extra missing=false
     versions="$(cat upper-constraints.txt requirements.txt setup.cfg setup.py pyproject.toml \
         monasca_common/kafka/transport/native/*.[ch] | sha256sum)"
+    grep -qsF "$versions" .venv/installed || : > .venv/installed  # what was built of other sources is not current
     for extra in ${extras//,/ }; do
         grep -qsxF "$extra $versions" .venv/installed || missing=true
     done
     if [[ "$missing" == true ]]; then
         say "installing the tested versions"
+        rm -f monasca_common/kafka/transport/native/*.so  # one that cannot be built again must not stay
         .venv/bin/python -m pip install --quiet --disable-pip-version-check -c upper-constraints.txt -e ".[$extras]"
         for extra in ${extras//,/ }; do
             echo "$extra $versions" >> .venv/installed

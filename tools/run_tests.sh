@@ -75,7 +75,9 @@ install_packages() {
 
 # For the native Kafka client, without which a unit test fails.
 install_compiler() {
-    command -v "${CC:-cc}" >/dev/null || install_packages gcc libc6-dev python3-dev
+    local python="${PYTHON:-$(command -v python3.11 || command -v python3 || true)}" header
+    header="$("${python:-false}" -c 'import sysconfig; print(sysconfig.get_path("include"))' || true)/Python.h"
+    command -v "${CC:-cc}" >/dev/null && [[ -f "$header" ]] || install_packages gcc libc6-dev python3-dev
 }
 
 # What is not installed, and cannot be, is a skip with its reason later.

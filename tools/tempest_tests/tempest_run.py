@@ -15,6 +15,7 @@ from verdict import Result, read
 from monasca_common.quickstart.services import ServiceFailed
 
 _EXCLUDED = Path(__file__).with_name("excluded.txt").resolve()
+_STDERR = 2  # the descriptor: what stands in for sys.stderr in a test has none
 
 
 class TempestRun:
@@ -49,7 +50,7 @@ class TempestRun:
                 [str(self._programs / "tempest"), *words],
                 cwd=self._folder,
                 env=self._environ,
-                stdout=sys.stderr,
+                stdout=_STDERR,
                 stderr=log,
                 start_new_session=True,
             )

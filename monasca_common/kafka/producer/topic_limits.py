@@ -298,11 +298,7 @@ class TopicLimits:
 
     def produce_rest(self, limit: TopicLimit, span: SequenceRange, accepted: int) -> None:
         """Hand the rest of a bulk of bytes to its client, which did not take the message after ``accepted``."""
-        values = span.values
-        while accepted < len(values):
-            self._produce(limit, (self._table.attempt(span, span.first + accepted),))
-            accepted += 1
-            accepted += limit.produce(span.topic, values[accepted:], span.key, span.first + accepted, limit.id_prefix)
+        self._produce(limit, [self._table.attempt(span, each) for each in range(span.first + accepted, span.end)])
 
     def _refuse_size(self, limit: TopicLimit, attempt: DeliveryAttempt) -> None:
         error = limit.refusal or MessageTooLarge(attempt.topic, attempt.size, limit.max_bytes)

@@ -18,7 +18,7 @@ def reason() -> str | None:
     try:
         importlib.import_module(f"{__name__}._librdkafka")
     except ModuleNotFoundError:
-        return "its extension module was not built, because there was no C compiler"
+        return "its extension module was not built: it needs a C compiler and Python's headers"
     except ImportError as error:
         return f"its extension module cannot be loaded: {error}"
     return None

@@ -39,9 +39,11 @@
 #define ID_DIGITS 12
 #define MOST_ID_BYTES 80
 #define SLICE_MS 100            /* how long a signal may wait for its handler */
-#define MOST_NOTICES 1000       /* further ones are counted until the next poll */
+#define MOST_NOTICES 1000       /* of a kind, until the next poll */
 #define COUNTS_LOOKED_AT 8      /* Python adds up the counts of the same bucket */
-#define GIL_IS_RELEASED_FROM 64 /* messages: fewer take less time than it may take to get the GIL again */
+/* Less takes less time than it may take to get the GIL again. */
+#define GIL_RELEASED_FROM_MESSAGES 64
+#define GIL_RELEASED_FROM_BYTES 65536
 
 typedef struct {
     char *items;
@@ -442,7 +444,8 @@ static void begin_use(client_t *self) { self->users++; }
 static void end_use(client_t *self);
 
 static void raise_error(int code, const char *text, int fatal) {
-    PyObject *arguments = Py_BuildValue("(isO)", code, text, fatal ? Py_True : Py_False);
+    bytes_t shown = {text, strlen(text)}; /* librdkafka may cut it within a character */
+    PyObject *arguments = Py_BuildValue("(iNO)", code, decoded(shown), fatal ? Py_True : Py_False);
     if (arguments)
         PyErr_SetObject(Error, arguments);
     Py_XDECREF(arguments);
@@ -516,9 +519,11 @@ static int as_prefix(PyObject *object, bytes_t *prefix) {
 }
 
 /* Selects the topic to produce to. Its handle stays until another is selected, which saves the look-up by name. */
+/* The last check of a call: Python code that runs after it, such as a finalizer, may select another topic or close the
+ * client. Whatever may run Python code or allocate an object that is garbage-collected comes before it. */
 static int select_topic(client_t *self, PyObject *object) {
     bytes_t name;
-    if (!as_text("topic", object, &name))
+    if (!is_open(self) || !as_text("topic", object, &name))
         return 0;
     if (self->topic && !strcmp(rd.topic_name(self->topic), name.start))
         return 1;
@@ -564,7 +569,7 @@ static PyObject *client_send(PyObject *object, PyObject *const *arguments, Py_ss
     if (count != 5)
         return PyErr_Format(PyExc_TypeError, "send takes topic, value, key, sequence and id_prefix, not %zd arguments",
                             count);
-    if (!is_open(self) || !as_bytes("value", arguments[1], &value) || !as_optional_bytes("key", arguments[2], &key) ||
+    if (!as_bytes("value", arguments[1], &value) || !as_optional_bytes("key", arguments[2], &key) ||
         !as_sequence(arguments[3], &sequence) || !as_prefix(arguments[4], &prefix) || !select_topic(self, arguments[0]))
         return NULL;
     PyObject *result = NULL;
@@ -614,7 +619,10 @@ static Py_ssize_t produce_values(const bulk_t *bulk) {
 
 static Py_ssize_t produce_many(client_t *self, bulk_t *bulk) {
     Py_ssize_t taken;
-    if (bulk->count < GIL_IS_RELEASED_FROM)
+    size_t bytes = 0;
+    for (Py_ssize_t i = 0; i < bulk->count; i++)
+        bytes += bulk->values[i].size;
+    if (bulk->count < GIL_RELEASED_FROM_MESSAGES && bytes < GIL_RELEASED_FROM_BYTES)
         return produce_values(bulk);
     /* A handle of its own, because another thread may select another topic. */
     bulk->topic = rd.topic_new(bulk->rk, rd.topic_name(bulk->topic), NULL);
@@ -649,9 +657,9 @@ static PyObject *client_produce(PyObject *object, PyObject *const *arguments, Py
     if (count != 5)
         return PyErr_Format(PyExc_TypeError, "produce takes topic, values, key, first and id_prefix, not %zd arguments",
                             count);
-    if (!is_open(self) || !has_type("values", arguments[1], PyList_Check(arguments[1]), "list") ||
+    if (!has_type("values", arguments[1], PyList_Check(arguments[1]), "list") ||
         !as_optional_bytes("key", arguments[2], &bulk.key) || !as_sequence(arguments[3], &bulk.first) ||
-        !as_prefix(arguments[4], &bulk.prefix) || !select_topic(self, arguments[0]))
+        !as_prefix(arguments[4], &bulk.prefix))
         return NULL;
     PyObject *held = PyList_AsTuple(arguments[1]); /* another thread may change the list */
     if (!held)
@@ -659,7 +667,7 @@ static PyObject *client_produce(PyObject *object, PyObject *const *arguments, Py
     bulk.count = PyTuple_Size(held);
     bytes_t *values = values_of(held, bulk.count);
     Py_ssize_t taken = -1;
-    if (values) {
+    if (values && select_topic(self, arguments[0])) {
         bulk.rk = self->rk;
         bulk.topic = self->topic;
         bulk.values = values;
@@ -707,12 +715,10 @@ static PyObject *client_produce_record(PyObject *object, PyObject *arguments) {
     rd_kafka_headers_t *headers = NULL;
     if (!PyArg_ParseTuple(arguments, "OOOiLOO:produce_record", &topic, &value_object, &key_object, &partition,
                           &timestamp_ms, &header_objects, &sequence_object) ||
-        !is_open(self) || !as_optional_bytes("value", value_object, &value) ||
-        !as_optional_bytes("key", key_object, &key) || !as_sequence(sequence_object, &sequence) ||
-        !as_headers(header_objects, &headers))
+        !as_optional_bytes("value", value_object, &value) || !as_optional_bytes("key", key_object, &key) ||
+        !as_sequence(sequence_object, &sequence) || !as_headers(header_objects, &headers))
         return NULL;
-    /* Last: reading the headers may run Python code, which may select another topic or close the client. */
-    if (!is_open(self) || !select_topic(self, topic)) {
+    if (!select_topic(self, topic)) {
         if (headers)
             rd.headers_destroy(headers);
         return NULL;
@@ -743,7 +749,14 @@ static int64_t monotonic_ms(void) {
 /* A slice of a wait, without the GIL; returns whether the wait is over. */
 typedef int slice_t(client_t *, int timeout_ms);
 
-static int poll_slice(client_t *self, int timeout_ms) { return rd.poll(self->rk, timeout_ms) > 0 || self->woken; }
+static int has_outcomes(const client_t *self) {
+    return self->delivered.count || self->undelivered.count || self->errors.count;
+}
+
+static int poll_slice(client_t *self, int timeout_ms) {
+    rd.poll(self->rk, has_outcomes(self) ? 0 : timeout_ms); /* an interrupted call may have left some */
+    return has_outcomes(self) || self->woken;
+}
 
 static int flush_slice(client_t *self, int timeout_ms) { return !rd.flush(self->rk, timeout_ms); }
 
@@ -1011,7 +1024,7 @@ static int load_librdkafka(void) {
     void *library = name ? dlopen(name, RTLD_LAZY | RTLD_NOLOAD) : NULL;
     int loaded = library && look_up_symbols(library);
     if (name && !library)
-        PyErr_Format(PyExc_ImportError, "%s is not loaded: %s", name, dlerror());
+        PyErr_Format(PyExc_ImportError, "%s is not loaded", name);
     if (library && !loaded)
         dlclose(library); /* otherwise it stays loaded */
     Py_XDECREF(path);

@@ -113,7 +113,10 @@ class NativeProducer(ProducerTransport):
         for code, text, fatal in errors:
             fault = translate(KafkaError(code, text, fatal))
             self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
-            self._on_error(fault)
+            try:
+                self._on_error(fault)
+            except Exception:  # the outcomes must reach the caller
+                LOG.exception("an error of the Kafka client could not be handled")
         return outcomes
 
     def _write_log(self) -> None:

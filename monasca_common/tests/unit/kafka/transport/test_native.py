@@ -2,6 +2,7 @@
 import _ctypes
 import contextlib
 import ctypes
+import gc
 import importlib
 import itertools
 import os
@@ -237,6 +238,24 @@ class TestWithoutBroker(NativeCase):
         error = self.assertRaises(ValueError, producer.produce_record, "t", b"v", None, -1, 0, headers(), 0)
         self.assertIn("closed", str(error))
 
+    def test_a_sequence_whose_conversion_closes_the_client_is_refused(self):
+        class Closing:
+            def __init__(self, producer):
+                self.producer = producer
+
+            def __index__(self):
+                self.producer.close(1.0)
+                return 1
+
+        for call in ("send", "produce", "produce_record"):
+            producer = self.open(self.silent_broker())
+            arguments = {
+                "send": ("t", b"v", None, Closing(producer), PREFIX),
+                "produce": ("t", [b"v"], None, Closing(producer), PREFIX),
+                "produce_record": ("t", b"v", None, ANY_PARTITION, 0, (), Closing(producer)),
+            }
+            self.assertRaises(ValueError, getattr(producer, call), *arguments[call])
+
     def test_errors_of_the_client_are_passed_on(self):
         producer = self.open()
         with self.assertLogs("monasca_common.kafka.transport.native.producer") as logs:
@@ -372,6 +391,33 @@ class TestWithBroker(NativeCase):
             totals[topic] = totals.get(topic, 0) + count.messages
             self.assertEqual(4 * count.messages, count.bytes)
         self.assertEqual({"t": 2, "other": 1}, totals)
+
+    def test_a_bulk_goes_to_its_topic_whatever_a_finalizer_sends_meanwhile(self):
+        """Allocating may run the garbage collector, and with it a finalizer that uses the same client."""
+        producer = self.open(self.broker.bootstrap_servers)
+        producer.count(60)
+        sent = []
+
+        class Cycle:
+            def __init__(self):
+                self.itself = self
+
+            def __del__(self):
+                sent.append(producer.send("other", b"v", None, 1_000_000 + len(sent), None))
+
+        before = gc.get_threshold()
+        self.addCleanup(gc.set_threshold, *before)
+        gc.set_threshold(1)
+        values = [b"v"] * 30
+        for number in range(20):
+            Cycle()
+            producer.produce("right", values, None, number * 30, None)
+        gc.set_threshold(*before)
+        gc.collect()
+        self.assertTrue(sent)
+        counts = producer.flush(PATIENCE_SECONDS).counts
+        messages = {topic: count.messages for (topic, _), count in counts.items()}
+        self.assertEqual({"right": 600, "other": len(sent)}, messages)
 
     def test_threads_produce_concurrently(self):
         producer = self.open(self.broker.bootstrap_servers)
