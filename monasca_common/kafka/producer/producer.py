@@ -180,7 +180,7 @@ class KafkaProducer(RefusesOldArguments):
                 if sequence < 0:
                     return self._send(topic, record, key, None)
             message_id = limit.send(topic, record, key, sequence, limit.id_prefix)
-        except Exception as error:
+        except limit.transport.refusals as error:
             if sequence < 0:
                 raise
             return self._refuse_send(limit, sequence, Record(record, key), error)
@@ -364,10 +364,8 @@ class KafkaProducer(RefusesOldArguments):
     def _produce(self, limit: TopicLimit, span: SequenceRange) -> None:
         try:
             accepted = limit.produce(span.topic, span.values, span.key, span.first, limit.id_prefix)
-        except Exception:
-            if span.over:
-                return  # the client was closed meanwhile, and the bulk was given up before that
-            raise
+        except limit.transport.refusals:
+            accepted = 0
         if accepted < len(span.values):
             self._client.limits.produce_rest(limit, span, accepted)
 
@@ -384,15 +382,14 @@ class KafkaProducer(RefusesOldArguments):
         """Hand messages over as soon as there is room for all; the attempts that are in flight, as `Table.reserve`."""
         reserved = self._reserve(attempts, deadline)
         if reserved is None:
-            self._table.refuse(attempts)
-            return attempts
+            return self._table.refuse(attempts)
         self._client.limits.launch([attempt for attempt in attempts if attempt.table is not None])
         return reserved
 
     def _reserve(self, attempts: Sequence[DeliveryAttempt], deadline: float) -> list[DeliveryAttempt] | None:
         table = self._table
-        messages, size = len(attempts), sum([attempt.size for attempt in attempts])
         while (reserved := table.reserve(attempts)) is None:
+            messages, size = table.room_of(attempts)
             if not table.can_fit(messages, size):
                 return None
             room = table.ask_for_room(messages, size)
@@ -404,7 +401,7 @@ class KafkaProducer(RefusesOldArguments):
         return reserved
 
     def _portions(self, attempts: Sequence[DeliveryAttempt]) -> Iterator[Sequence[DeliveryAttempt]]:
-        """All of them if the budget has room for so much, else in parts."""
+        """All of them if the budget has room for so much, else in parts of a quarter of it, which wait for less."""
         table = self._table
         if table.can_fit(len(attempts), sum([attempt.size for attempt in attempts])):
             yield attempts
@@ -412,7 +409,7 @@ class KafkaProducer(RefusesOldArguments):
         portion: list[DeliveryAttempt] = []
         size = 0
         for attempt in attempts:
-            if portion and not table.can_fit(len(portion) + 1, size + attempt.size):
+            if portion and not table.can_fit(4 * (len(portion) + 1), 4 * (size + attempt.size)):
                 yield portion
                 portion, size = [], 0
             portion.append(attempt)
@@ -428,7 +425,8 @@ class KafkaProducer(RefusesOldArguments):
     def _refuse_send(self, limit: TopicLimit, sequence: int, record: Record, error: Exception) -> bytes | None:
         """The client raised: it did not take the message, so the message is surely not in the log."""
         fault = limit.transport.fault(error)
-        self._on_undelivered(fault)
+        if limit.transport in self._client.transports():
+            self._on_undelivered(fault)
         refused = DeliveryRefused(fault, permanent=False)
         self._table.give_up_send(sequence, record, Outcome.FAILED, refused)
         return None if limit.id_prefix is None else message_id(limit.id_prefix, sequence)
@@ -441,20 +439,20 @@ class KafkaProducer(RefusesOldArguments):
         self._check_open("send")
         self._table.tick()
         attempt = self._attempt(topic, record, key)
-        attempt.for_flush = True
+        attempt.for_flush = on_delivery is None
         if on_delivery is not None:
             attempt.listeners.append(on_delivery)
         patience = 0.0 if self._serving.is_inside_listener() else self.settings.publish_timeout_seconds
         try:
-            if self._reserve((attempt,), self._clock.monotonic() + patience) is None:
-                self._check_open("send")
-                raise self._table.why_no_room((attempt,))
-            if attempt.table is not None:  # else its id is in flight already
+            reserved = self._reserve((attempt,), self._clock.monotonic() + patience)
+            if attempt.table is not None:  # else its id is in flight already, or there is no room
                 self._client.limits.launch((attempt,))
-        except BaseException as interruption:
-            if not isinstance(interruption, Exception):
-                self._table.abandon_attempts((attempt,), DeliveryAbandoned(_INTERRUPTED))
+        except BaseException:
+            self._table.abandon_attempts((attempt,), DeliveryAbandoned(_INTERRUPTED))
             raise
+        if reserved is None:
+            self._check_open("send")
+            raise self._table.why_no_room((attempt,))
         if self._serving.idle:
             self._serving.wake()
         return attempt.message_id
@@ -497,11 +495,15 @@ class KafkaProducer(RefusesOldArguments):
         before = self._client.limits
         self._client.detach()
         self._give_up(DeliveryAbandoned("the producer was reopened before an answer came"))
+        hangs = self._client.oldest_call_seconds() > 0  # perhaps a call of the serving thread
+        if hangs:
+            self._serving.retire()
+        self._client.in_use = False  # what the old client still says does not count
         self._table.start_again()
         limits.recreated_topics = before.recreated_topics
         self._client.use(limits, self._serving.wake)
-        if self._client.oldest_call_seconds() > 0:
-            self._serving.start()  # the call that hangs may be its thread's; the new thread uses the new client only
+        if hangs:
+            self._serving.start()
         self._release(before)
 
     def _release(self, limits: TopicLimits) -> None:

@@ -27,11 +27,8 @@ class DeliveryReport:
         self._span = span
         self._delivered_before = delivered_before
         # What is delivered stays so and is read when asked for; everything else may change, so it is copied now.
-        self._undelivered = {
-            index: attempt.snapshot(index)
-            for index, attempt in attempts.items()
-            if attempt.outcome is not Outcome.DELIVERED
-        }
+        outcomes = {index: attempt.snapshot(index) for index, attempt in attempts.items()}
+        self._undelivered = {index: each for index, each in outcomes.items() if each[0] is not Outcome.DELIVERED}
 
     @cached_property
     def delivered(self) -> tuple[Delivery, ...]:

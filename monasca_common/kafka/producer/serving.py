@@ -51,9 +51,13 @@ class Serving:
         self.start()
 
     def start(self) -> None:
-        """Start the thread; one that was started before ends as soon as its call of the client comes back."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name="kafka-producer", daemon=True)
         self._thread.start()
+
+    def retire(self) -> None:
+        """Have the thread end as soon as its call of the client comes back."""
+        self._thread = threading.Thread()
 
     def wake(self) -> None:
         self._wake.set()
@@ -128,6 +132,8 @@ class Serving:
     def _collect(self) -> None:
         """Take in the outcomes of one call of each client."""
         transports = self._transports()
+        if not self.is_this_thread():
+            return  # they are another thread's to serve
         waiting = len(self._waiting)
         # Where callers come all the time, the next bulk is always about to enter: a request for each would cost a
         # server half of its speed. What lingers goes out together and is answered together.
@@ -135,11 +141,9 @@ class Serving:
         for transport in transports:
             seconds = _FLUSH_SLICE_SECONDS / len(transports)
             outcomes = transport.flush(seconds) if flush else transport.poll(seconds if waiting else 0)
-            if not self.is_this_thread():
-                return  # the call hung, and its messages were given up
-            self._table.settle(outcomes)
             if outcomes.counts and self.counter is not None:
-                self.counter.add(outcomes.counts)
+                self.counter.add(outcomes.counts)  # before a caller is woken that may end its transaction
+            self._table.settle(outcomes)
         self._table.tick()
         if waiting and not any(transport.queued() for transport in transports):
             self._wake.wait(_REAL_TIME, _BUSY_SECONDS)  # a message waits for its topic's limit, or a caller for room

@@ -317,10 +317,7 @@ class Table:
                 self._reserve_span(of_topic)
             for attempt, first in reserved.items():
                 if first is not attempt:
-                    attempt.successor = first
-                    first.for_flush |= attempt.for_flush
-                    first.listeners += attempt.listeners
-                    first.doubtful |= attempt.doubtful
+                    self._attach(attempt, first)
             return [reserved[attempt] for attempt in attempts]
 
     def ask_for_room(self, messages: int, size: int) -> Latch:
@@ -351,16 +348,31 @@ class Table:
         """Whether so much can ever have room."""
         return messages <= self.max_messages and size <= self.max_bytes and not self.shut_down
 
-    def refuse(self, attempts: Sequence[DeliveryAttempt]) -> None:
-        """Settle messages that were never reserved, because there was no room for them."""
+    def room_of(self, attempts: Sequence[DeliveryAttempt]) -> tuple[int, int]:
+        """How many messages and bytes `reserve` needs room for."""
+        with self.lock:
+            fresh = [attempt for attempt, first in self._attached(attempts).items() if first is attempt]
+            return len(fresh), sum([attempt.size for attempt in fresh])
+
+    def refuse(self, attempts: Sequence[DeliveryAttempt]) -> list[DeliveryAttempt]:
+        """Settle messages that were never reserved, because there was no room for them; returns the attempts to report,
+        as `reserve`: those whose ids are in flight are not refused."""
         error = self.why_no_room(attempts)
+        reported = []
         with self.lock:
             for attempt in attempts:
+                name = (attempt.topic, attempt.message_id or b"")
+                first = self._own_ids.get(name) if attempt.own else None
+                reported.append(first or attempt)
+                if first is not None:
+                    self._attach(attempt, first)
+                    continue
                 attempt.table = self
                 attempt.outcome = _UNKNOWN if attempt.doubtful else _FAILED
                 attempt.error = self.why_no_room((attempt,)) if attempt.size > self.max_bytes else error
                 self._give_id(attempt, self._next)
                 self._next += 1
+        return reported
 
     # Settled
 
@@ -519,7 +531,8 @@ class Table:
         """A listener of the message was called; the last one frees its room."""
         with self.lock:
             attempt.listeners.pop()
-            if not attempt.listeners:
+            waits_for_flush = attempt.for_flush and attempt.outcome is not _DELIVERED
+            if not attempt.listeners and not waits_for_flush:
                 self.release(1, attempt.size)
 
     def release(self, messages: int, size: int) -> None:
@@ -540,9 +553,8 @@ class Table:
 
     def oldest_age(self) -> float:
         """Seconds since the oldest message in flight was queued; 0 when there is none."""
-        with self.lock:
-            oldest = min([span.queued_at for span in self._spans if span.in_flight], default=None)
-            return 0.0 if oldest is None else max(0.0, self.clock.monotonic() - oldest)
+        oldest = min([span.queued_at for span in list(self._spans) if span.in_flight], default=None)
+        return 0.0 if oldest is None else max(0.0, self.clock.monotonic() - oldest)
 
     def tick(self) -> None:
         """Note the time for messages that are reserved from now on."""
@@ -622,6 +634,8 @@ class Table:
     def _next_send(self, to: Destination, topic: str, size: int) -> int:
         span = to.span
         if span.next == span.end:
+            if self._sending.get(topic, to) is not to:  # the topic's limit was replaced while its span was open
+                self._close_sends(also_unused=True)
             span = self._new_span(topic, _SPAN_SENDS, to.id_prefix)
             self._enter(span, 0, 0)
             to.span = span
@@ -653,6 +667,13 @@ class Table:
                 first = self._own_ids.get(name) or ids.setdefault(name, attempt)
             attached[attempt] = first
         return attached
+
+    def _attach(self, attempt: DeliveryAttempt, first: DeliveryAttempt) -> None:
+        """The message is in flight already, as ``first``."""
+        attempt.successor = first
+        first.for_flush |= attempt.for_flush
+        first.listeners += attempt.listeners
+        first.doubtful |= attempt.doubtful
 
     def _reserve_span(self, attempts: Sequence[DeliveryAttempt]) -> None:
         count, size = len(attempts), sum([attempt.size for attempt in attempts])
@@ -753,8 +774,8 @@ class Table:
         if outcome is _FAILED and attempt.doubtful:
             outcome = _UNKNOWN
         attempt.table = self
+        attempt.error = error  # first: a report may be made at this moment
         attempt.outcome = outcome
-        attempt.error = error
         span.settled += 1
         span.bytes -= attempt.size
         if attempt.own and attempt.message_id is not None:
@@ -763,8 +784,8 @@ class Table:
         self.due.extend([(listener, attempt) for listener in attempt.listeners])
         if outcome is _DELIVERED:
             attempt.record = None
-            self._delivered += attempt.for_flush
-        elif attempt.for_flush and not attempt.listeners:
+            self._delivered += bool(attempt.for_flush or attempt.listeners)
+        elif attempt.for_flush:
             self._undelivered.append(attempt)
             keeps_room = True
         if not keeps_room:
@@ -784,13 +805,13 @@ class Table:
         if not any(attempt.outcome is not _DELIVERED for attempt in span.attempts.values()):
             span.values = []
         self._finished_spans += 1
-        if self._spans[0].over or self._finished_spans > _FINISHED_SPANS + len(self._spans) // 2:
+        if self._finished_spans > _FINISHED_SPANS + len(self._spans) // 2:
             self._spans = [each for each in self._spans if not each.over]
             self._firsts = [each.first for each in self._spans]
             self._finished_spans = 0
 
     def _has_sends(self, span: SequenceRange) -> bool:
-        return not span.is_bulk or any(attempt.for_flush for attempt in span.attempts.values())
+        return not span.is_bulk or any(attempt.for_flush or attempt.listeners for attempt in span.attempts.values())
 
     def _offer_room(self) -> None:
         """Wake the callers whose room is free."""

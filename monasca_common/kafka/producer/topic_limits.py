@@ -158,7 +158,10 @@ class TopicLimits:
         """The body of a thread that requests limits while any are due."""
         while topics := self._next_topics():
             for topic, limit in self._ask(topics).items():
-                self._answered(topic, limit)
+                try:
+                    self._answered(topic, limit)
+                except Exception:  # this thread must live: messages to the other topics wait for it
+                    LOG.exception("the limit of topic %r could not be used", topic)
 
     def _next_topics(self) -> list[str]:
         """The topics that are due, after a wait if no other thread waits; none: this thread is not needed any more."""
@@ -293,7 +296,7 @@ class TopicLimits:
                 limit.transport.produce_record(
                     attempt.topic, record.value, record.key, partition, time_ms, headers, attempt.sequence
                 )
-            except Exception as error:
+            except limit.transport.refusals as error:
                 self._refuse((attempt,), limit.transport.fault(error))
 
     def produce_rest(self, limit: TopicLimit, span: SequenceRange, accepted: int) -> None:

@@ -97,11 +97,12 @@ class ProducerTransport(ABC):
     """One producing client. A message is identified by its *sequence*, a number that its producer gives it.
 
     ``on_error`` (given to the constructor) receives every client-wide error. `send`, `produce` and `produce_record`
-    never wait and never run callbacks. They raise whatever the client raises, for `fault`; then the message was not
-    queued. One thread at a time calls `poll` and `flush`.
+    never wait and never run callbacks. They raise one of ``refusals``, for `fault`; then the client took no message.
+    One thread at a time calls `poll` and `flush`.
     """
 
     driver: str  # the name that selects it
+    refusals: tuple[type[Exception], ...]
     clock: Clock
     abort_is_due = False  # the abort of its last transaction has no answer yet
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from monasca_common.kafka.errors import ClosedError, FatalError, TransportError
+from monasca_common.kafka.errors import ClosedError, FatalError, MessagingError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.base import ConsumerTransport, Outcomes, ProducerTransport, RebalanceCallbacks
 from monasca_common.kafka.transport.client_thread import ClientThread
@@ -26,6 +26,7 @@ class BoundedProducer(ProducerTransport):
 
     def __init__(self, client: ProducerTransport, on_error: Callable[[TransportError], None]) -> None:
         self.driver = client.driver
+        self.refusals = (*client.refusals, MessagingError)
         self.clock = client.clock
         self._client: ProducerTransport | None = client
         self._on_error = on_error

@@ -139,7 +139,7 @@ class ClientThread:
         self._watched: dict[int, _Watched] = {}  # by thread
         self._waiting: set[ClientCall[Any]] = set()
         self._until = math.inf  # see `limit`
-        self._lock = threading.Lock()  # held for a few instructions, never during a call
+        self._lock = threading.RLock()  # held for a few instructions, never during a call; a handler may close in it
         self._thread: threading.Thread | None = None
         self._ended = False
         _watchdog.watch(self)
@@ -240,7 +240,11 @@ class ClientThread:
             return False
         call = ClientCall("close", released, math.inf, self._clock)
         call.last = True
-        self._put(call)
+        try:
+            self._put(call)
+        except RuntimeError as error:  # no thread can be started, as at the interpreter's exit
+            LOG.warning("%s: the client is left open: %s", self._name, error)
+            return False
         return call.wait(timeout)
 
     def check(self) -> None:

@@ -28,6 +28,7 @@ LOG = logging.getLogger(__name__)
 
 class ConfluentProducer(ProducerTransport):
     driver = "confluent"
+    refusals = (KafkaException, BufferError)
 
     def __init__(
         self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]
@@ -45,7 +46,7 @@ class ConfluentProducer(ProducerTransport):
         self._client = make_client("producer_options", lambda: Producer(options, logger=self._log))
         self._reports = ReportColumns(self.clock, translate)
         self._report = self._reports.report
-        self._produce = self._client.produce
+        self._produce: Callable[..., None] = self._client.produce
 
     def send(self, topic: str, value: bytes, key: bytes | None, sequence: int, id_prefix: bytes | None) -> bytes | None:
         callback = MethodType(self._report, sequence)
@@ -61,7 +62,7 @@ class ConfluentProducer(ProducerTransport):
         try:
             for accepted, value in enumerate(values):
                 self.send(topic, value, key, first + accepted, id_prefix)
-        except (KafkaException, BufferError):
+        except self.refusals:
             return accepted
         return len(values)
 
@@ -152,4 +153,9 @@ class ConfluentProducer(ProducerTransport):
     def close(self, timeout: float) -> None:
         """Destroying a client joins its threads, which nothing bounds."""
         self._topics.close()
-        del self._client, self._produce
+        self._produce = _refuse
+        del self._client
+
+
+def _refuse(*_arguments: Any) -> None:
+    raise KafkaException(KafkaError(KafkaError._DESTROY, "the client is closed"))

@@ -46,6 +46,7 @@ class MemoryProducer(ProducerTransport):
     """
 
     driver = "memory"
+    refusals = (KafkaException,)
 
     def __init__(self, settings: ProducerSettings, *, batch_bytes: int, on_error: OnError) -> None:
         self._broker = broker_for(settings.connection.bootstrap_servers)

@@ -433,13 +433,6 @@ static PyObject *client_logs(PyObject *object, PyObject *unused) {
 
 /* ---- 3. Producing ---- */
 
-static int is_open(const client_t *self) {
-    if (!self->closed)
-        return 1;
-    PyErr_SetString(PyExc_ValueError, "the client is closed");
-    return 0;
-}
-
 static void begin_use(client_t *self) { self->users++; }
 static void end_use(client_t *self);
 
@@ -449,6 +442,13 @@ static void raise_error(int code, const char *text, int fatal) {
     if (arguments)
         PyErr_SetObject(Error, arguments);
     Py_XDECREF(arguments);
+}
+
+static int is_open(const client_t *self) {
+    if (!self->closed)
+        return 1;
+    raise_error(RD_KAFKA_RESP_ERR__DESTROY, "the client is closed", 0);
+    return 0;
 }
 
 static void raise_refused(client_t *self, int code) {

@@ -38,6 +38,7 @@ _LONGEST_WAIT_SECONDS = 1_000_000.0
 
 class NativeProducer(ProducerTransport):
     driver = "native"
+    refusals = (_librdkafka.Error, BufferError)
 
     def __init__(
         self, settings: ProducerSettings, *, batch_bytes: int, on_error: Callable[[TransportError], None]

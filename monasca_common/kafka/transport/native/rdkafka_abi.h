@@ -22,6 +22,7 @@ typedef struct rd_kafka_queue_s rd_kafka_queue_t;
 enum { RD_KAFKA_PRODUCER = 0 };
 enum { RD_KAFKA_CONF_OK = 0 };
 enum {
+    RD_KAFKA_RESP_ERR__DESTROY = -197,
     RD_KAFKA_RESP_ERR__INVALID_ARG = -186,
     RD_KAFKA_RESP_ERR__QUEUE_FULL = -184,
     RD_KAFKA_RESP_ERR__FATAL = -150,

@@ -24,8 +24,12 @@ OTHER = b"of another call"
 FEWEST_PLACES = 5  # in the shortest of these calls
 
 
+class TimeLimit(Exception):
+    """What a handler of SIGALRM raises; Ctrl-C's `KeyboardInterrupt` is not even an `Exception`."""
+
+
 class Interrupt:
-    """Raises `KeyboardInterrupt` at the n-th place of the producer's code where Python would run a signal handler.
+    """Raises `TimeLimit` at the n-th place of the producer's code where Python would run a signal handler.
 
     These places are the beginning of a function, the end of a call of C code, and the end of a loop's turn.
     """
@@ -40,7 +44,7 @@ class Interrupt:
         sys.settrace(self._trace)
         try:
             return (call(*arguments),)
-        except KeyboardInterrupt:
+        except TimeLimit:
             return ()
         finally:
             sys.settrace(None)
@@ -71,7 +75,7 @@ class Interrupt:
         self.left -= 1
         if self.left == 0:
             self.place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}"
-            raise KeyboardInterrupt
+            raise TimeLimit
 
 
 class InterruptedCallTest(base.BaseTestCase):

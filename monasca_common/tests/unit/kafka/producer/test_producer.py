@@ -542,6 +542,17 @@ class SendTest(ProducerCase):
         self.assertEqual((0, 0), (producer.health().outstanding_messages, producer.health().outstanding_bytes))
 
 
+class TopicLimitChangeTest(ProducerCase):
+    def test_sends_before_and_after_it_are_waited_for_once(self):
+        producer = self.warm_producer()
+        producer.send("t", b"before")
+        producer._client.limits.forget("t")
+        producer.publish("t", [b"the limit is asked for again"], timeout=3600)
+        producer.send("t", b"after")
+        self.assertTrue(producer.flush(3600).ok)
+        self.assertEqual([], producer._table.spans())
+
+
 class CloseTest(ProducerCase):
     def test_close_tells_of_what_was_given_up(self):
         producer = self.warm_producer()

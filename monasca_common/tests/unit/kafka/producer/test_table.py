@@ -406,7 +406,6 @@ class FlushTest(TableCase):
         bulk = self.bulk(b"a", b"b")
         [heard] = self.attempts(b"c")
         heard.listeners.append(lambda _: None)
-        heard.for_flush = True
         self.reserve([heard])
         self.settle(self.of(bulk)[0], refused=[self.of(bulk)[1], (heard.sequence, b"c")])
         self.assertEqual((0, []), self.flush())
@@ -414,7 +413,6 @@ class FlushTest(TableCase):
     def test_it_counts_a_delivered_message_that_a_listener_receives(self):
         [heard] = self.attempts(b"c")
         heard.listeners.append(lambda _: None)
-        heard.for_flush = True
         self.reserve([heard])
         self.settle((heard.sequence, b"c"))
         self.assertEqual((1, []), self.flush())

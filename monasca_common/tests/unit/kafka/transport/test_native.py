@@ -225,7 +225,7 @@ class TestWithoutBroker(NativeCase):
             producer.purge,
             producer.wake,
         ):
-            self.assertIn("closed", str(self.assertRaises(ValueError, call)))
+            self.assertIn("closed", str(self.assertRaises(self.client_error(), call)))
         self.assertRaises(TransportError, producer.topic_ids, ["t"], 1.0)
 
     def test_headers_whose_iteration_closes_the_client_are_refused(self):
@@ -235,7 +235,7 @@ class TestWithoutBroker(NativeCase):
             producer.close(1.0)
             yield ("name", b"value")
 
-        error = self.assertRaises(ValueError, producer.produce_record, "t", b"v", None, -1, 0, headers(), 0)
+        error = self.assertRaises(self.client_error(), producer.produce_record, "t", b"v", None, -1, 0, headers(), 0)
         self.assertIn("closed", str(error))
 
     def test_a_sequence_whose_conversion_closes_the_client_is_refused(self):
@@ -254,7 +254,7 @@ class TestWithoutBroker(NativeCase):
                 "produce": ("t", [b"v"], None, Closing(producer), PREFIX),
                 "produce_record": ("t", b"v", None, ANY_PARTITION, 0, (), Closing(producer)),
             }
-            self.assertRaises(ValueError, getattr(producer, call), *arguments[call])
+            self.assertRaises(self.client_error(), getattr(producer, call), *arguments[call])
 
     def test_errors_of_the_client_are_passed_on(self):
         producer = self.open()
