@@ -110,8 +110,10 @@ def load_serializer(name: str) -> Serializer:
 def kafka_producer(settings: ProducerSettings) -> KafkaProducer:
     """The native client where it can serve these settings, confluent-kafka elsewhere."""
     driver = producing_driver(settings)
+    if driver == "native":
+        return native_producer(settings)
     LOG.info("driver=kafka produces with driver %s", driver)
-    return native_producer(settings) if driver == "native" else confluent_producer(settings)
+    return confluent_producer(settings)
 
 
 def producing_driver(settings: ProducerSettings) -> str:

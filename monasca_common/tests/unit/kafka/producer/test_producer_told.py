@@ -140,6 +140,31 @@ class RepeatsInFlightTest(ProducerCase):
         self.assertEqual([b"mine"] * 3, heard)
 
 
+class SameIdInFlightTest(ProducerCase):
+    RECORD = Record(b"v", message_id=b"mine")
+
+    def test_one_that_is_in_flight_is_not_refused_with_its_bulk(self):
+        producer = self.warm_producer(budget_messages=2)
+        self.broker.disconnect()
+        producer.send("t", self.RECORD)
+        report = producer.publish("t", [self.RECORD, b"a", b"b"], **AWAY)
+        self.assertEqual(([b"mine"], 2), ([each.message_id for each in report.unknown], len(report.failed)))
+        self.broker.reconnect()
+        producer.flush(3600)
+        self.assertTrue(producer.retry(report, timeout=3600).ok)
+        self.assertEqual([b"a", b"b", b"v"], sorted(self.values()))
+
+    def test_the_flush_of_one_caller_reports_it_although_another_caller_has_a_listener(self):
+        producer = self.warm_producer()
+        self.broker.disconnect()
+        reported = []
+        producer.send("t", self.RECORD)
+        producer.send("t", self.RECORD, on_delivery=reported.append)
+        report = producer.close(0)
+        self.assertEqual([b"mine"], [each.message_id for each in report.unknown])
+        self.assertEqual([b"mine"], [each.message_id for each in reported])
+
+
 class SameIdTest(ProducerCase):
     """Several callers hand over a message under the same id of theirs while there is no room."""
 
@@ -175,25 +200,6 @@ class SameIdTest(ProducerCase):
         self.broker.reconnect()
         self.assertTrue(self.crowded.publish("t", [self.RECORD]).ok)
         self.assertEqual([b"first", b"v"], self.values())
-
-    def test_one_that_is_in_flight_is_not_refused_with_its_bulk(self):
-        producer = self.warm_producer(budget_messages=2)
-        producer.send("t", self.RECORD)
-        report = producer.publish("t", [self.RECORD, b"a", b"b"], **AWAY)
-        self.assertEqual(([b"mine"], 2), ([each.message_id for each in report.unknown], len(report.failed)))
-        self.broker.reconnect()
-        producer.flush(3600)
-        self.assertTrue(producer.retry(report, timeout=3600).ok)
-        self.assertEqual([b"a", b"b", b"v"], sorted(self.values()))
-
-    def test_the_flush_of_one_caller_reports_it_although_another_caller_has_a_listener(self):
-        producer = self.warm_producer()
-        delivered = []
-        producer.send("t", self.RECORD)
-        producer.send("t", self.RECORD, on_delivery=delivered.append)
-        report = producer.close(0)
-        self.assertEqual([b"mine"], [each.message_id for each in report.unknown])
-        self.assertEqual([b"mine"], [each.message_id for each in delivered])
 
     def test_an_interrupt_while_there_is_none_is_reported_and_leaves_the_id_free(self):
         with mock.patch.object(self.crowded._serving, "wait", interrupt):
